@@ -1,0 +1,1 @@
+//! The attribute macro of the `tenure` crate; use it through `tenure::locked`.

@@ -1,0 +1,252 @@
+//! The door to the stores: what a backend must be able to do.
+//!
+//! # Contract
+//!
+//! Backends implement [`Backend`]; only the driver calls it. A backend knows one store and no other backend.
+//!
+//! The driver has done before it calls:
+//! - name and options are validated, and what [`Guarantees`] does not claim was refused;
+//! - at most one [`Backend::acquire`] per client and name is under way;
+//! - the owner id is fresh for each acquisition.
+//!
+//! The driver does after it called:
+//! - it polls every returned future to its end, or the runtime is gone. A future is never dropped half-way:
+//!   when the caller loses interest, the driver stops the [`Request`] and polls on in the background.
+//!   So a backend needs no clean-up for dropped futures, only for a stopped request;
+//! - it computes deadlines, decides when to renew and when a hold is lost;
+//! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind) it calls `release`
+//!   for that owner, again and again, until the answer is definite or the ttl has passed.
+//!
+//! A returned future that is ready at its first poll costs no task switch and works without a runtime.
+//! Run [`conformance`](crate::conformance) against a new backend.
+
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::alarm::Alarm;
+use crate::error::Error;
+use crate::fence::OwnerId;
+use crate::guarantees::Guarantees;
+use crate::holder::{Holder, Status};
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::rt::{Clock, Flag};
+use crate::time::Time;
+
+/// A boxed future that owns what it needs.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// A store that keeps locks. See the [module](self) for the contract.
+pub trait Backend: Send + Sync + 'static {
+    /// What this store, with these settings, can do and promises.
+    fn guarantees(&self) -> &Guarantees;
+
+    /// The clock that [`Grant::sent`] and [`Renewal::Renewed`] are measured on.
+    fn clock(&self) -> Clock {
+        Clock::system()
+    }
+
+    /// Called once, before everything else: the way to tell the driver that a hold ended.
+    fn attach(&self, alarm: Alarm) {
+        drop(alarm);
+    }
+
+    /// Takes the name for `request.owner`; waits for it when `request.wait` is set.
+    ///
+    /// Resolves with [`Answer::Busy`] soon after [`Request::stop`] was raised, if not granted by then;
+    /// after `Busy` nothing of this request is left in the store.
+    /// An error of kind `Indeterminate` means that something may be left; with any other error nothing is.
+    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>>;
+
+    /// Renews these holds in as few requests as possible: one result per hold, in the same order.
+    /// Holds without a lease are checked instead.
+    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>>;
+
+    /// Gives the hold back if the store still has it under this owner; never frees anybody else's.
+    /// Also called for owners that may hold or wait after a request of unknown fate.
+    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>>;
+
+    /// Who holds this name, who waits.
+    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>>;
+
+    /// All names that start with `prefix` and are held, sorted by name.
+    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>>;
+
+    /// Ends the hold with that token and no other. `false` when there is none.
+    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>>;
+
+    /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>>;
+
+    /// Ends sessions and connections. Holds that are left end with them or run out.
+    fn close(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// One acquisition.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// What to lock.
+    pub name: LockName,
+    /// Under which identity; new for each request.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Lease to ask for.
+    pub ttl: Duration,
+    /// `false`: answer at once, queue nowhere.
+    pub wait: bool,
+    /// See [`Options::fair`](crate::Options::fair).
+    pub fair: Option<bool>,
+    /// See [`Options::min_hold`](crate::Options::min_hold).
+    pub min_hold: Duration,
+    /// See [`Options::lock_delay`](crate::Options::lock_delay).
+    pub lock_delay: Duration,
+    /// What others shall see of us; `since` is filled in by the backend.
+    pub holder: Holder,
+    /// Raised when nobody wants the answer any more.
+    pub stop: Flag,
+}
+
+impl Request {
+    /// A request for an exclusive hold that does not wait. For tests and for backends made of backends.
+    pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
+        Self {
+            name,
+            owner,
+            mode: Mode::Exclusive,
+            ttl,
+            wait: false,
+            fair: None,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            holder: Holder::default(),
+            stop: Flag::new(),
+        }
+    }
+}
+
+/// The outcome of an acquisition.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// We hold it.
+    Granted(Grant),
+    /// Somebody else does, or the request was stopped.
+    Busy,
+}
+
+/// A backend's yes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// Strictly greater than every token granted for this name before.
+    pub token: u64,
+    /// When the winning request was sent, on [`Backend::clock`]; read *before* sending.
+    /// For a hold that somebody handed over to us: when the last request that kept our place alive was sent.
+    pub sent: Time,
+    /// Time between request and reply; zero where there is no network.
+    pub round_trip: Duration,
+    /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
+    pub ttl: Option<Duration>,
+}
+
+impl Grant {
+    /// A grant.
+    pub fn new(token: u64, sent: Time, round_trip: Duration, ttl: Option<Duration>) -> Self {
+        Self { token, sent, round_trip, ttl }
+    }
+}
+
+/// A hold, as far as a backend needs to know it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Hold {
+    /// The name.
+    pub name: LockName,
+    /// Under which identity it was acquired.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Its token; 0 when the fate of the acquisition is unknown.
+    pub token: u64,
+    /// The lease that was asked for.
+    pub ttl: Duration,
+    /// The hold ended before this release: it is not a clean end (`lock_delay` applies).
+    pub unclean: bool,
+}
+
+impl Hold {
+    /// The hold that `request` may have led to, under `token`.
+    pub fn new(request: &Request, token: u64) -> Self {
+        Self {
+            name: request.name.clone(),
+            owner: request.owner,
+            mode: request.mode,
+            token,
+            ttl: request.ttl,
+            unclean: false,
+        }
+    }
+}
+
+/// The outcome of a renewal.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Renewal {
+    /// Ours, for `ttl` from `sent` on (`None`: no lease runs, and it is still ours).
+    Renewed {
+        /// Read before the request was sent.
+        sent: Time,
+        /// The lease granted.
+        ttl: Option<Duration>,
+    },
+    /// Definitely not ours any more.
+    Lost(LostReason),
+    /// Cannot tell: neither loss nor success.
+    Unknown(Error),
+}
+
+/// The definite outcome of a release. What cannot be told is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Release {
+    /// It was ours and is free now.
+    Released,
+    /// It was not ours (any more).
+    NotHeld,
+}
+
+/// Something that `tenure check` found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found and what to change, one line.
+    pub text: String,
+}
+
+impl Finding {
+    /// A finding.
+    pub fn new(severity: Severity, text: impl Into<String>) -> Self {
+        Self { severity, text: text.into() }
+    }
+}
+
+/// How bad a [`Finding`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// As it should be; for the record.
+    Good,
+    /// A promise is weaker than it could be.
+    Warning,
+    /// A promise is void.
+    Bad,
+}

@@ -1,0 +1,2 @@
+//! The shell around the kernel.
+pub mod alarm;

@@ -1,0 +1,201 @@
+//! One error for the whole crate: a kind to branch on, and one line that says what, why and what next.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::holder::Holder;
+use crate::name::LockName;
+
+/// What went wrong, in terms of what the caller should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock was still held by someone else when `wait` was over. Trying again is fine.
+    WaitElapsed,
+    /// The hold ended before it was released. Do not retry blindly: work may have overlapped.
+    Lost,
+    /// A request may or may not have been applied. Treat the lock as not held;
+    /// a ghost of this acquisition may hold it until its ttl has passed (clean-up goes on in the background).
+    Indeterminate,
+    /// The store did not answer; nothing was applied. Retry with backoff.
+    Unreachable,
+    /// The store refused us: credentials, permissions. Retrying does not help.
+    Denied,
+    /// A name, an option or a URL is wrong; the message says which. Nothing was sent.
+    Invalid,
+    /// This backend cannot do that; the message names those that can. Nothing was sent.
+    Unsupported,
+    /// The client was closed, or its runtime is gone.
+    Closed,
+    /// A blocking wait was interrupted by its `Interrupt`.
+    Interrupted,
+    /// Anything else that the store said; the source has it.
+    Backend,
+}
+
+/// What was being done when an error came up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Step {
+    /// Opening the store.
+    Connect,
+    /// Acquiring a lock.
+    Acquire,
+    /// Renewing a lease.
+    Renew,
+    /// Releasing a lock.
+    Release,
+    /// Looking at locks, or breaking one.
+    Inspect,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Inspect => "inspect",
+        })
+    }
+}
+
+/// The one error type of this crate.
+///
+/// Branch on [`Error::kind`]; print it for people. The message is one line in lower case and
+/// says what was attempted, why it failed and what to do. It never contains a password:
+/// stores are named by their scheme, never by their URL.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    name: Option<LockName>,
+    backend: Option<&'static str>,
+    step: Option<Step>,
+    holder: Option<Holder>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`: lower case, one line, no final dot.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            name: None,
+            backend: None,
+            step: None,
+            holder: None,
+            source: None,
+        }))
+    }
+
+    /// Names the lock, unless it is named already.
+    #[must_use]
+    pub fn with_name(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| name.clone());
+        self
+    }
+
+    /// Names the backend, unless it is named already.
+    #[must_use]
+    pub fn with_backend(mut self, backend: &'static str) -> Self {
+        self.0.backend.get_or_insert(backend);
+        self
+    }
+
+    /// Names the step, unless it is named already.
+    #[must_use]
+    pub fn with_step(mut self, step: Step) -> Self {
+        self.0.step.get_or_insert(step);
+        self
+    }
+
+    /// Says who holds the lock instead of us.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::WaitElapsed | ErrorKind::Unreachable | ErrorKind::Indeterminate
+        )
+    }
+
+    /// Whether the hold ended before it was released.
+    pub fn is_lost(&self) -> bool {
+        self.0.kind == ErrorKind::Lost
+    }
+
+    /// The lock this is about.
+    pub fn name(&self) -> Option<&LockName> {
+        self.0.name.as_ref()
+    }
+
+    /// The backend, by its URL scheme.
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// What was being done.
+    pub fn step(&self) -> Option<Step> {
+        self.0.step
+    }
+
+    /// Who holds the lock instead of us, as far as the store could say.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.0.holder.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        // The message of a wait that ended already says name and holder.
+        match (&self.0.name, self.0.backend) {
+            (Some(name), Some(backend)) => write!(f, " (lock {name}, {backend})")?,
+            (Some(name), None) => write!(f, " (lock {name})")?,
+            (None, Some(backend)) => write!(f, " ({backend})")?,
+            (None, None) => {}
+        }
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("step", &self.0.step)
+            .field("message", &self.to_string())
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // Display already ends with the source's text; what lies below it is left to walkers of the chain.
+        self.0.source.as_ref().and_then(|source| source.source())
+    }
+}

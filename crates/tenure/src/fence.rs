@@ -1,0 +1,73 @@
+//! Who acquired, and under which number.
+
+use std::fmt;
+
+/// A number that strictly grows with each grant of a name, for the protected resource to check:
+/// it remembers the highest number it has seen and refuses every smaller one.
+///
+/// Only a [`Guard`](crate::Guard) hands these out. Numbers grow, but not by one: most stores use
+/// `max(last + 1, store clock in µs)`, so that they keep growing when the store lost its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    pub(crate) const fn new(token: u64) -> Self {
+        Self(token)
+    }
+
+    /// The bare number, to be sent to the protected resource.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+/// The random identity of one acquisition: 128 bits from a cryptographic generator.
+///
+/// Stores compare it before they free anything, so it is a capability: whoever can read it can release.
+/// It is printed in full at debug level only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId([u8; 16]);
+
+impl OwnerId {
+    /// A fresh identity.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The identity with these bytes, for backends that read it back from their store.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// 32 lower-case hexadecimal digits.
+    pub fn to_hex(self) -> String {
+        use std::fmt::Write as _;
+        self.0.iter().fold(String::with_capacity(32), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}{:02x}…", self.0[0], self.0[1])
+    }
+}

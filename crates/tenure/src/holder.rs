@@ -1,0 +1,112 @@
+//! Who holds a lock, for people to read.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::fence::FencingToken;
+use crate::name::{Escaped, LockName};
+use crate::options::Mode;
+
+/// A process that holds a lock or waits for one, as it described itself.
+///
+/// For people only: nothing is decided by it, and a foreign client may leave all of it empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Host name.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// Why, in the holder's own words ([`Lock::label`](crate::Lock::label)); may be empty.
+    pub label: String,
+    /// Identity of the client within its process.
+    pub client: String,
+    /// Since when it holds (or waits), on the clock of the store; `None` when the store does not say.
+    pub since: Option<SystemTime>,
+}
+
+/// `build-7, pid 4242, "deploy", since 3s`
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = if self.host.is_empty() { "unknown host" } else { &self.host };
+        write!(f, "{}, pid {}", Escaped(host), self.pid)?;
+        if !self.label.is_empty() {
+            write!(f, ", \"{}\"", Escaped(&self.label))?;
+        }
+        if let Some(held) = self.since.and_then(|since| since.elapsed().ok()) {
+            write!(f, ", for {}", Rounded(held))?;
+        }
+        Ok(())
+    }
+}
+
+/// A duration for people: the two largest units, no fractions above a second.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (secs, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        match secs {
+            0 => write!(f, "{millis}ms"),
+            1..60 => write!(f, "{secs}s"),
+            60..3600 => write!(f, "{}m {}s", secs / 60, secs % 60),
+            3600..86_400 => write!(f, "{}h {}m", secs / 3600, secs / 60 % 60),
+            _ => write!(f, "{}d {}h", secs / 86_400, secs / 3600 % 24),
+        }
+    }
+}
+
+/// One hold of a lock, as seen in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldInfo {
+    /// Who.
+    pub holder: Holder,
+    /// How it is held.
+    pub mode: Mode,
+    /// Under which number; `None` for a foreign holder that has none.
+    pub token: Option<FencingToken>,
+    /// Time until the store frees it if it is not renewed; `None` where no lease runs.
+    pub ttl_left: Option<Duration>,
+}
+
+impl HoldInfo {
+    /// A hold as a backend found it.
+    pub fn new(holder: Holder, mode: Mode, token: Option<u64>, ttl_left: Option<Duration>) -> Self {
+        Self { holder, mode, token: token.map(FencingToken::new), ttl_left }
+    }
+}
+
+/// What the store knows about one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The name.
+    pub name: LockName,
+    /// Who holds it; empty when it is free.
+    pub holds: Vec<HoldInfo>,
+    /// Who waits, in the order of the store; `None` where the store cannot tell.
+    pub queue: Option<Vec<Holder>>,
+    /// The name is free but stays reserved for this long
+    /// ([`Lock::min_hold`](crate::Lock::min_hold), [`Lock::lock_delay`](crate::Lock::lock_delay)).
+    pub reserved: Option<Duration>,
+}
+
+impl Status {
+    /// A name that nobody holds and nobody waits for.
+    pub fn free(name: LockName) -> Self {
+        Self { name, holds: Vec::new(), queue: None, reserved: None }
+    }
+
+    /// Whether somebody holds it.
+    pub fn is_held(&self) -> bool {
+        !self.holds.is_empty()
+    }
+}
+
+impl Holder {
+    /// A holder with nothing but a host and a process id.
+    pub fn new(host: impl Into<String>, pid: u32) -> Self {
+        Self { host: host.into(), pid, ..Self::default() }
+    }
+}

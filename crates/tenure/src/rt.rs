@@ -1,0 +1,229 @@
+//! The leaf that touches the runtime and the clock. Nothing else names either.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// A lock that a panic elsewhere does not poison: what it guards is valid between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The clock that deadlines are measured on.
+///
+/// The real one is `CLOCK_BOOTTIME` on Linux: it does not jump, and unlike [`std::time::Instant`]
+/// (`CLOCK_MONOTONIC`) it goes on while the machine is suspended, as the store's clock does.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Option<Arc<VirtualClock>>);
+
+impl Clock {
+    /// The real clock.
+    pub const fn system() -> Self {
+        Self(None)
+    }
+
+    /// A clock that stands still until its test moves it.
+    pub fn virtual_clock() -> (Self, Arc<VirtualClock>) {
+        let clock = Arc::new(VirtualClock::default());
+        (Self(Some(clock.clone())), clock)
+    }
+
+    /// Now.
+    pub fn now(&self) -> Time {
+        match &self.0 {
+            None => boot_time(),
+            Some(clock) => clock.now(),
+        }
+    }
+
+    /// Resolves at `at` or soon after, never before. Cancel safe.
+    pub async fn sleep_until(&self, at: Time) {
+        match &self.0 {
+            Some(clock) => VirtualSleep { clock: clock.clone(), at, id: 0 }.await,
+            None => loop {
+                let left = at.since(boot_time());
+                if left.is_zero() {
+                    return;
+                }
+                // The runtime's timers stand still while the machine is suspended; a look at the
+                // boot clock at least this often bounds how late we are after a wake-up.
+                tokio::time::sleep(left.min(SUSPEND_CHECK)).await;
+            },
+        }
+    }
+}
+
+/// How late a sleeper may be after the machine was suspended.
+/// (`Guard::is_held` and `Guard::remaining` read the clock themselves and are never late.)
+const SUSPEND_CHECK: Duration = Duration::from_millis(250);
+
+fn boot_time() -> Time {
+    #[cfg(target_os = "linux")]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(ID);
+    // The clock starts at boot, so neither field is negative.
+    Time::from_nanos(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
+}
+
+/// A clock for tests: it stands still until [`advance`](VirtualClock::advance) moves it.
+#[derive(Default)]
+pub struct VirtualClock {
+    nanos: AtomicU64,
+    sleepers: Mutex<Sleepers>,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    next_id: u64,
+    wakers: BTreeMap<(Time, u64), Waker>,
+}
+
+impl VirtualClock {
+    /// Now. Starts at one hour, so that subtracting never meets the epoch.
+    pub fn now(&self) -> Time {
+        Time::from_nanos(3_600_000_000_000 + self.nanos.load(Ordering::SeqCst))
+    }
+
+    /// Moves the clock forward and wakes every sleeper whose time has come.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX / 2);
+        self.nanos.fetch_add(by, Ordering::SeqCst);
+        let now = self.now();
+        let woken = {
+            let mut sleepers = lock(&self.sleepers);
+            let later = sleepers.wakers.split_off(&(now.after(Duration::from_nanos(1)), 0));
+            std::mem::replace(&mut sleepers.wakers, later)
+        };
+        woken.into_values().for_each(Waker::wake);
+    }
+
+    /// The instant of the earliest sleeper, if anything sleeps.
+    pub fn next_wake(&self) -> Option<Time> {
+        lock(&self.sleepers).wakers.keys().next().map(|(at, _)| *at)
+    }
+}
+
+impl fmt::Debug for VirtualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("VirtualClock").field(&self.now()).finish()
+    }
+}
+
+struct VirtualSleep {
+    clock: Arc<VirtualClock>,
+    at: Time,
+    id: u64,
+}
+
+impl Future for VirtualSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut sleepers = lock(&this.clock.sleepers);
+        // Looked at under the lock: `advance` moves the clock before it takes the lock.
+        if this.clock.now() >= this.at {
+            sleepers.wakers.remove(&(this.at, this.id));
+            return Poll::Ready(());
+        }
+        if this.id == 0 {
+            sleepers.next_id += 1;
+            this.id = sleepers.next_id;
+        }
+        sleepers.wakers.insert((this.at, this.id), cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for VirtualSleep {
+    fn drop(&mut self) {
+        lock(&self.clock.sleepers).wakers.remove(&(self.at, self.id));
+    }
+}
+
+/// A flag that is raised once and can be awaited by any number of tasks.
+#[derive(Default)]
+pub struct Flag {
+    raised: AtomicBool,
+    notify: tokio::sync::Notify,
+}
+
+impl Flag {
+    /// A flag that is down.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises it and wakes everybody who waits for it.
+    pub fn raise(&self) {
+        self.raised.store(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+    }
+
+    /// Whether it is up.
+    pub fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when it is up. Cancel safe.
+    pub async fn raised(&self) {
+        let mut woken = pin!(self.notify.notified());
+        loop {
+            // Listens before it looks, so that a raise in between is not missed.
+            woken.as_mut().enable();
+            if self.is_raised() {
+                return;
+            }
+            woken.as_mut().await;
+            woken.set(self.notify.notified());
+        }
+    }
+}
+
+impl fmt::Debug for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Flag").field(&self.is_raised()).finish()
+    }
+}
+
+/// Where background work of a client runs: the runtime it was made in.
+#[derive(Clone, Debug)]
+pub(crate) struct Spawner(tokio::runtime::Handle);
+
+impl Spawner {
+    /// The current runtime, if there is one.
+    pub(crate) fn current() -> Option<Self> {
+        tokio::runtime::Handle::try_current().ok().map(Self)
+    }
+
+    /// Runs `future` in the background. On a runtime that has shut down it is dropped.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
+        Task(self.0.spawn(future).abort_handle())
+    }
+}
+
+/// A background task; aborted by hand only.
+#[derive(Debug)]
+pub(crate) struct Task(tokio::task::AbortHandle);
+
+impl Task {
+    pub(crate) fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+/// Polls `future` once without a runtime; hands it back when it is not ready.
+pub(crate) fn poll_now<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
+    match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Err(future),
+    }
+}
