@@ -1,1 +1,46 @@
-//! (to come)
+//! When to try again where the store cannot push.
+
+use std::time::Duration;
+
+/// Upper end of the pause after the first try: about one round trip in a data centre.
+pub const FIRST: Duration = Duration::from_millis(1);
+
+/// Upper end of every pause: `FIRST · 2^8`. A release is noticed that late at most, and a waiter
+/// costs its store five requests a second.
+pub const CAP: Duration = Duration::from_millis(256);
+
+/// How long to pause after try number `attempt` (the first is 0) has found the name taken;
+/// `None`: the wait is over, give up.
+///
+/// The pause is drawn from `[step / 2, step]` by `random`, a number used over its full range, where
+/// `step` is [`FIRST`]` · 2^attempt`, at most [`CAP`].
+/// Two bounds can shorten it:
+/// - `hint`, how long the holder's lease still runs: there is a reason to look just then. Up to
+///   [`FIRST`] is added by `random`, lest all waiters look at the same instant;
+/// - `left`, what is left of the wait (`None`: no limit), so that the last try falls on its very end.
+pub fn next(
+    attempt: u32,
+    random: u32,
+    hint: Option<Duration>,
+    left: Option<Duration>,
+) -> Option<Duration> {
+    if left.is_some_and(|left| left.is_zero()) {
+        return None;
+    }
+    let step = FIRST.saturating_mul(1 << attempt.min(20)).min(CAP);
+    let mut pause = step / 2 + fraction(step / 2, random);
+    if let Some(hint) = hint {
+        // Never zero: a holder whose lease is over but not cleared yet must not make us spin.
+        pause = pause.min(
+            hint.saturating_add(FIRST / 2)
+                .saturating_add(fraction(FIRST / 2, random)),
+        );
+    }
+    Some(left.map_or(pause, |left| pause.min(left)))
+}
+
+/// `random` as a share of `whole`: 0 gives zero, `u32::MAX` gives all of it.
+pub(super) fn fraction(whole: Duration, random: u32) -> Duration {
+    let nanos = whole.as_nanos() * u128::from(random) / u128::from(u32::MAX);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}

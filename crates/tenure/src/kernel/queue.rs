@@ -1,1 +1,98 @@
-//! (to come)
+//! Who holds and whom to watch, for stores that keep their waiters in order (etcd, ZooKeeper, Redis).
+//!
+//! Everybody who wants the name is in one list, holders included, in the store's order of arrival.
+//! Each contender looks at the list and decides for itself; all of them decide alike, because nothing
+//! behind a contender matters to it. So watches only ever point forward: there is no cycle.
+//!
+//! The rules are those of [`table`](super::table), strictly first come, first served:
+//! a contender holds when everybody ahead of it holds and it is compatible with all of them.
+
+use std::ops::Range;
+
+use crate::options::Mode;
+
+/// One entry of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Contender {
+    /// What it wants.
+    pub mode: Mode,
+}
+
+/// What a contender has to do. Indices are positions in the list that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Turn {
+    /// It holds the name.
+    Held,
+    /// Wait until this one is gone, then read the list again.
+    WatchOne(usize),
+    /// Wait until any of these is gone, then read the list again.
+    WatchAll(Range<usize>),
+}
+
+/// The turn of the contender at index `me`.
+///
+/// While everything that it says to watch is still there, the contender cannot hold, so no wake-up is
+/// missed if the watch reports what happened since the list was read. And no herd is woken: the end of
+/// an exclusive hold or of a permit wakes the ones that may follow it, at most `limit` of them.
+///
+/// - Exclusive: the one just ahead.
+/// - Shared: the nearest exclusive ahead, because shared holders go together.
+/// - Permit, with at least `limit` permits ahead: the nearest `limit` of them. All of those must not
+///   hold beside us, whoever else is ahead. Watching only the one just ahead would miss the end of
+///   another one's hold; watching all permits ahead would wake all waiters at every release.
+/// - Permit, with fewer ahead: the nearest exclusive.
+/// - What waits behind a waiting permit without being blocked by anything else (a shared hold, or a
+///   permit with another limit): everything ahead. Rare, for it takes a mixture of uses.
+///
+/// # Panics
+/// When `me` is not an index of `contenders`.
+pub fn decide(contenders: &[Contender], me: usize) -> Turn {
+    let ahead = &contenders[..me];
+    let mode = contenders[me].mode;
+    if let Mode::Exclusive = mode {
+        return me.checked_sub(1).map_or(Turn::Held, Turn::WatchOne);
+    }
+    if let Mode::Permits { limit } = mode {
+        let permits = ahead
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, other)| is_permit(other.mode));
+        let limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
+        if let Some((farthest, _)) = permits.clone().nth(limit - 1) {
+            // Shared holders in between are watched too: needless, harmless, and one range.
+            return if me - farthest == 1 {
+                Turn::WatchOne(farthest)
+            } else {
+                Turn::WatchAll(farthest..me)
+            };
+        }
+    }
+    if let Some(exclusive) = ahead
+        .iter()
+        .rposition(|other| other.mode == Mode::Exclusive)
+    {
+        return Turn::WatchOne(exclusive);
+    }
+    if all_hold(ahead) {
+        Turn::Held
+    } else {
+        Turn::WatchAll(0..me)
+    }
+}
+
+/// Whether all of these hold, given that nobody is ahead of them and none is exclusive.
+fn all_hold(ahead: &[Contender]) -> bool {
+    let mut permits = 0;
+    ahead.iter().all(|other| match other.mode {
+        Mode::Permits { limit } => {
+            permits += 1;
+            permits <= limit.get()
+        }
+        _ => true,
+    })
+}
+
+fn is_permit(mode: Mode) -> bool {
+    matches!(mode, Mode::Permits { .. })
+}
