@@ -59,10 +59,12 @@ impl OwnerId {
     /// 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> String {
         use std::fmt::Write as _;
-        self.0.iter().fold(String::with_capacity(32), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        self.0
+            .iter()
+            .fold(String::with_capacity(32), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
     }
 }
 

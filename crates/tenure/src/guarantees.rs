@@ -81,17 +81,20 @@ impl std::str::FromStr for Fault {
     type Err = crate::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|fault| fault.as_str() == text).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.into_iter().map(Self::as_str).collect();
-            crate::Error::new(
-                crate::ErrorKind::Invalid,
-                format!(
-                    "there is no fault called \"{}\"; known are {}",
-                    crate::name::Escaped(text),
-                    known.join(", ")
-                ),
-            )
-        })
+        Self::ALL
+            .into_iter()
+            .find(|fault| fault.as_str() == text)
+            .ok_or_else(|| {
+                let known: Vec<_> = Self::ALL.into_iter().map(Self::as_str).collect();
+                crate::Error::new(
+                    crate::ErrorKind::Invalid,
+                    format!(
+                        "there is no fault called \"{}\"; known are {}",
+                        crate::name::Escaped(text),
+                        known.join(", ")
+                    ),
+                )
+            })
     }
 }
 
@@ -128,7 +131,13 @@ pub struct Cell {
 impl Cell {
     /// A cell with neither delay nor token trouble.
     pub const fn new(fault: Fault, promise: Promise, note: &'static str) -> Self {
-        Self { fault, promise, late: false, token_regress: false, note }
+        Self {
+            fault,
+            promise,
+            late: false,
+            token_regress: false,
+            note,
+        }
     }
 
     /// The same, with a delay for the next holder.
@@ -234,6 +243,7 @@ impl Guarantees {
 
     /// Whether claims never overlap under `fault`.
     pub fn survives(&self, fault: Fault) -> bool {
-        self.cell(fault).is_some_and(|cell| cell.promise != Promise::Nothing)
+        self.cell(fault)
+            .is_some_and(|cell| cell.promise != Promise::Nothing)
     }
 }

@@ -28,7 +28,11 @@ pub struct Holder {
 /// `build-7, pid 4242, "deploy", since 3s`
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = if self.host.is_empty() { "unknown host" } else { &self.host };
+        let host = if self.host.is_empty() {
+            "unknown host"
+        } else {
+            &self.host
+        };
         write!(f, "{}, pid {}", Escaped(host), self.pid)?;
         if !self.label.is_empty() {
             write!(f, ", \"{}\"", Escaped(&self.label))?;
@@ -73,7 +77,12 @@ pub struct HoldInfo {
 impl HoldInfo {
     /// A hold as a backend found it.
     pub fn new(holder: Holder, mode: Mode, token: Option<u64>, ttl_left: Option<Duration>) -> Self {
-        Self { holder, mode, token: token.map(FencingToken::new), ttl_left }
+        Self {
+            holder,
+            mode,
+            token: token.map(FencingToken::new),
+            ttl_left,
+        }
     }
 }
 
@@ -95,7 +104,12 @@ pub struct Status {
 impl Status {
     /// A name that nobody holds and nobody waits for.
     pub fn free(name: LockName) -> Self {
-        Self { name, holds: Vec::new(), queue: None, reserved: None }
+        Self {
+            name,
+            holds: Vec::new(),
+            queue: None,
+            reserved: None,
+        }
     }
 
     /// Whether somebody holds it.
@@ -107,6 +121,10 @@ impl Status {
 impl Holder {
     /// A holder with nothing but a host and a process id.
     pub fn new(host: impl Into<String>, pid: u32) -> Self {
-        Self { host: host.into(), pid, ..Self::default() }
+        Self {
+            host: host.into(),
+            pid,
+            ..Self::default()
+        }
     }
 }

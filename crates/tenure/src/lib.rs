@@ -1,5 +1,6 @@
 //! Distributed locks.
 
+// Vocabulary: plain data.
 pub mod error;
 pub mod fence;
 pub mod guarantees;
@@ -9,15 +10,32 @@ pub mod name;
 pub mod options;
 pub mod time;
 
+// Decisions.
 pub mod kernel;
 
+// The door to the stores, and the stores.
 pub mod backend;
 
+// The shell.
 pub mod driver;
 pub mod rt;
 
-pub use error::{Error, ErrorKind};
+// What users touch.
+#[cfg(feature = "blocking")]
+pub mod blocking;
+pub mod client;
+mod guard;
+mod lock;
+mod owner;
 
-pub struct Lock;
-pub struct Guard;
-pub struct Client;
+pub use client::{Client, connect};
+pub use error::{Error, ErrorKind};
+pub use fence::{FencingToken, OwnerId};
+pub use guard::Guard;
+pub use holder::{HoldInfo, Holder, Status};
+pub use kernel::lease::State;
+pub use lock::Lock;
+pub use lost::LostReason;
+pub use name::LockName;
+pub use options::{Mode, Options, Renew};
+pub use owner::Owner;

@@ -55,9 +55,10 @@ impl LockName {
     /// (Where `/` means something to the store, as in a directory, that backend encodes it all the same.)
     pub fn is_plain(&self) -> bool {
         self.0.len() <= 60
-            && self.0.bytes().all(
-                |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'/'),
-            )
+            && self
+                .0
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'/'))
     }
 }
 
@@ -121,12 +122,20 @@ mod tests {
     #[test]
     fn control_characters_are_escaped_wherever_a_name_is_printed() {
         let name = LockName::new("a\r\n\u{1b}[31m\0\"\u{202e}ü 🦀").unwrap();
-        assert_eq!(name.to_string(), "\"a\\r\\n\\u{1b}[31m\\u{0}\\\"\\u{202e}ü 🦀\"");
+        assert_eq!(
+            name.to_string(),
+            "\"a\\r\\n\\u{1b}[31m\\u{0}\\\"\\u{202e}ü 🦀\""
+        );
     }
 
     #[test]
     fn plain_names() {
-        for (name, plain) in [("orders/42", true), ("a.b_c-d", true), ("Orders", false), ("a b", false)] {
+        for (name, plain) in [
+            ("orders/42", true),
+            ("a.b_c-d", true),
+            ("Orders", false),
+            ("a b", false),
+        ] {
             assert_eq!(LockName::new(name).unwrap().is_plain(), plain, "{name}");
         }
         assert!(!LockName::new("a".repeat(61)).unwrap().is_plain());

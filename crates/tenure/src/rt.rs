@@ -45,7 +45,14 @@ impl Clock {
     /// Resolves at `at` or soon after, never before. Cancel safe.
     pub async fn sleep_until(&self, at: Time) {
         match &self.0 {
-            Some(clock) => VirtualSleep { clock: clock.clone(), at, id: 0 }.await,
+            Some(clock) => {
+                VirtualSleep {
+                    clock: clock.clone(),
+                    at,
+                    id: 0,
+                }
+                .await
+            }
             None => loop {
                 let left = at.since(boot_time());
                 if left.is_zero() {
@@ -99,7 +106,9 @@ impl VirtualClock {
         let now = self.now();
         let woken = {
             let mut sleepers = lock(&self.sleepers);
-            let later = sleepers.wakers.split_off(&(now.after(Duration::from_nanos(1)), 0));
+            let later = sleepers
+                .wakers
+                .split_off(&(now.after(Duration::from_nanos(1)), 0));
             std::mem::replace(&mut sleepers.wakers, later)
         };
         woken.into_values().for_each(Waker::wake);
@@ -138,14 +147,18 @@ impl Future for VirtualSleep {
             sleepers.next_id += 1;
             this.id = sleepers.next_id;
         }
-        sleepers.wakers.insert((this.at, this.id), cx.waker().clone());
+        sleepers
+            .wakers
+            .insert((this.at, this.id), cx.waker().clone());
         Poll::Pending
     }
 }
 
 impl Drop for VirtualSleep {
     fn drop(&mut self) {
-        lock(&self.clock.sleepers).wakers.remove(&(self.at, self.id));
+        lock(&self.clock.sleepers)
+            .wakers
+            .remove(&(self.at, self.id));
     }
 }
 
@@ -225,5 +238,50 @@ pub(crate) fn poll_now<F: Future + Unpin>(mut future: F) -> Result<F::Output, F>
     match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Ok(output),
         Poll::Pending => Err(future),
+    }
+}
+
+/// A runtime of our own: one thread, for callers that have none.
+#[cfg(feature = "blocking")]
+#[derive(Debug)]
+pub(crate) struct OwnRuntime(Option<tokio::runtime::Runtime>);
+
+#[cfg(feature = "blocking")]
+impl OwnRuntime {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tenure")
+            .enable_all()
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Runtime {
+        self.0
+            .as_ref()
+            .expect("BUG: the runtime is taken out by drop only")
+    }
+
+    /// Runs `future` in the calling thread. `None` inside another runtime, where that must not be done.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            return None;
+        }
+        Some(self.runtime().block_on(future))
+    }
+
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.runtime().spawn(future);
+    }
+}
+
+#[cfg(feature = "blocking")]
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // An ordinary drop waits for its threads, and panics inside another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }

@@ -40,7 +40,11 @@ impl Time {
     /// The point `earlier` before this one, at most back to the epoch; [`Time::MAX`] stays what it is.
     #[must_use]
     pub fn before(self, earlier: Duration) -> Self {
-        if self == Self::MAX { self } else { Self(self.0.saturating_sub(nanos(earlier))) }
+        if self == Self::MAX {
+            self
+        } else {
+            Self(self.0.saturating_sub(nanos(earlier)))
+        }
     }
 
     /// Time passed since `earlier`; zero when that point is still to come.

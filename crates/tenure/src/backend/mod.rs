@@ -20,6 +20,7 @@
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
 //! Run [`conformance`](crate::conformance) against a new backend.
 
+pub mod memory;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ pub struct Request {
     /// See [`Options::lock_delay`](crate::Options::lock_delay).
     pub lock_delay: Duration,
     /// What others shall see of us; `since` is filled in by the backend.
-    pub holder: Holder,
+    pub holder: Arc<Holder>,
     /// Raised when nobody wants the answer any more.
     pub stop: Flag,
 }
@@ -125,7 +126,7 @@ impl Request {
             fair: None,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
-            holder: Holder::default(),
+            holder: Arc::default(),
             stop: Flag::new(),
         }
     }
@@ -154,12 +155,28 @@ pub struct Grant {
     pub round_trip: Duration,
     /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
     pub ttl: Option<Duration>,
+    /// The backend raises the [`Alarm`] by itself when a hold without a lease ends,
+    /// so that nothing has to be checked.
+    pub watched: bool,
 }
 
 impl Grant {
-    /// A grant.
+    /// A grant that has to be renewed, or checked if it has no lease.
     pub fn new(token: u64, sent: Time, round_trip: Duration, ttl: Option<Duration>) -> Self {
-        Self { token, sent, round_trip, ttl }
+        Self {
+            token,
+            sent,
+            round_trip,
+            ttl,
+            watched: false,
+        }
+    }
+
+    /// The same, where the backend tells by itself when it ends.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
+        self
     }
 }
 
@@ -235,7 +252,10 @@ pub struct Finding {
 impl Finding {
     /// A finding.
     pub fn new(severity: Severity, text: impl Into<String>) -> Self {
-        Self { severity, text: text.into() }
+        Self {
+            severity,
+            text: text.into(),
+        }
     }
 }
 

@@ -1,2 +1,468 @@
-//! The shell around the kernel.
+//! The shell around the kernel: acquires, keeps alive, tells when a hold is lost, releases.
+//!
+//! It knows no backend by name. Every background task it starts ends with the client or with the
+//! hold it serves.
+
 pub mod alarm;
+pub(crate) mod held;
+mod renewal;
+mod turns;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::backend::{Answer, Backend, BoxFuture, Grant, Hold, Request};
+use crate::error::{Error, ErrorKind, Step};
+use crate::fence::OwnerId;
+use crate::guarantees::Order;
+use crate::holder::Holder;
+use crate::kernel::lease::{Lease, State, Terms};
+use crate::kernel::pace;
+use crate::name::LockName;
+use crate::options::{Mode, Options, Renew};
+use crate::rt::{Clock, Flag, Spawner, poll_now};
+use crate::time::Time;
+
+use alarm::Alarm;
+use held::Held;
+use renewal::Renewals;
+use turns::{Turn, Turns};
+
+/// How long the question "who holds it?" may take after a wait has ended in vain.
+const INSPECT_LIMIT: Duration = Duration::from_millis(100);
+
+/// A ttl must be this many times the round trip: less, and renewal at ttl/3 with its retries
+/// has no room. (`reliability`: refuse a ttl below ten measured round trips.)
+const TTL_PER_ROUND_TRIP: u32 = 10;
+
+/// One client's link to its store.
+pub(crate) struct Driver {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backend_name: &'static str,
+    pub(crate) clock: Clock,
+    identity: Arc<Holder>,
+    spawner: Spawner,
+    turns: Arc<Turns>,
+    renewals: Arc<Renewals>,
+    closed: Flag,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("backend", &self.backend_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// A driver for `backend`, whose background work runs in the current runtime.
+    pub(crate) fn new(backend: Arc<dyn Backend>) -> Result<Arc<Self>, Error> {
+        let backend_name = backend.guarantees().backend;
+        let spawner = Spawner::current().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Closed,
+                "connect was called outside a tokio runtime; use `tenure::blocking` there",
+            )
+            .with_backend(backend_name)
+            .with_step(Step::Connect)
+        })?;
+        let renewals = Arc::new(Renewals::default());
+        backend.attach(Alarm(Arc::downgrade(&renewals)));
+        Ok(Arc::new(Self {
+            clock: backend.clock(),
+            backend,
+            backend_name,
+            identity: Arc::new(identity()),
+            spawner,
+            turns: Arc::default(),
+            renewals,
+            closed: Flag::new(),
+        }))
+    }
+
+    /// Refuses what the backend does not claim, before any I/O.
+    pub(crate) fn check_support(&self, options: &Options) -> Result<(), Error> {
+        options.validate()?;
+        let can = self.backend.guarantees();
+        let unsupported = |what: &str, who: &str| {
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} has no {what}; {who} have", self.backend_name),
+            ))
+        };
+        if options.mode == Mode::Shared && !can.shared {
+            return unsupported("shared holds", "`memory:`, `file:`");
+        }
+        if matches!(options.mode, Mode::Permits { .. }) && !can.permits {
+            return unsupported("permits", "`memory:`, `file:`");
+        }
+        if options.fair == Some(true) && matches!(can.order, Order::Unordered(_)) {
+            return unsupported(
+                "fair order",
+                "`memory:` and stores with a queue of their own",
+            );
+        }
+        if !options.min_hold.is_zero() && !can.min_hold {
+            return unsupported("`min_hold`", "`memory:`, `file:`");
+        }
+        if !options.lock_delay.is_zero() && !can.lock_delay {
+            return unsupported("`lock_delay`", "`memory:`");
+        }
+        Ok(())
+    }
+
+    /// Acquires `name`, waiting until `until` (`None`: for ever). `Ok(None)`: busy until then.
+    ///
+    /// Cancel safe at every await: what is under way when the future is dropped is stopped,
+    /// brought to its end in the background, and given back if it was granted.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        name: &LockName,
+        options: &Options,
+        until: Until,
+    ) -> Result<Option<Arc<Held>>, Error> {
+        self.acquire_inner(name, options, until)
+            .await
+            .map_err(|err| self.explain(err, name, Step::Acquire))
+    }
+
+    async fn acquire_inner(
+        self: &Arc<Self>,
+        name: &LockName,
+        options: &Options,
+        until: Until,
+    ) -> Result<Option<Arc<Held>>, Error> {
+        if self.closed.is_raised() {
+            return Err(closed());
+        }
+        let turn = match self.turns.try_take(name) {
+            Some(turn) => turn,
+            None if until == Until::Once => return Ok(None),
+            None => match self.unless_over(until, self.turns.take(name)).await? {
+                Some(turn) => turn,
+                None => return Ok(None),
+            },
+        };
+        let request = Arc::new(Request {
+            name: name.clone(),
+            owner: OwnerId::random(),
+            mode: options.mode,
+            ttl: options.ttl,
+            wait: until != Until::Once,
+            fair: options.fair,
+            min_hold: options.min_hold,
+            lock_delay: options.lock_delay,
+            holder: self.describe(options),
+            stop: Flag::new(),
+        });
+        let mut attempt = Attempt::new(self.clone(), request, turn);
+        // Most stores that are on this machine are done at the first poll: no timer is set up for them.
+        let answer = match attempt.poll_once() {
+            Some(answer) => Some(answer),
+            None => self.unless_over(until, attempt.finish()).await?,
+        };
+        let answer = match answer {
+            Some(answer) => answer,
+            None => {
+                // The wait is over. A grant that is here already is still a grant.
+                attempt.request.stop.raise();
+                match attempt.poll_once() {
+                    Some(answer) => answer,
+                    None => return Ok(None),
+                }
+            }
+        };
+        match attempt.settled(answer)? {
+            Some(grant) => self.hold(&attempt.request, options, &grant).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// `None` when the wait was over first.
+    async fn unless_over<T>(
+        &self,
+        until: Until,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>, Error> {
+        let over = async {
+            match until {
+                // A store that answers a request that does not wait decides itself how long it may take.
+                Until::Once | Until::Forever => std::future::pending().await,
+                Until::At(time) => self.clock.sleep_until(time).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            done = future => Ok(Some(done)),
+            () = over => Ok(None),
+            () = self.closed.raised() => Err(closed()),
+        }
+    }
+
+    /// What others see of an acquisition with these options.
+    fn describe(&self, options: &Options) -> Arc<Holder> {
+        if options.label.is_empty() {
+            return self.identity.clone();
+        }
+        Arc::new(Holder {
+            label: options.label.clone(),
+            ..(*self.identity).clone()
+        })
+    }
+
+    /// Makes a hold of a grant, unless the lease is over already or too short to be kept.
+    fn hold(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        options: &Options,
+        grant: &Grant,
+    ) -> Result<Arc<Held>, Error> {
+        let terms = Terms {
+            ttl: options.ttl,
+            drift: Duration::ZERO,
+            renew: options.renew,
+            max_hold: options.max_hold,
+        };
+        let lease = Lease::granted(terms, grant.sent, grant.ttl);
+        let hold = Hold::new(request, grant.token);
+        let give_back = |hold: Hold, err: Error| {
+            self.spawner
+                .spawn(self.clone().release_until_definite(hold));
+            Err(err)
+        };
+        if grant
+            .ttl
+            .is_some_and(|ttl| ttl < grant.round_trip * TTL_PER_ROUND_TRIP)
+        {
+            return give_back(
+                hold,
+                Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "`ttl` is {:?}, but a round trip to the store took {:?}; it must be {TTL_PER_ROUND_TRIP} times as long",
+                        options.ttl, grant.round_trip
+                    ),
+                ),
+            );
+        }
+        // Rule 3: checked once more after the grant; a grant on a dead lease is not a grant.
+        if let State::Lost(_) = lease.state(self.clock.now()) {
+            return give_back(
+                hold,
+                Error::new(
+                    ErrorKind::Indeterminate,
+                    "the lease was over before its grant arrived; retry, or raise `ttl`",
+                ),
+            );
+        }
+        let timed = options.renew == Renew::Never || options.max_hold.is_some();
+        let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some());
+        self.renewals.remember(&held);
+        if timed || grant.ttl.is_some() || !grant.watched {
+            self.renewals.start(self);
+            held.schedule();
+        }
+        tracing::debug!(name = %held.name(), backend = self.backend_name, token = held.token(), "acquired");
+        Ok(held)
+    }
+
+    /// Releases until the store has given a definite answer, or the ttl has passed and the store
+    /// frees it by itself. For holds whose owner does not wait for the outcome.
+    pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
+        let give_up = self.clock.now().after(hold.ttl);
+        for attempt in 0.. {
+            let Err(err) = self.backend.release(hold.clone()).await else {
+                return;
+            };
+            tracing::debug!(name = %hold.name, backend = self.backend_name, %err, "release in the background");
+            let now = self.clock.now();
+            let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
+            let Some(pause) =
+                left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)))
+            else {
+                return;
+            };
+            self.clock.sleep_until(now.after(pause)).await;
+        }
+    }
+
+    /// The error of a wait that was over, naming the holder if the store says so quickly.
+    pub(crate) async fn wait_elapsed(&self, name: &LockName, waited: Duration) -> Error {
+        // On the real clock even where holds are on a virtual one: it bounds how long a caller waits.
+        let clock = Clock::system();
+        let status = tokio::select! {
+            biased;
+            status = self.backend.inspect(name.clone()) => status.ok(),
+            () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
+        };
+        let holder = status.and_then(|status| Some(status.holds.into_iter().next()?.holder));
+        let by = holder
+            .as_ref()
+            .map(|holder| format!(" by {holder}"))
+            .unwrap_or_default();
+        let err = Error::new(
+            ErrorKind::WaitElapsed,
+            format!(
+                "waited {waited:?} and it is still held{by}; raise `wait` or use `try_acquire`"
+            ),
+        );
+        self.explain(err.with_holder(holder), name, Step::Acquire)
+    }
+
+    /// Adds what every error should name.
+    pub(crate) fn explain(&self, err: Error, name: &LockName, step: Step) -> Error {
+        err.with_name(name)
+            .with_backend(self.backend_name)
+            .with_step(step)
+    }
+
+    /// Ends all waits, then the backend's sessions.
+    pub(crate) async fn close(&self) {
+        self.closed.raise();
+        self.renewals.stop();
+        self.backend.close().await;
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.renewals.stop();
+        if !self.closed.is_raised()
+            && let Err(pending) = poll_now(self.backend.close())
+        {
+            self.spawner.spawn(pending);
+        }
+    }
+}
+
+/// Until when an acquisition goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// One try.
+    Once,
+    /// A point on the client's clock.
+    At(Time),
+    /// For ever.
+    Forever,
+}
+
+impl Until {
+    /// From the option.
+    pub(crate) fn from_wait(wait: Option<Duration>, now: Time) -> Self {
+        match wait {
+            None => Self::Forever,
+            Some(wait) if wait.is_zero() => Self::Once,
+            Some(wait) => Self::At(now.after(wait)),
+        }
+    }
+}
+
+/// A request that is under way. Dropping it stops the request and sees it to its end.
+struct Attempt {
+    driver: Arc<Driver>,
+    request: Arc<Request>,
+    future: Option<BoxFuture<Result<Answer, Error>>>,
+    turn: Option<Turn>,
+}
+
+impl Attempt {
+    fn new(driver: Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
+        let future = Some(driver.backend.acquire(request.clone()));
+        Self {
+            driver,
+            request,
+            future,
+            turn: Some(turn),
+        }
+    }
+
+    /// The answer, if it is there already.
+    fn poll_once(&mut self) -> Option<Result<Answer, Error>> {
+        match poll_now(self.future.take()?) {
+            Ok(answer) => Some(answer),
+            Err(pending) => {
+                self.future = Some(pending);
+                None
+            }
+        }
+    }
+
+    async fn finish(&mut self) -> Result<Answer, Error> {
+        let Some(future) = &mut self.future else {
+            return Ok(Answer::Busy);
+        };
+        let answer = future.await;
+        self.future = None;
+        answer
+    }
+
+    /// Sorts the answer. What may have been left behind by an unclear one is cleaned up.
+    fn settled(&mut self, answer: Result<Answer, Error>) -> Result<Option<Grant>, Error> {
+        self.turn = None;
+        match answer {
+            Ok(Answer::Granted(grant)) => Ok(Some(grant)),
+            Ok(Answer::Busy) => Ok(None),
+            Err(err) => {
+                if err.kind() == ErrorKind::Indeterminate {
+                    let hold = Hold::new(&self.request, 0);
+                    self.driver
+                        .spawner
+                        .spawn(self.driver.clone().release_until_definite(hold));
+                }
+                Err(err)
+            }
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.future.is_none() {
+            return;
+        }
+        self.request.stop.raise();
+        let answer = self.poll_once();
+        let (driver, request) = (self.driver.clone(), self.request.clone());
+        let (future, turn) = (self.future.take(), self.turn.take());
+        let see_to_its_end = async move {
+            let answer = match (answer, future) {
+                (Some(answer), _) => answer,
+                (None, Some(future)) => future.await,
+                (None, None) => return,
+            };
+            let token = match answer {
+                Ok(Answer::Granted(grant)) => grant.token,
+                Err(err) if err.kind() == ErrorKind::Indeterminate => 0,
+                Ok(Answer::Busy) | Err(_) => return,
+            };
+            // The turn goes on before the clean-up: whoever is next waits in the store, behind us.
+            drop(turn);
+            driver
+                .clone()
+                .release_until_definite(Hold::new(&request, token))
+                .await;
+        };
+        // Quick stores are done at once, in or out of a runtime.
+        if let Err(pending) = poll_now(Box::pin(see_to_its_end)) {
+            self.driver.spawner.spawn(pending);
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
+}
+
+/// What others see of this client.
+fn identity() -> Holder {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    Holder {
+        client: OwnerId::random().to_hex()[..8].to_owned(),
+        since: None::<SystemTime>,
+        ..Holder::new(host, std::process::id())
+    }
+}

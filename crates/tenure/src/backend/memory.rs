@@ -1,0 +1,576 @@
+//! `memory:`: the reference table of the kernel behind the backend door.
+//!
+//! Complete, and the fewest lines in which a backend can be written. With
+//! [`Backend::with_virtual_clock`] it is also a store for your tests: time stands still until the test
+//! moves it, leases run out when the test says so, and replies are lost, late or never on request.
+//!
+//! ```
+//! # async fn example() -> Result<(), tenure::Error> {
+//! use std::time::Duration;
+//! use tenure::backend::memory;
+//! use tenure::{Client, LostReason};
+//!
+//! let store = memory::Backend::with_virtual_clock();
+//! let client = Client::from_backend(store.clone())?;
+//! let guard = client.lock("orders/42").ttl(Duration::from_secs(10)).acquire().await?;
+//! store.pause(); // the store answers nobody: renewals hang
+//! store.advance(Duration::from_secs(10));
+//! assert_eq!(guard.lost().await, LostReason::Expired);
+//! # Ok(()) }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::future::ready;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::backend::{
+    Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request, Severity,
+};
+use crate::driver::alarm::Alarm;
+use crate::error::{Error, ErrorKind, Step};
+use crate::fence::OwnerId;
+use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::holder::{HoldInfo, Holder, Status};
+use crate::kernel::table::{Ask, Table, Verdict};
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::rt::{Clock, Flag, VirtualClock, lock};
+use crate::time::Time;
+
+/// A store in this process. Clones share it; give one to each client that shall compete.
+#[derive(Clone, Debug)]
+pub struct Backend(Arc<Store>);
+
+#[derive(Debug)]
+struct Store {
+    guarantees: Guarantees,
+    clock: Clock,
+    /// Present in a store for tests; without it no lease runs, because a holder cannot vanish.
+    virtual_clock: Option<Arc<VirtualClock>>,
+    state: Mutex<State>,
+    /// Something is due earlier than before: who waits for the table looks again.
+    earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    table: Table,
+    holders: HashMap<OwnerId, Arc<Holder>>,
+    waiting: HashMap<OwnerId, oneshot::Sender<(u64, Time)>>,
+    granted: Vec<(OwnerId, u64)>,
+    alarms: Vec<Alarm>,
+    script: VecDeque<(Step, Disturbance)>,
+    /// Requests wait for it while the store is paused.
+    resumed: Option<Arc<Flag>>,
+    requests: u64,
+}
+
+/// What a test can do to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Disturbance {
+    /// It does not reach the store: `Unreachable`.
+    RequestLost,
+    /// It is applied and the reply does not come back: `Indeterminate`.
+    ReplyLost,
+    /// It is applied and no reply comes until the request is stopped or the store is
+    /// [resumed](Backend::resume): then `Indeterminate`.
+    ReplyNever,
+    /// It reaches the store this much later.
+    Late(Duration),
+}
+
+impl Default for Backend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend {
+    /// An empty store on the real clock. Its holds have no lease: they last until they are released.
+    pub fn new() -> Self {
+        Self::with(Clock::system(), None)
+    }
+
+    /// An empty store for tests, with leases, on a clock that stands still until
+    /// [`advance`](Backend::advance) moves it.
+    pub fn with_virtual_clock() -> Self {
+        let (clock, virtual_clock) = Clock::virtual_clock();
+        Self::with(clock, Some(virtual_clock))
+    }
+
+    fn with(clock: Clock, virtual_clock: Option<Arc<VirtualClock>>) -> Self {
+        let guarantees = guarantees();
+        let (state, earlier) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Store {
+            guarantees,
+            clock,
+            virtual_clock,
+            state,
+            earlier,
+        }))
+    }
+
+    /// Moves the clock forward, stopping wherever something waits for a point in between.
+    ///
+    /// What then happens happens in tasks: await something before you look.
+    ///
+    /// # Panics
+    /// On a store that runs on the real clock.
+    pub fn advance(&self, by: Duration) {
+        let clock = self
+            .0
+            .virtual_clock
+            .as_ref()
+            .expect("advance needs `with_virtual_clock`");
+        clock.advance(by);
+        self.0.with_state(|_, _| ());
+    }
+
+    /// The next request of that step is disturbed. Calls queue up.
+    pub fn disturb(&self, step: Step, disturbance: Disturbance) {
+        lock(&self.0.state).script.push_back((step, disturbance));
+    }
+
+    /// From now on requests hang.
+    pub fn pause(&self) {
+        lock(&self.0.state).resumed.get_or_insert_default();
+    }
+
+    /// Requests that hang go on, and so does the store.
+    pub fn resume(&self) {
+        let mut state = lock(&self.0.state);
+        if let Some(resumed) = state.resumed.take() {
+            resumed.raise();
+        }
+    }
+
+    /// Ends every hold of `name` as if its lease had run out, unnoticed by the holders.
+    pub fn expire(&self, name: &str) -> Result<usize, Error> {
+        let name = LockName::new(name)?;
+        Ok(self
+            .0
+            .with_state(|state, now| state.table.expire(&name, now)))
+    }
+
+    /// Requests that reached the store so far.
+    pub fn requests(&self) -> u64 {
+        lock(&self.0.state).requests
+    }
+
+    /// Whether nobody holds and nobody waits for anything.
+    pub fn is_idle(&self) -> bool {
+        let mut state = lock(&self.0.state);
+        state.table.tick(self.0.clock.now());
+        state.table.names("").is_empty() && state.waiting.is_empty() && state.holders.is_empty()
+    }
+
+    /// Runs `apply`, on time or as disturbed. `stop` ends what hangs.
+    fn request<T: Send + 'static>(
+        &self,
+        step: Step,
+        stop: Option<Arc<Request>>,
+        apply: impl FnOnce(&Arc<Store>) -> T + Send + 'static,
+        stopped: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> BoxFuture<Result<T, Error>> {
+        let (disturbance, paused) = {
+            let mut state = lock(&self.0.state);
+            state.requests += 1;
+            if state.script.is_empty() && state.resumed.is_none() {
+                drop(state);
+                return Box::pin(ready(Ok(apply(&self.0))));
+            }
+            let at = state
+                .script
+                .iter()
+                .position(|(scripted, _)| *scripted == step);
+            (
+                at.and_then(|at| state.script.remove(at)),
+                state.resumed.clone(),
+            )
+        };
+        let store = self.0.clone();
+        Box::pin(async move {
+            let stop_raised = async {
+                match &stop {
+                    Some(request) => request.stop.raised().await,
+                    None => std::future::pending().await,
+                }
+            };
+            if let Some(resumed) = paused {
+                tokio::select! {
+                    biased;
+                    () = resumed.raised() => {}
+                    () = stop_raised => return stopped(),
+                }
+                return Ok(apply(&store));
+            }
+            match disturbance.map(|(_, disturbance)| disturbance) {
+                None => Ok(apply(&store)),
+                Some(Disturbance::RequestLost) => Err(Error::new(
+                    ErrorKind::Unreachable,
+                    "the request was lost, as scripted",
+                )),
+                Some(Disturbance::ReplyLost) => {
+                    drop(apply(&store));
+                    Err(reply_lost())
+                }
+                Some(Disturbance::ReplyNever) => {
+                    drop(apply(&store));
+                    let resumed = lock(&store.state).resumed.get_or_insert_default().clone();
+                    tokio::select! {
+                        () = resumed.raised() => {}
+                        () = stop_raised => {}
+                    }
+                    Err(reply_lost())
+                }
+                Some(Disturbance::Late(by)) => {
+                    let at = store.clock.now().after(by);
+                    tokio::select! {
+                        biased;
+                        () = store.clock.sleep_until(at) => Ok(apply(&store)),
+                        () = stop_raised => stopped(),
+                    }
+                }
+            }
+        })
+    }
+}
+
+fn reply_lost() -> Error {
+    Error::new(ErrorKind::Indeterminate, "the reply was lost, as scripted")
+}
+
+impl Store {
+    /// Brings the table up to date, works on it, and tells waiters that were granted.
+    fn with_state<T>(&self, work: impl FnOnce(&mut State, Time) -> T) -> T {
+        let now = self.clock.now();
+        let mut state = lock(&self.state);
+        if state.table.next() <= now {
+            state.table.tick(now);
+        }
+        let before = state.table.next();
+        let result = work(&mut state, now);
+        state.wake(now);
+        if state.table.next() < before {
+            self.earlier.notify_waiters();
+        }
+        result
+    }
+
+    /// The lease for a ttl that was asked for.
+    fn lease(&self, ttl: Duration) -> Option<Duration> {
+        self.virtual_clock.is_some().then_some(ttl)
+    }
+
+    fn grant(&self, token: u64, sent: Time, ttl: Duration) -> Answer {
+        Answer::Granted(match self.lease(ttl) {
+            // Breaking is the only way to lose such a hold, and the one who breaks tells us.
+            None => Grant::new(token, sent, Duration::ZERO, None).watched(),
+            lease => Grant::new(token, sent, Duration::ZERO, lease),
+        })
+    }
+
+    fn status(&self, name: &LockName) -> Status {
+        let now = self.clock.now();
+        let wall = SystemTime::now();
+        let mut state = lock(&self.state);
+        state.table.tick(now);
+        state.wake(now);
+        let mut status = Status::free(name.clone());
+        let Some(view) = state.table.view(name) else {
+            return status;
+        };
+        let holder = |owner: &OwnerId, since: Option<Time>| {
+            let since = since.and_then(|since| wall.checked_sub(now.since(since)));
+            let holder = state.holders.get(owner).map(|holder| (**holder).clone());
+            Holder {
+                since,
+                ..holder.unwrap_or_default()
+            }
+        };
+        status.holds = view
+            .holds
+            .iter()
+            .map(|hold| {
+                let left = hold.expires.map(|expires| expires.since(now));
+                HoldInfo::new(
+                    holder(&hold.owner, Some(hold.since)),
+                    hold.mode,
+                    Some(hold.token),
+                    left,
+                )
+            })
+            .collect();
+        status.queue = Some(
+            view.waiters
+                .iter()
+                .map(|(owner, _)| holder(owner, None))
+                .collect(),
+        );
+        status.reserved = view
+            .reserved_until
+            .map(|until| until.since(now))
+            .filter(|left| !left.is_zero());
+        status
+    }
+}
+
+impl State {
+    fn wake(&mut self, now: Time) {
+        self.table.granted(&mut self.granted);
+        for (owner, token) in self.granted.drain(..) {
+            if let Some(waiting) = self.waiting.remove(&owner) {
+                // A waiter that is gone leaves its hold to the release of its driver.
+                let _ = waiting.send((token, now));
+            }
+        }
+    }
+}
+
+impl Door for Backend {
+    fn guarantees(&self) -> &Guarantees {
+        &self.0.guarantees
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.clock.clone()
+    }
+
+    fn attach(&self, alarm: Alarm) {
+        lock(&self.0.state).alarms.push(alarm);
+    }
+
+    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        let apply = {
+            let request = request.clone();
+            move |store: &Arc<Store>| store.acquire(&request)
+        };
+        // Nothing was applied when a request is stopped before it reached the table.
+        let first = self.request(Step::Acquire, Some(request.clone()), apply, || {
+            Ok(Ok(Answer::Busy))
+        });
+        let first = match crate::rt::poll_now(first) {
+            Ok(Ok(Ok(answer))) => return Box::pin(ready(Ok(answer))),
+            Ok(Ok(Err(queued))) => return Box::pin(self.0.clone().wait(request, queued)),
+            Ok(Err(err)) => return Box::pin(ready(Err(err))),
+            Err(pending) => pending,
+        };
+        let store = self.0.clone();
+        Box::pin(async move {
+            match first.await? {
+                Ok(answer) => Ok(answer),
+                Err(queued) => store.wait(request, queued).await,
+            }
+        })
+    }
+
+    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        let sent = self.0.clock.now();
+        let count = holds.len();
+        let apply = move |store: &Arc<Store>| {
+            store.with_state(|state, now| {
+                let renew = |hold: &Hold| {
+                    let ttl = store.lease(hold.ttl);
+                    if state.table.renew(&hold.name, hold.owner, ttl, now) {
+                        Renewal::Renewed { sent, ttl }
+                    } else {
+                        Renewal::Lost(LostReason::StoreSaysNo)
+                    }
+                };
+                holds.iter().map(renew).collect::<Vec<_>>()
+            })
+        };
+        let renewing = self.request(Step::Renew, None, apply, || Err(reply_lost()));
+        Box::pin(async move {
+            renewing.await.unwrap_or_else(|err| {
+                let unknown = || Renewal::Unknown(Error::new(err.kind(), err.to_string()));
+                (0..count).map(|_| unknown()).collect()
+            })
+        })
+    }
+
+    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        let apply = move |store: &Arc<Store>| {
+            store.with_state(|state, now| {
+                state.holders.remove(&hold.owner);
+                state.waiting.remove(&hold.owner);
+                if state
+                    .table
+                    .release(&hold.name, hold.owner, hold.unclean, now)
+                {
+                    Release::Released
+                } else {
+                    Release::NotHeld
+                }
+            })
+        };
+        self.request(Step::Release, None, apply, || Err(reply_lost()))
+    }
+
+    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        self.request(
+            Step::Inspect,
+            None,
+            move |store| store.status(&name),
+            || Err(reply_lost()),
+        )
+    }
+
+    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
+        let apply = move |store: &Arc<Store>| {
+            let names = store.with_state(|state, _| state.table.names(&prefix));
+            let all = names.iter().map(|name| store.status(name));
+            let mut held: Vec<_> = all.filter(Status::is_held).collect();
+            held.sort_by(|a, b| a.name.cmp(&b.name));
+            held
+        };
+        self.request(Step::Inspect, None, apply, || Err(reply_lost()))
+    }
+
+    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Store>| {
+            let (broken, owner) = store.with_state(|state, now| {
+                let view = state.table.view(&name);
+                let hold =
+                    view.and_then(|view| view.holds.into_iter().find(|hold| hold.token == token));
+                (
+                    state.table.break_hold(&name, token, now),
+                    hold.map(|hold| hold.owner),
+                )
+            });
+            if let (true, Some(owner)) = (broken, owner) {
+                let alarms = lock(&store.state).alarms.clone();
+                alarms
+                    .iter()
+                    .for_each(|alarm| alarm.lost(owner, LostReason::TakenOver));
+            }
+            broken
+        };
+        self.request(Step::Inspect, None, apply, || Err(reply_lost()))
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(ready(Ok(vec![Finding::new(
+            Severity::Good,
+            "the store is this process: it excludes clients of this store only, and ends with the process",
+        )])))
+    }
+}
+
+/// A place in the queue.
+struct Queued(oneshot::Receiver<(u64, Time)>);
+
+impl Store {
+    /// `Err`: queued.
+    fn acquire(&self, request: &Request) -> Result<Answer, Queued> {
+        let ask = Ask {
+            name: request.name.clone(),
+            owner: request.owner,
+            mode: request.mode,
+            ttl: self.lease(request.ttl),
+            wait: request.wait,
+            barge: request.fair == Some(false),
+            min_hold: request.min_hold,
+            lock_delay: request.lock_delay,
+            waiter_ttl: None,
+        };
+        self.with_state(|state, now| {
+            let verdict = state.table.acquire(&ask, now);
+            if verdict != Verdict::Busy {
+                state.holders.insert(request.owner, request.holder.clone());
+            }
+            match verdict {
+                Verdict::Busy => Ok(Answer::Busy),
+                Verdict::Granted { token } => Ok(self.grant(token, now, request.ttl)),
+                Verdict::Queued => {
+                    let (sender, receiver) = oneshot::channel();
+                    state.waiting.insert(request.owner, sender);
+                    Err(Queued(receiver))
+                }
+            }
+        })
+    }
+
+    async fn wait(self: Arc<Self>, request: Arc<Request>, queued: Queued) -> Result<Answer, Error> {
+        let Queued(mut receiver) = queued;
+        loop {
+            let mut earlier = pin!(self.earlier.notified());
+            earlier.as_mut().enable();
+            let next = lock(&self.state).table.next();
+            tokio::select! {
+                biased;
+                granted = &mut receiver => {
+                    let (token, at) = granted.map_err(|_| {
+                        Error::new(ErrorKind::Closed, "the place in the queue is gone")
+                    })?;
+                    return Ok(self.grant(token, at, request.ttl));
+                }
+                () = request.stop.raised() => break,
+                // Nobody else may be there to notice that a lease or a reservation is over.
+                () = self.clock.sleep_until(next) => self.with_state(|_, _| ()),
+                () = earlier => {}
+            }
+        }
+        self.with_state(|state, now| {
+            state
+                .table
+                .release(&request.name, request.owner, false, now);
+            state.holders.remove(&request.owner);
+            state.waiting.remove(&request.owner);
+        });
+        Ok(Answer::Busy)
+    }
+}
+
+fn guarantees() -> Guarantees {
+    use Promise::{Effects, NotApplicable};
+    let together = "holder and store are one process";
+    let faults = vec![
+        Cell::new(
+            Fault::HolderKilled,
+            Effects,
+            "the store ends with the holder",
+        ),
+        Cell::new(
+            Fault::HolderPaused,
+            Effects,
+            "no lease runs: nothing is taken from a paused holder",
+        )
+        .late(),
+        Cell::new(Fault::Partition, NotApplicable, together),
+        Cell::new(Fault::StoreRestart, NotApplicable, together),
+        Cell::new(Fault::PowerLoss, NotApplicable, together),
+        Cell::new(Fault::Failover, NotApplicable, together),
+        Cell::new(
+            Fault::StoreClockForward,
+            Effects,
+            "no wall clock is involved",
+        ),
+        Cell::new(Fault::StoreClockBack, Effects, "no wall clock is involved"),
+        Cell::new(Fault::ClientClock, Effects, "no wall clock is involved"),
+        Cell::new(
+            Fault::ClientSuspended,
+            Effects,
+            "holder and store are suspended together",
+        ),
+    ];
+    Guarantees {
+        shared: true,
+        permits: true,
+        min_hold: true,
+        lock_delay: true,
+        liveness: "the guard: a hold lasts until its guard is dropped",
+        clock: "none; with a virtual clock, that clock",
+        waiting: "queue in the table, one waiter is woken",
+        token: "counter per name, until the store is dropped",
+        loss: "at once (only `break_lock` takes a hold away)",
+        fit: "tests, and tasks of one process",
+        ..Guarantees::new("memory", Order::Fair, faults)
+    }
+}

@@ -1,0 +1,350 @@
+//! The same locks without async.
+//!
+//! Each client brings a runtime of its own: one thread that renews leases and tells when a lock is lost.
+//! Everything else happens in the calling thread. Re-entrance goes by thread, as in
+//! `java.util.concurrent`: a thread that holds a lock enters it again at once.
+//!
+//! ```
+//! # fn main() -> Result<(), tenure::Error> {
+//! let client = tenure::blocking::connect("memory:")?;
+//! let guard = client.lock("orders/42").acquire()?;
+//! println!("under number {}", guard.token());
+//! guard.release()?;
+//! # Ok(()) }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Finding;
+use crate::error::{Error, ErrorKind, Step};
+use crate::fence::{FencingToken, OwnerId};
+use crate::guarantees::Guarantees;
+use crate::holder::Status;
+use crate::kernel::lease::State;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::{Mode, Options, Renew};
+use crate::owner::Owner;
+use crate::rt::{Flag, OwnRuntime};
+
+thread_local! {
+    /// Who this thread is, to locks.
+    static THREAD: Owner = Owner::new();
+}
+
+/// Connects to the store that `url` names; see [`tenure::connect`](crate::connect).
+///
+/// # Errors
+/// Those of [`tenure::connect`](crate::connect), and [`Closed`](ErrorKind::Closed) when called
+/// from async code, which would block its runtime.
+pub fn connect(url: &str) -> Result<Client, Error> {
+    Client::open(|| crate::Client::connect(url))
+}
+
+/// One process's link to a store, for threads. A cheap clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: crate::Client,
+    runtime: Arc<OwnRuntime>,
+}
+
+impl Client {
+    /// A client of a backend that was made by hand; see [`Client::from_backend`](crate::Client::from_backend).
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn from_backend(backend: impl crate::backend::Backend) -> Result<Self, Error> {
+        Self::open(|| async { crate::Client::from_backend(backend) })
+    }
+
+    fn open<F: Future<Output = Result<crate::Client, Error>>>(
+        connect: impl FnOnce() -> F,
+    ) -> Result<Self, Error> {
+        let runtime = OwnRuntime::new().map_err(|err| {
+            Error::new(ErrorKind::Backend, "cannot start the client's thread")
+                .with_step(Step::Connect)
+                .with_source(err)
+        })?;
+        let runtime = Arc::new(runtime);
+        let inner = block_on(&runtime, connect())??;
+        Ok(Self { inner, runtime })
+    }
+
+    fn wrap(&self, inner: crate::Lock) -> Lock {
+        Lock {
+            inner,
+            runtime: self.runtime.clone(),
+            by_thread: true,
+            interrupt: None,
+        }
+    }
+
+    /// See [`Client::lock`](crate::Client::lock).
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        self.wrap(self.inner.lock(name))
+    }
+
+    /// See [`Client::lock_all`](crate::Client::lock_all).
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        self.wrap(self.inner.lock_all(names))
+    }
+
+    /// See [`Client::lock_any`](crate::Client::lock_any).
+    pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        self.wrap(self.inner.lock_any(names))
+    }
+
+    /// See [`Client::inspect`](crate::Client::inspect).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
+        block_on(&self.runtime, self.inner.inspect(name))?
+    }
+
+    /// See [`Client::list`](crate::Client::list).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
+        block_on(&self.runtime, self.inner.list(prefix))?
+    }
+
+    /// See [`Client::break_lock`](crate::Client::break_lock).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn break_lock(&self, name: impl AsRef<str>, token: impl Into<u64>) -> Result<bool, Error> {
+        block_on(&self.runtime, self.inner.break_lock(name, token))?
+    }
+
+    /// See [`Client::guarantees`](crate::Client::guarantees).
+    pub fn guarantees(&self) -> &Guarantees {
+        self.inner.guarantees()
+    }
+
+    /// See [`Client::check`](crate::Client::check).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(&self) -> Result<Vec<Finding>, Error> {
+        block_on(&self.runtime, self.inner.check())?
+    }
+
+    /// See [`Client::close`](crate::Client::close).
+    ///
+    /// # Errors
+    /// [`Closed`](ErrorKind::Closed) when called from async code.
+    pub fn close(&self) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.close())
+    }
+}
+
+/// One or more names, and how they are to be held; see [`Lock`](crate::Lock).
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    inner: crate::Lock,
+    runtime: Arc<OwnRuntime>,
+    by_thread: bool,
+    interrupt: Option<Interrupt>,
+}
+
+macro_rules! same_options {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty)?);)*) => {
+        /// The options of [`tenure::Lock`](crate::Lock).
+        impl Lock {
+            $(
+                #[doc = concat!("See [`Lock::", stringify!($name), "`](crate::Lock::", stringify!($name), ").")]
+                pub fn $name(mut self $(, $arg: $type)?) -> Self {
+                    self.inner = self.inner.$name($($arg)?);
+                    self
+                }
+            )*
+        }
+    };
+}
+
+same_options! {
+    wait(wait: Duration);
+    ttl(ttl: Duration);
+    max_hold(max_hold: Duration);
+    renew(renew: Renew);
+    shared();
+    permits(limit: u32);
+    fair(fair: bool);
+    min_hold(min_hold: Duration);
+    lock_delay(lock_delay: Duration);
+    label(label: impl Into<String>);
+    options(options: Options);
+}
+
+impl Lock {
+    /// Makes it re-entrant for `owner` instead of for the calling thread.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.inner = self.inner.owner(owner);
+        self.by_thread = false;
+        self
+    }
+
+    /// Ends waits with [`Interrupted`](ErrorKind::Interrupted) when `interrupt` is raised.
+    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// Waits for its turn and takes the lock; see [`Lock::acquire`](crate::Lock::acquire).
+    ///
+    /// # Errors
+    /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`Interrupted`](ErrorKind::Interrupted).
+    pub fn acquire(&self) -> Result<Guard, Error> {
+        let lock = self.for_this_thread();
+        let acquired = async {
+            let Some(interrupt) = &self.interrupt else {
+                return lock.acquire().await;
+            };
+            tokio::select! {
+                biased;
+                () = interrupt.0.raised() => {
+                    Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"))
+                }
+                guard = lock.acquire() => guard,
+            }
+        };
+        let inner = block_on(&self.runtime, acquired)??;
+        Ok(Guard {
+            inner,
+            runtime: self.runtime.clone(),
+        })
+    }
+
+    /// One try; see [`Lock::try_acquire`](crate::Lock::try_acquire).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        let inner = block_on(&self.runtime, self.for_this_thread().try_acquire())??;
+        Ok(inner.map(|inner| Guard {
+            inner,
+            runtime: self.runtime.clone(),
+        }))
+    }
+
+    /// Acquires, runs `body`, releases. A thread cannot be stopped from outside: `body` should look at
+    /// [`Guard::is_held`] now and then. When the lock was lost meanwhile the result is an error.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
+    /// `body` did.
+    pub fn run<T>(&self, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
+        let guard = self.acquire()?;
+        let value = body(&guard);
+        let held_to_the_end = guard.is_held();
+        match guard.release() {
+            Err(err) if err.is_lost() || !held_to_the_end => Err(err),
+            // The work was done while the lock was held; the release is repeated in the background.
+            _ => Ok(value),
+        }
+    }
+
+    fn for_this_thread(&self) -> crate::Lock {
+        if self.by_thread {
+            THREAD.with(|owner| self.inner.clone().owner(owner))
+        } else {
+            self.inner.clone()
+        }
+    }
+}
+
+/// A lock that is held; see [`Guard`](crate::Guard), also for what dropping it means.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped at once releases the lock at once"]
+pub struct Guard {
+    inner: crate::Guard,
+    runtime: Arc<OwnRuntime>,
+}
+
+impl Guard {
+    /// See [`Guard::name`](crate::Guard::name).
+    pub fn name(&self) -> &LockName {
+        self.inner.name()
+    }
+
+    /// See [`Guard::mode`](crate::Guard::mode).
+    pub fn mode(&self) -> Mode {
+        self.inner.mode()
+    }
+
+    /// See [`Guard::token`](crate::Guard::token).
+    pub fn token(&self) -> FencingToken {
+        self.inner.token()
+    }
+
+    /// See [`Guard::tokens`](crate::Guard::tokens).
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
+        self.inner.tokens()
+    }
+
+    /// See [`Guard::owner_id`](crate::Guard::owner_id).
+    pub fn owner_id(&self) -> OwnerId {
+        self.inner.owner_id()
+    }
+
+    /// See [`Guard::remaining`](crate::Guard::remaining).
+    pub fn remaining(&self) -> Duration {
+        self.inner.remaining()
+    }
+
+    /// See [`Guard::state`](crate::Guard::state).
+    pub fn state(&self) -> State {
+        self.inner.state()
+    }
+
+    /// See [`Guard::is_held`](crate::Guard::is_held).
+    pub fn is_held(&self) -> bool {
+        self.inner.is_held()
+    }
+
+    /// Calls `listener` in the client's thread when the hold ends without our doing;
+    /// never after a normal release. It must be quick: renewals wait for it.
+    pub fn on_lost(&self, listener: impl FnOnce(LostReason) + Send + 'static) {
+        let lost = self.inner.lost();
+        self.runtime.spawn(async move { listener(lost.await) });
+    }
+
+    /// Gives the lock back; see [`Guard::release`](crate::Guard::release).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(self) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.release())?
+    }
+}
+
+/// Ends waits from another thread; see [`Lock::interrupted_by`].
+///
+/// Raised once, it stays raised: later waits end at once. A cheap clone.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Flag>);
+
+impl Interrupt {
+    /// An interrupt that is not raised.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends all waits that were given this interrupt, now and later.
+    pub fn raise(&self) {
+        self.0.raise();
+    }
+}
+
+fn block_on<T>(runtime: &OwnRuntime, future: impl Future<Output = T>) -> Result<T, Error> {
+    runtime.block_on(future).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Closed,
+            "`tenure::blocking` was called from async code; use the async client there",
+        )
+    })
+}

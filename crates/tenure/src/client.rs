@@ -1,0 +1,251 @@
+//! A client: one process's link to a store. The one file that knows every backend.
+
+#[cfg(feature = "file")]
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::backend::{Backend, Finding, memory};
+use crate::driver::Driver;
+use crate::error::{Error, ErrorKind, Step};
+use crate::guarantees::Guarantees;
+use crate::holder::Status;
+use crate::lock::{Lock, Target};
+use crate::name::{Escaped, LockName};
+
+/// What this build can talk to, for messages.
+pub const SCHEMES: &[&str] = &[
+    "memory:",
+    #[cfg(feature = "file")]
+    "file:",
+];
+
+/// Schemes of backends that are not in this build, with what to do about it.
+const NOT_HERE: &[(&str, &str)] = &[
+    #[cfg(not(feature = "file"))]
+    ("file", "build with the feature `file`"),
+];
+
+/// Connects to the store that `url` names; the scheme picks the backend.
+///
+/// | URL | store |
+/// | --- | --- |
+/// | `memory:` | this client and its clones only |
+/// | `file:DIR` | all processes on this host that use the same directory, taken literally up to a `?` |
+/// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
+///
+/// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
+///
+/// # Cancel safety
+/// Cancel safe.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid): the URL is wrong, the message says where.
+/// [`Unsupported`](ErrorKind::Unsupported): no backend of this build has that scheme.
+/// `Denied` and `Unreachable`: the store would not have us, or is not there.
+pub async fn connect(url: &str) -> Result<Client, Error> {
+    Client::connect(url).await
+}
+
+/// One process's link to a store. A cheap clone; all clones share one link, one renewal task and one
+/// queue per name.
+///
+/// The link ends when the last clone and the last guard are gone, or with [`close`](Client::close).
+#[derive(Clone, Debug)]
+pub struct Client {
+    driver: Arc<Driver>,
+}
+
+impl Client {
+    /// See [`connect`].
+    ///
+    /// # Errors
+    /// See [`connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::open(url).map_err(|err| err.with_step(Step::Connect))
+    }
+
+    fn open(url: &str) -> Result<Self, Error> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        let Some((scheme, rest)) = url.split_once(':') else {
+            // Not echoed beyond its length: it may be a password that was put in the wrong place.
+            return invalid(format!(
+                "the URL has no scheme; it begins with one of {}, for example file:/var/lib/myapp/locks",
+                SCHEMES.join(", ")
+            ));
+        };
+        match scheme {
+            "memory" if rest.is_empty() => Self::from_backend(memory::Backend::new()),
+            "memory" => invalid(
+                "`memory:` takes nothing after the colon; every connect makes a store of its own"
+                    .into(),
+            ),
+            #[cfg(feature = "file")]
+            "file" => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{:?}: not yet", directory(rest)?),
+            )),
+            _ => {
+                let cure = NOT_HERE
+                    .iter()
+                    .find(|(known, _)| *known == scheme)
+                    .map_or_else(
+                        || format!("this build has {}", SCHEMES.join(", ")),
+                        |(_, cure)| (*cure).into(),
+                    );
+                let scheme: String = scheme.chars().take(40).collect();
+                Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("there is no backend for \"{}:\"; {cure}", Escaped(&scheme)),
+                ))
+            }
+        }
+    }
+
+    /// A client of a backend that was made by hand: a [`memory::Backend`] shared by several clients,
+    /// or one of your own.
+    ///
+    /// # Errors
+    /// [`Closed`](ErrorKind::Closed) outside a tokio runtime.
+    pub fn from_backend(backend: impl Backend) -> Result<Self, Error> {
+        Ok(Self {
+            driver: Driver::new(Arc::new(backend))?,
+        })
+    }
+
+    pub(crate) fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// Tells clients apart within this process.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.driver).addr()
+    }
+
+    /// The lock of that name, to be acquired.
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.clone(), Target::one(name.as_ref()))
+    }
+
+    /// Several locks at once: all or none, acquired in byte order of their names (which keeps clients
+    /// from waiting for each other in a circle), under one guard and one `wait`.
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        Lock::new(self.clone(), Target::all(names))
+    }
+
+    /// Whichever of these locks (buckets) is free first. The search starts at a random place.
+    /// [`Guard::name`](crate::Guard::name) tells which one it is.
+    pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        Lock::new(self.clone(), Target::any(names))
+    }
+
+    /// Who holds `name`, since when, under which number, and who waits.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
+        let name = LockName::new(name)?;
+        let status = self.driver.backend.inspect(name.clone()).await;
+        status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+    }
+
+    /// All held names that start with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
+        let list = self.driver.backend.list(prefix.into()).await;
+        list.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Ends the hold of `name` that has this token, and no other. `false`: there is none (any more).
+    ///
+    /// The holder is told that it lost the lock, but its work may go on until it notices: the name is
+    /// granted to the next one at once. For operators, when they know that the holder is dead.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
+    pub async fn break_lock(
+        &self,
+        name: impl AsRef<str>,
+        token: impl Into<u64>,
+    ) -> Result<bool, Error> {
+        let name = LockName::new(name)?;
+        let broken = self
+            .driver
+            .backend
+            .break_lock(name.clone(), token.into())
+            .await;
+        broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+    }
+
+    /// What this store, with these settings, can do and promises.
+    pub fn guarantees(&self) -> &Guarantees {
+        self.driver.backend.guarantees()
+    }
+
+    /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn check(&self) -> Result<Vec<Finding>, Error> {
+        let findings = self.driver.backend.check().await;
+        findings.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Ends all waits (with [`Closed`](ErrorKind::Closed)) and the link to the store.
+    /// Holds are not renewed any more; release them before.
+    pub async fn close(&self) {
+        self.driver.close().await;
+    }
+}
+
+/// The directory in a `file:` URL.
+#[cfg(feature = "file")]
+fn directory(rest: &str) -> Result<PathBuf, Error> {
+    let (path, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(path, query)| (path, Some(query)));
+    if let Some(query) = query {
+        let key = query.split('=').next().unwrap_or_default();
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "`file:` has no option \"{}\"; it has none at all",
+                Escaped(key)
+            ),
+        ));
+    }
+    let path = match path.strip_prefix("//") {
+        None => path,
+        Some(absolute) if absolute.starts_with('/') => absolute,
+        Some(_) => {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "`file://HOST/..` names another host; write file:/DIR or file:///DIR",
+            ));
+        }
+    };
+    if !path.is_empty() {
+        return Ok(PathBuf::from(path));
+    }
+    let absolute = |variable| {
+        std::env::var_os(variable)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("tenure/locks"))
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                "neither HOME nor XDG_STATE_HOME is set, so `file:` has no default directory; write file:/DIR",
+            )
+        })
+}

@@ -1,0 +1,340 @@
+//! One hold, from its grant to its end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::backend::{BoxFuture, Hold, Release};
+use crate::error::{Error, ErrorKind, Step};
+use crate::fence::OwnerId;
+use crate::kernel::lease::{Lease, State, Tick};
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::rt::{Flag, lock, poll_now};
+use crate::time::Time;
+
+use super::Driver;
+
+/// A hold that was granted. Shared by the guard, its watchers and (weakly) the renewal task.
+pub(crate) struct Held {
+    driver: Arc<Driver>,
+    name: LockName,
+    owner: OwnerId,
+    mode: Mode,
+    token: u64,
+    ttl: Duration,
+    /// The store frees the hold by itself when it is not renewed.
+    expires_in_store: bool,
+    /// `release` was asked for: from now on nothing is renewed and nothing is reported as lost.
+    ending: AtomicBool,
+    lease: Mutex<Scheduled>,
+    /// Raised when the hold is lost, at the deadline at the latest.
+    lost: Flag,
+}
+
+/// The lease, and where it stands in the renewal task's list.
+struct Scheduled {
+    lease: Lease,
+    due: Option<Time>,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held")
+            .field("name", &self.name)
+            .field("token", &self.token)
+            .finish()
+    }
+}
+
+impl Held {
+    pub(super) fn new(
+        driver: Arc<Driver>,
+        hold: Hold,
+        lease: Lease,
+        expires_in_store: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            driver,
+            name: hold.name,
+            owner: hold.owner,
+            mode: hold.mode,
+            token: hold.token,
+            ttl: hold.ttl,
+            expires_in_store,
+            ending: AtomicBool::new(false),
+            lease: Mutex::new(Scheduled { lease, due: None }),
+            lost: Flag::new(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Held, at risk or lost, by the clock of this moment.
+    pub(crate) fn state(&self) -> State {
+        let now = self.driver.clock.now();
+        lock(&self.lease).lease.state(now)
+    }
+
+    /// Time until the deadline; [`Duration::MAX`] without one.
+    pub(crate) fn remaining(&self) -> Duration {
+        let scheduled = lock(&self.lease);
+        let now = self.driver.clock.now();
+        match scheduled.lease.state(now) {
+            State::Lost(_) => Duration::ZERO,
+            _ => scheduled.lease.deadline().since(now),
+        }
+    }
+
+    /// Resolves when the hold is lost; never after a release was asked for.
+    pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
+        loop {
+            self.lost.raised().await;
+            match self.state() {
+                State::Lost(reason) if !self.is_ending() => return reason,
+                // Released (and its lease ran out afterwards): there is nothing left to lose.
+                _ => std::future::pending::<()>().await,
+            }
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// What the backend needs to know about it.
+    pub(super) fn hold(&self, unclean: bool) -> Hold {
+        Hold {
+            name: self.name.clone(),
+            owner: self.owner,
+            mode: self.mode,
+            token: self.token,
+            ttl: self.ttl,
+            unclean,
+        }
+    }
+
+    /// Puts it into the renewal task's list, at the next instant when something is due.
+    pub(super) fn schedule(self: &Arc<Self>) {
+        let mut scheduled = lock(&self.lease);
+        // Looked at under the lock that `unschedule` takes: a hold that ends is not listed again.
+        if self.is_ending() {
+            return;
+        }
+        let next = scheduled.lease.next();
+        let due = (next != Time::MAX).then(|| {
+            let grain = self.grain().as_nanos() as u64;
+            let rounded = Time::from_nanos(next.as_nanos() / grain * grain);
+            if rounded > self.driver.clock.now() {
+                rounded
+            } else {
+                next
+            }
+        });
+        if due != scheduled.due {
+            self.driver.renewals.moved(self, scheduled.due, due);
+            scheduled.due = due;
+        }
+    }
+
+    /// Renewals may come this much early, so that many holds share a request:
+    /// 1/64 of the ttl makes at most some twenty requests per ttl/3, however many holds there are.
+    fn grain(&self) -> Duration {
+        (self.ttl / 64).max(Duration::from_nanos(1))
+    }
+
+    fn unschedule(self: &Arc<Self>) {
+        let mut scheduled = lock(&self.lease);
+        let due = scheduled.due.take();
+        if due.is_some() {
+            self.driver.renewals.moved(self, due, None);
+        }
+    }
+
+    /// The renewal task took it out of its list because it is due. Says whether to renew now.
+    pub(super) fn due(self: &Arc<Self>, now: Time) -> Tick {
+        let tick = {
+            let mut scheduled = lock(&self.lease);
+            scheduled.due = None;
+            // Renewing early is fine, losing early is not: the look ahead stops at the deadline.
+            let ahead = now.after(self.grain());
+            let at = if ahead < scheduled.lease.deadline() {
+                ahead
+            } else {
+                now
+            };
+            scheduled.lease.tick(at)
+        };
+        if let Tick::Lost(reason) = tick {
+            self.on_lost(reason);
+        } else {
+            self.schedule();
+        }
+        tick
+    }
+
+    pub(super) fn renewed(self: &Arc<Self>, sent: Time, ttl: Option<Duration>) {
+        let now = self.driver.clock.now();
+        lock(&self.lease).lease.renewed(sent, ttl, now);
+        self.schedule();
+    }
+
+    pub(super) fn unanswered(self: &Arc<Self>, err: &Error) {
+        tracing::debug!(name = %self.name, backend = self.driver.backend_name, %err, "renewal unanswered");
+        let now = self.driver.clock.now();
+        lock(&self.lease).lease.unanswered(now, rand::random());
+        self.schedule();
+    }
+
+    /// The store or its session says that it is over.
+    pub(super) fn refused(self: &Arc<Self>, reason: LostReason) {
+        if self.is_ending() {
+            return;
+        }
+        lock(&self.lease).lease.refused(reason);
+        let now = self.driver.clock.now();
+        if let State::Lost(reason) = lock(&self.lease).lease.state(now) {
+            self.on_lost(reason);
+        }
+    }
+
+    fn on_lost(self: &Arc<Self>, reason: LostReason) {
+        if self.is_ending() || self.lost.is_raised() {
+            return;
+        }
+        self.lost.raise();
+        tracing::warn!(name = %self.name, backend = self.driver.backend_name, token = self.token, %reason, "lost");
+        if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
+            // The store would keep it for as long as we live: we end it ourselves,
+            // a margin later, as a store with leases would.
+            let held = self.clone();
+            self.driver.spawner.spawn(async move {
+                let (clock, ttl) = (held.driver.clock.clone(), held.ttl);
+                let margin = crate::kernel::lease::margin(ttl, Duration::ZERO);
+                clock.sleep_until(clock.now().after(margin)).await;
+                held.driver
+                    .clone()
+                    .release_until_definite(held.hold(true))
+                    .await;
+            });
+        }
+    }
+
+    /// Gives the hold back. Dropping the future does not stop the release.
+    pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
+        let Some(before) = self.begin_release() else {
+            return Ok(());
+        };
+        let mut releasing = Releasing::new(&self, before);
+        let outcome = match &mut releasing.future {
+            Some(future) => future.await,
+            None => Ok(Release::NotHeld),
+        };
+        releasing.future = None;
+        self.settle(before, outcome)
+    }
+
+    /// Asks for the release and does not wait for it.
+    pub(crate) fn release_in_background(self: &Arc<Self>) {
+        if let Some(before) = self.begin_release() {
+            drop(Releasing::new(self, before));
+        }
+    }
+
+    /// The state it is released from; `None` when that has begun already.
+    fn begin_release(self: &Arc<Self>) -> Option<State> {
+        let state = self.state();
+        if self.ending.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        self.unschedule();
+        self.driver.renewals.forget(self);
+        Some(state)
+    }
+
+    fn settle(&self, before: State, outcome: Result<Release, Error>) -> Result<(), Error> {
+        let lost = |reason: LostReason| {
+            Err(Error::new(
+                ErrorKind::Lost,
+                format!(
+                    "the lock ended before it was released: {reason}; the work may have overlapped with that of the next holder"
+                ),
+            ))
+        };
+        let result = match (before, outcome) {
+            (State::Lost(reason), _) => lost(reason),
+            (_, Ok(Release::Released)) => Ok(()),
+            (_, Ok(Release::NotHeld)) => lost(LostReason::StoreSaysNo),
+            (_, Err(err)) => {
+                let driver = self.driver.clone();
+                let hold = self.hold(false);
+                self.driver
+                    .spawner
+                    .spawn(driver.release_until_definite(hold));
+                Err(err)
+            }
+        };
+        tracing::debug!(name = %self.name, backend = self.driver.backend_name, token = self.token, ok = result.is_ok(), "released");
+        result.map_err(|err| self.driver.explain(err, &self.name, Step::Release))
+    }
+}
+
+/// A release under way. Goes on in the background when it is dropped.
+struct Releasing {
+    driver: Arc<Driver>,
+    hold: Hold,
+    future: Option<BoxFuture<Result<Release, Error>>>,
+}
+
+impl Releasing {
+    fn new(held: &Arc<Held>, before: State) -> Self {
+        let hold = held.hold(matches!(before, State::Lost(_)));
+        let future = held.driver.backend.release(hold.clone());
+        Self {
+            driver: held.driver.clone(),
+            hold,
+            future: Some(future),
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        // Quick stores are done at the first poll, in or out of a runtime.
+        let pending = match poll_now(future) {
+            Ok(Ok(_)) => return,
+            Ok(Err(_)) => None,
+            Err(pending) => Some(pending),
+        };
+        let (driver, hold) = (self.driver.clone(), self.hold.clone());
+        self.driver.spawner.spawn(async move {
+            if let Some(pending) = pending
+                && pending.await.is_ok()
+            {
+                return;
+            }
+            driver.release_until_definite(hold).await;
+        });
+    }
+}
+
+/// Keeps no hold alive.
+pub(super) type WeakHeld = Weak<Held>;

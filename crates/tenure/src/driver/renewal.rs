@@ -1,0 +1,186 @@
+//! Keeps the holds of one client alive: one task, one request for all that are due.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::Notify;
+
+use crate::backend::Renewal;
+use crate::fence::OwnerId;
+use crate::kernel::lease::Tick;
+use crate::lost::LostReason;
+use crate::rt::{Task, lock};
+use crate::time::Time;
+
+use super::Driver;
+use super::held::{Held, WeakHeld};
+
+/// All holds of a client, and those of them that something is due for.
+#[derive(Default)]
+pub(super) struct Renewals {
+    list: Mutex<List>,
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct List {
+    due: BTreeMap<(Time, OwnerId), WeakHeld>,
+    by_owner: HashMap<OwnerId, WeakHeld, BuildHasherDefault<RandomAlready>>,
+    task: Option<Task>,
+}
+
+impl std::fmt::Debug for Renewals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewals")
+            .field("holds", &lock(&self.list).by_owner.len())
+            .finish()
+    }
+}
+
+/// Owner ids are random: any eight bytes of them are a hash.
+#[derive(Default)]
+struct RandomAlready(u64);
+
+impl Hasher for RandomAlready {
+    fn write(&mut self, bytes: &[u8]) {
+        let mut word = [0; 8];
+        let n = bytes.len().min(8);
+        word[..n].copy_from_slice(&bytes[..n]);
+        self.0 ^= u64::from_le_bytes(word);
+    }
+
+    fn write_usize(&mut self, _length_prefix: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Renewals {
+    /// Makes a new hold known to alarms.
+    pub(super) fn remember(&self, held: &Arc<Held>) {
+        lock(&self.list)
+            .by_owner
+            .insert(held.owner(), Arc::downgrade(held));
+    }
+
+    /// The counterpart of [`Renewals::remember`].
+    pub(super) fn forget(&self, held: &Arc<Held>) {
+        lock(&self.list).by_owner.remove(&held.owner());
+    }
+
+    /// That hold is over, says the backend.
+    pub(super) fn lost(&self, owner: OwnerId, reason: LostReason) {
+        let held = lock(&self.list)
+            .by_owner
+            .get(&owner)
+            .and_then(Weak::upgrade);
+        if let Some(held) = held {
+            held.refused(reason);
+        }
+    }
+
+    /// All holds are over, says the backend.
+    pub(super) fn all_lost(&self, reason: LostReason) {
+        let all: Vec<_> = lock(&self.list)
+            .by_owner
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        all.iter().for_each(|held| held.refused(reason));
+    }
+
+    /// Something is due for `held` at another time than before.
+    pub(super) fn moved(&self, held: &Arc<Held>, from: Option<Time>, to: Option<Time>) {
+        let mut list = lock(&self.list);
+        if let Some(from) = from {
+            list.due.remove(&(from, held.owner()));
+        }
+        if let Some(to) = to {
+            let first = list.due.first_key_value().map(|((first, _), _)| *first);
+            list.due.insert((to, held.owner()), Arc::downgrade(held));
+            if first.is_none_or(|first| to < first) {
+                self.earlier.notify_one();
+            }
+        }
+    }
+
+    /// Starts the task, if it does not run yet.
+    pub(super) fn start(self: &Arc<Self>, driver: &Arc<Driver>) {
+        let mut list = lock(&self.list);
+        if list.task.is_none() {
+            list.task = Some(
+                driver
+                    .spawner
+                    .spawn(run(self.clone(), Arc::downgrade(driver))),
+            );
+        }
+    }
+
+    /// Ends the task.
+    pub(super) fn stop(&self) {
+        if let Some(task) = lock(&self.list).task.take() {
+            task.abort();
+        }
+    }
+
+    fn take_due(&self, until: Time) -> Vec<Arc<Held>> {
+        let mut list = lock(&self.list);
+        let mut due = Vec::new();
+        while let Some(entry) = list.due.first_entry() {
+            if entry.key().0 > until {
+                break;
+            }
+            due.extend(entry.remove().upgrade());
+        }
+        due
+    }
+
+    fn next_due(&self) -> Time {
+        lock(&self.list)
+            .due
+            .first_key_value()
+            .map_or(Time::MAX, |((due, _), _)| *due)
+    }
+}
+
+/// Neither the driver nor a hold is kept alive by this task while it sleeps.
+async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
+    loop {
+        let (clock, next) = {
+            let Some(driver) = driver.upgrade() else {
+                return;
+            };
+            let now = driver.clock.now();
+            let due = renewals.take_due(now);
+            let batch: Vec<_> = due
+                .into_iter()
+                .filter(|held| held.due(now) == Tick::Renew)
+                .collect();
+            if !batch.is_empty() {
+                // A task of its own: a request that hangs must not keep anybody from being told
+                // that a deadline has passed.
+                driver.spawner.spawn(renew(driver.clone(), batch));
+            }
+            (driver.clock.clone(), renewals.next_due())
+        };
+        tokio::select! {
+            () = clock.sleep_until(next) => {}
+            () = renewals.earlier.notified() => {}
+        }
+    }
+}
+
+async fn renew(driver: Arc<Driver>, batch: Vec<Arc<Held>>) {
+    let holds = batch.iter().map(|held| held.hold(false)).collect();
+    let answers = driver.backend.renew(holds).await;
+    debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
+    for (held, answer) in batch.iter().zip(answers) {
+        match answer {
+            Renewal::Renewed { sent, ttl } => held.renewed(sent, ttl),
+            Renewal::Lost(reason) => held.refused(reason),
+            Renewal::Unknown(err) => held.unanswered(&err),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One contender per name: tasks of one client queue here, first come, first served.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use crate::name::LockName;
+use crate::rt::lock;
+
+/// The names that somebody of this client contends for, each with the tasks that are next.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    contended: Mutex<HashMap<LockName, VecDeque<oneshot::Sender<Turn>>>>,
+}
+
+/// The right to contend for a name; passes on to the next task when dropped, wherever that happens.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: Arc<Turns>,
+    name: LockName,
+}
+
+impl Turns {
+    /// The turn, if nobody has it or waits for it.
+    pub(super) fn try_take(self: &Arc<Self>, name: &LockName) -> Option<Turn> {
+        let mut contended = lock(&self.contended);
+        if contended.contains_key(name) {
+            return None;
+        }
+        contended.insert(name.clone(), VecDeque::new());
+        Some(Turn {
+            turns: self.clone(),
+            name: name.clone(),
+        })
+    }
+
+    /// Waits for the turn. Cancel safe: a dropped waiter is passed over.
+    pub(super) async fn take(self: &Arc<Self>, name: &LockName) -> Turn {
+        let receiver = {
+            let mut contended = lock(&self.contended);
+            if let Some(queue) = contended.get_mut(name) {
+                let (sender, receiver) = oneshot::channel();
+                queue.push_back(sender);
+                receiver
+            } else {
+                contended.insert(name.clone(), VecDeque::new());
+                return Turn {
+                    turns: self.clone(),
+                    name: name.clone(),
+                };
+            }
+        };
+        // The sender lies in the queue until it is used: an entry goes away only when it is empty.
+        receiver
+            .await
+            .expect("a queue of waiting tasks is emptied by passing the turn on")
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut contended = lock(&self.turns.contended);
+        while let Some(queue) = contended.get_mut(&self.name) {
+            let Some(next) = queue.pop_front() else {
+                contended.remove(&self.name);
+                return;
+            };
+            if next.is_closed() {
+                continue;
+            }
+            drop(contended);
+            // When the receiver goes away at this very moment, the turn comes back as the error
+            // (or is dropped with the channel) and passes on from there.
+            drop(next.send(Turn {
+                turns: self.turns.clone(),
+                name: self.name.clone(),
+            }));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::poll_now;
+
+    #[test]
+    fn turns_go_round_in_order_and_skip_the_dropped() {
+        let turns = Arc::new(Turns::default());
+        let name = LockName::new("n").unwrap();
+        let first = turns.try_take(&name).unwrap();
+        assert!(turns.try_take(&name).is_none());
+        let a = poll_now(Box::pin(turns.take(&name))).unwrap_err();
+        let b = poll_now(Box::pin(turns.take(&name))).unwrap_err();
+        let c = poll_now(Box::pin(turns.take(&name))).unwrap_err();
+        drop(a);
+        drop(first);
+        assert!(turns.try_take(&name).is_none());
+        let c = poll_now(c).unwrap_err();
+        drop(poll_now(b).unwrap());
+        drop(poll_now(c).unwrap());
+        assert!(lock(&turns.contended).is_empty());
+    }
+
+    #[test]
+    fn a_turn_that_nobody_picked_up_passes_on() {
+        let turns = Arc::new(Turns::default());
+        let name = LockName::new("n").unwrap();
+        let first = turns.try_take(&name).unwrap();
+        let a = poll_now(Box::pin(turns.take(&name))).unwrap_err();
+        let b = poll_now(Box::pin(turns.take(&name))).unwrap_err();
+        drop(first); // `a` has it now, unseen
+        drop(a);
+        drop(poll_now(b).unwrap());
+        assert!(lock(&turns.contended).is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! The only proof of holding.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::fence::{FencingToken, OwnerId};
+use crate::kernel::lease::State;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::owner::Entrance;
+
+/// A lock that is held: one name, or several that were taken together.
+///
+/// The hold lasts until [`release`](Guard::release), until the guard is dropped, or until it is
+/// [`lost`](Guard::lost), whichever comes first. It is renewed in the background meanwhile.
+///
+/// **Dropping a guard is not immediate.** Drop asks for the release and neither blocks nor panics, in or
+/// out of a runtime; a store that answers at once (`memory:`, `file:`) has released when drop returns,
+/// others release in the background. If the client's runtime is gone by then, the lease runs out by itself.
+///
+/// A guard is `Send` and `Sync`, may be moved to other tasks, and keeps the client alive.
+#[must_use = "a guard that is dropped at once releases the lock at once"]
+pub struct Guard {
+    /// In canonical order; at least one.
+    entrances: Vec<Entrance>,
+}
+
+impl Guard {
+    pub(crate) fn new(entrances: Vec<Entrance>) -> Self {
+        debug_assert!(!entrances.is_empty(), "BUG: a guard holds something");
+        Self { entrances }
+    }
+
+    fn first(&self) -> &Entrance {
+        &self.entrances[0]
+    }
+
+    /// The name that is held; of several, the first in byte order.
+    /// After [`Client::lock_any`](crate::Client::lock_any) it tells which one it is.
+    pub fn name(&self) -> &LockName {
+        self.first().held().name()
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.first().held().mode()
+    }
+
+    /// The number of this grant, for the protected resource to check; of several, that of [`name`](Guard::name).
+    pub fn token(&self) -> FencingToken {
+        FencingToken::new(self.first().held().token())
+    }
+
+    /// Every name with its number, in byte order of the names.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
+        self.entrances.iter().map(|entrance| {
+            (
+                entrance.held().name(),
+                FencingToken::new(entrance.held().token()),
+            )
+        })
+    }
+
+    /// The random identity under which the store knows this hold; of several, that of [`name`](Guard::name).
+    /// A capability: whoever knows it can release the lock in the store.
+    pub fn owner_id(&self) -> OwnerId {
+        self.first().held().owner()
+    }
+
+    /// Time until the local deadline, after which we claim nothing; zero when the hold is lost,
+    /// [`Duration::MAX`] where no lease runs (`memory:`, `file:`: as long as the process lives).
+    ///
+    /// Of several names: the earliest deadline. Grows again with each renewal.
+    /// Reads the clock, so it is right even when the runtime is stuck.
+    pub fn remaining(&self) -> Duration {
+        self.entrances
+            .iter()
+            .map(|entrance| entrance.held().remaining())
+            .min()
+            .unwrap_or(Duration::ZERO)
+    }
+
+    /// Held, at risk or lost, at this moment; of several names, the worst.
+    /// Reads the clock, so it is right even when the runtime is stuck.
+    pub fn state(&self) -> State {
+        let mut worst = State::Held;
+        for entrance in &self.entrances {
+            match entrance.held().state() {
+                lost @ State::Lost(_) => return lost,
+                State::AtRisk => worst = State::AtRisk,
+                State::Held => {}
+            }
+        }
+        worst
+    }
+
+    /// Whether we may still believe that we hold the lock.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state(), State::Lost(_))
+    }
+
+    /// Resolves with the reason when the hold ends without our doing, at the deadline at the latest,
+    /// even when the store is unreachable; of several names, when the first is lost.
+    /// Never resolves after a normal release.
+    ///
+    /// The future owns what it needs: it may be moved into another task, and keeps no hold alive
+    /// beyond its guard.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static + use<> {
+        let mut each: Vec<Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>> = self
+            .entrances
+            .iter()
+            .map(|entrance| Box::pin(entrance.held().clone().lost()) as _)
+            .collect();
+        std::future::poll_fn(move |cx| {
+            each.iter_mut()
+                .find_map(|lost| match lost.as_mut().poll(cx) {
+                    Poll::Ready(reason) => Some(Poll::Ready(reason)),
+                    Poll::Pending => None,
+                })
+                .unwrap_or(Poll::Pending)
+        })
+    }
+
+    /// Gives the lock back. Of several names all are released, the last taken first, whatever happens to one.
+    ///
+    /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases; the others just end.
+    ///
+    /// # Cancel safety
+    /// Once called, the release goes on in the background even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost): the hold had ended before; work may have overlapped.
+    /// `Indeterminate` or `Unreachable`: the store did not confirm; the release is repeated in the
+    /// background until it does or the lease runs out.
+    pub async fn release(mut self) -> Result<(), Error> {
+        let mut first_error = Ok(());
+        while let Some(entrance) = self.entrances.pop() {
+            let result = entrance.release().await;
+            if first_error.is_ok() {
+                first_error = result;
+            }
+        }
+        first_error
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.tokens().map(|(name, token)| (name, token.get())))
+            .finish()
+    }
+}

@@ -1,0 +1,424 @@
+//! A lock and how it is to be acquired.
+
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::driver::Until;
+use crate::error::{Error, ErrorKind, Step};
+use crate::guard::Guard;
+use crate::name::LockName;
+use crate::options::{Mode, Options, Renew};
+use crate::owner::{Approach, Entrance, Owner};
+
+/// One or more names, and how they are to be held.
+///
+/// Made by [`Client::lock`], [`Client::lock_all`] or [`Client::lock_any`]. Nothing is sent before one of
+/// `acquire`, `try_acquire` and `run` is called; a wrong name or option is reported there.
+/// May be used any number of times, also at the same time: each acquisition is a new one.
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    client: Client,
+    target: Result<Target, InvalidTarget>,
+    options: Options,
+    owner: Option<Owner>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    One(LockName),
+    /// Sorted, no name twice, at least one.
+    All(Vec<LockName>),
+    /// No name twice, at least one.
+    Any(Vec<LockName>),
+}
+
+/// Kept until an error can be returned.
+#[derive(Clone, Debug)]
+pub(crate) struct InvalidTarget(String);
+
+impl Target {
+    pub(crate) fn one(name: &str) -> Result<Self, InvalidTarget> {
+        LockName::new(name)
+            .map(Self::One)
+            .map_err(|err| InvalidTarget(err.to_string()))
+    }
+
+    pub(crate) fn all<N: AsRef<str>>(
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Self, InvalidTarget> {
+        let mut names = Self::several(names)?;
+        names.sort();
+        names.dedup();
+        Ok(Self::All(names))
+    }
+
+    pub(crate) fn any<N: AsRef<str>>(
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Self, InvalidTarget> {
+        let mut names = Self::several(names)?;
+        names.sort();
+        names.dedup();
+        Ok(Self::Any(names))
+    }
+
+    fn several<N: AsRef<str>>(
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Vec<LockName>, InvalidTarget> {
+        let names: Vec<_> = names
+            .into_iter()
+            .map(|name| LockName::new(name).map_err(|err| InvalidTarget(err.to_string())))
+            .collect::<Result<_, _>>()?;
+        if names.is_empty() {
+            return Err(InvalidTarget(
+                "the list of lock names is empty; name at least one".into(),
+            ));
+        }
+        Ok(names)
+    }
+}
+
+/// Options. Each has a default that is safe.
+impl Lock {
+    pub(crate) fn new(client: Client, target: Result<Target, InvalidTarget>) -> Self {
+        Self {
+            client,
+            target,
+            options: Options::default(),
+            owner: None,
+        }
+    }
+
+    /// How long `acquire` and `run` may wait, all names together; zero means one try.
+    /// Default: for ever.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = Some(wait);
+        self
+    }
+
+    /// Length of the lease: how long the name stays blocked when we vanish. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// Ends the hold (as lost, reason `MaxHold`) this long after it was granted. Default: never.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Whether the lease is renewed. Default: automatically.
+    pub fn renew(mut self, renew: Renew) -> Self {
+        self.options.renew = renew;
+        self
+    }
+
+    /// Holds together with other shared holders.
+    pub fn shared(mut self) -> Self {
+        self.options.mode = Mode::Shared;
+        self
+    }
+
+    /// Holds one of `limit` permits. All contenders must name the same limit; zero is refused on acquire.
+    pub fn permits(mut self, limit: u32) -> Self {
+        match NonZeroU32::new(limit) {
+            Some(limit) => self.options.mode = Mode::Permits { limit },
+            None => {
+                self.target = Err(InvalidTarget(
+                    "`permits` is 0; at least 1 holder must be possible".into(),
+                ));
+            }
+        }
+        self
+    }
+
+    /// `true` demands first come, first served; it is refused where the store cannot promise that.
+    /// `false` allows newcomers to barge. Default: whatever the store does by itself.
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.options.fair = Some(fair);
+        self
+    }
+
+    /// Keeps the name taken until this long after the grant, even past the release:
+    /// at most one holder per interval, on the clock of the store. Default: zero.
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.options.min_hold = min_hold;
+        self
+    }
+
+    /// Keeps the name reserved for this long after an unclean end, so that requests of the lost
+    /// holder that are still under way come to rest. Default: zero.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.options.lock_delay = lock_delay;
+        self
+    }
+
+    /// Why, for people who look at the lock. Default: empty.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.options.label = label.into();
+        self
+    }
+
+    /// Makes it re-entrant for `owner`. Default: the owner of the [scope](Owner::scope), if there is one.
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Sets all options at once.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+/// Acquiring.
+impl Lock {
+    /// Waits for its turn and takes the lock.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: when the future is dropped, the place in the queue is given up, and a grant that
+    /// arrives nevertheless is given back. Another acquire starts at the end of the queue.
+    ///
+    /// # Errors
+    /// [`WaitElapsed`](ErrorKind::WaitElapsed) names the holder; the other kinds say what to do.
+    pub async fn acquire(&self) -> Result<Guard, Error> {
+        self.acquire_for(None).await
+    }
+
+    async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
+        let until = Until::from_wait(self.options.wait, self.client.driver().clock.now());
+        match self.acquire_until(until, fallback).await? {
+            Ok(guard) => Ok(guard),
+            Err(name) => {
+                let waited = self.options.wait.unwrap_or_default();
+                Err(self.client.driver().wait_elapsed(&name, waited).await)
+            }
+        }
+    }
+
+    /// One try: `Ok(None)` when somebody else holds the lock (or waits for it in front of us).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Lock::acquire).
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Lock::acquire) but `WaitElapsed`.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        Ok(self.acquire_until(Until::Once, None).await?.ok())
+    }
+
+    /// Acquires, runs `body`, releases. When the lock is lost meanwhile, `body` is cancelled
+    /// (dropped at its current await) and the result is an error: a lost run never looks like success.
+    ///
+    /// Inside `body` the lock may be entered again, by `acquire` or a nested `run`.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: `body` is dropped and the lock released.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
+    /// `body` did.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// let total = client.lock("orders/42").run(async |guard| {
+    ///     println!("under number {}", guard.token());
+    ///     6 * 7
+    /// }).await?;
+    /// assert_eq!(total, 42);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub async fn run<T, F>(&self, body: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&Guard) -> T,
+    {
+        // The body may enter again what this run holds, also when no owner was given.
+        let owner = self.owner.clone().unwrap_or_default();
+        let guard = self.acquire_for(Some(&owner)).await?;
+        let outcome = {
+            let lost = guard.lost();
+            tokio::select! {
+                biased;
+                reason = lost => Err(reason),
+                value = owner.enter_body(body(&guard)) => Ok(value),
+            }
+        };
+        let held_to_the_end = guard.is_held();
+        let name = guard.name().clone();
+        let released = guard.release().await;
+        match (outcome, released) {
+            (Ok(value), Ok(())) => Ok(value),
+            (Ok(_), Err(err)) if err.is_lost() => Err(err),
+            // The work was done while the lock was held; the release is repeated in the background.
+            (Ok(value), Err(_)) if held_to_the_end => Ok(value),
+            (Ok(_), Err(err)) => Err(err),
+            (Err(_), Err(err)) if err.is_lost() => Err(err),
+            (Err(reason), _) => Err(self.client.driver().explain(
+                Error::new(
+                    ErrorKind::Lost,
+                    format!("the lock was lost while the work ran: {reason}; the work was stopped"),
+                ),
+                &name,
+                Step::Renew,
+            )),
+        }
+    }
+
+    /// `Ok(Err(name))`: that name was busy until the end of the wait.
+    ///
+    /// The owner is the given one, else that of the scope, else `fallback`.
+    async fn acquire_until(
+        &self,
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Result<Guard, LockName>, Error> {
+        let target = self
+            .target
+            .as_ref()
+            .map_err(|InvalidTarget(message)| Error::new(ErrorKind::Invalid, message.clone()))?;
+        self.client.driver().check_support(&self.options)?;
+        match target {
+            Target::One(name) => Ok(match self.acquire_one(name, until, fallback).await? {
+                Some(entrance) => Ok(Guard::new(vec![entrance])),
+                None => Err(name.clone()),
+            }),
+            Target::All(names) => self.acquire_all(names, until, fallback).await,
+            Target::Any(names) => self.acquire_any(names, until, fallback).await,
+        }
+    }
+
+    async fn acquire_one(
+        &self,
+        name: &LockName,
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Option<Entrance>, Error> {
+        let driver = self.client.driver();
+        let implied;
+        let owner = match &self.owner {
+            Some(owner) => Some(owner),
+            None => {
+                implied = Owner::implied(self.client.id(), name);
+                implied.as_ref().or(fallback)
+            }
+        };
+        let Some(owner) = owner else {
+            let held = driver.acquire(name, &self.options, until).await?;
+            return Ok(held.map(Entrance::only));
+        };
+        let approach = owner.approach(
+            self.client.id(),
+            name,
+            self.options.mode,
+            until != Until::Once,
+        );
+        let approach = match until {
+            Until::At(time) => tokio::select! {
+                biased;
+                approach = approach => approach,
+                () = driver.clock.sleep_until(time) => return Ok(None),
+            },
+            Until::Once | Until::Forever => approach.await,
+        };
+        match approach.map_err(|err| driver.explain(err, name, Step::Acquire))? {
+            Approach::Entered(entrance) => Ok(Some(entrance)),
+            Approach::Busy => Ok(None),
+            Approach::First(first) => {
+                let held = driver.acquire(name, &self.options, until).await?;
+                Ok(held.map(|held| first.entered(held)))
+            }
+        }
+    }
+
+    /// One after the other in byte order, which all clients keep, so that no two wait for each other.
+    async fn acquire_all(
+        &self,
+        names: &[LockName],
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Result<Guard, LockName>, Error> {
+        let mut entrances = Vec::with_capacity(names.len());
+        for name in names {
+            let busy = match self.acquire_one(name, until, fallback).await {
+                Ok(Some(entrance)) => {
+                    entrances.push(entrance);
+                    continue;
+                }
+                Ok(None) => Ok(Err(name.clone())),
+                Err(err) => Err(err),
+            };
+            // All or none. An error on the way back is logged where it happens; the cause is `busy`.
+            if !entrances.is_empty() {
+                let _ = Guard::new(entrances).release().await;
+            }
+            return busy;
+        }
+        let guard = Guard::new(entrances);
+        // The first may have been lost while we waited for the last.
+        if guard.is_held() {
+            return Ok(Ok(guard));
+        }
+        let name = guard.name().clone();
+        let _ = guard.release().await;
+        Err(self.client.driver().explain(
+            Error::new(
+                ErrorKind::Lost,
+                "one of the locks ended while the others were waited for; retry",
+            ),
+            &name,
+            Step::Acquire,
+        ))
+    }
+
+    /// Tries each, starting at a random place so that clients spread out; then waits for all at once.
+    async fn acquire_any(
+        &self,
+        names: &[LockName],
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Result<Guard, LockName>, Error> {
+        let start = rand::random_range(0..names.len());
+        let order = || names[start..].iter().chain(&names[..start]);
+        for name in order() {
+            if let Some(entrance) = self.acquire_one(name, Until::Once, fallback).await? {
+                return Ok(Ok(Guard::new(vec![entrance])));
+            }
+        }
+        if until == Until::Once {
+            return Ok(Err(names[start].clone()));
+        }
+        let mut waits: Vec<Pin<Box<_>>> = order()
+            .map(|name| Box::pin(self.acquire_one(name, until, fallback)))
+            .collect();
+        // The first answer decides. Dropping the other waits gives up their places in the queues and
+        // gives back what was granted at the same moment.
+        let first = std::future::poll_fn(|cx| {
+            let mut i = 0;
+            while i < waits.len() {
+                match waits[i].as_mut().poll(cx) {
+                    Poll::Ready(Ok(None)) => drop(waits.swap_remove(i)),
+                    Poll::Ready(decided) => return Poll::Ready(decided),
+                    Poll::Pending => i += 1,
+                }
+            }
+            if waits.is_empty() {
+                Poll::Ready(Ok(None))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await?;
+        Ok(match first {
+            Some(entrance) => Ok(Guard::new(vec![entrance])),
+            None => Err(names[start].clone()),
+        })
+    }
+}
