@@ -226,10 +226,7 @@ impl First {
             held: Arc::downgrade(&held),
             count: 1,
         });
-        Entrance {
-            held,
-            place: Some(self.place),
-        }
+        Entrance::of(held, self.place)
     }
 }
 
@@ -278,10 +275,7 @@ impl Place {
             key: self.key.clone(),
             entry: self.entry.clone(),
         };
-        Ok(Some(Entrance {
-            held,
-            place: Some(place),
-        }))
+        Ok(Some(Entrance::of(held, place)))
     }
 
     /// Whether this was the last exit.
@@ -314,22 +308,40 @@ impl Drop for Place {
 pub(crate) struct Entrance {
     held: Arc<Held>,
     place: Option<Place>,
+    ended: bool,
 }
 
 impl Entrance {
     /// A hold that nobody enters again.
     pub(crate) fn only(held: Arc<Held>) -> Self {
-        Self { held, place: None }
+        Self {
+            held,
+            place: None,
+            ended: false,
+        }
+    }
+
+    fn of(held: Arc<Held>, place: Place) -> Self {
+        Self {
+            held,
+            place: Some(place),
+            ended: false,
+        }
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {
         &self.held
     }
 
+    /// Ends this entry, once; says whether the hold ends with it.
+    fn end(&mut self) -> bool {
+        !std::mem::replace(&mut self.ended, true)
+            && self.place.take().is_none_or(|place| place.leave())
+    }
+
     /// Ends this entry; the last one releases.
     pub(crate) async fn release(mut self) -> Result<(), Error> {
-        let last = self.place.take().is_none_or(|place| place.leave());
-        if last {
+        if self.end() {
             self.held.clone().release().await
         } else {
             Ok(())
@@ -339,7 +351,7 @@ impl Entrance {
 
 impl Drop for Entrance {
     fn drop(&mut self) {
-        if self.place.take().is_none_or(|place| place.leave()) {
+        if self.end() {
             self.held.release_in_background();
         }
     }
