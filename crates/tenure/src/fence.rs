@@ -1,6 +1,7 @@
 //! Who acquired, and under which number.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// A number that strictly grows with each grant of a name, for the protected resource to check:
 /// it remembers the highest number it has seen and refuses every smaller one.
@@ -43,7 +44,7 @@ pub struct OwnerId([u8; 16]);
 impl OwnerId {
     /// A fresh identity.
     pub fn random() -> Self {
-        Self(rand::random())
+        Self(rand::random::<u128>().to_ne_bytes())
     }
 
     /// The identity with these bytes, for backends that read it back from their store.
@@ -71,5 +72,25 @@ impl OwnerId {
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02x}{:02x}…", self.0[0], self.0[1])
+    }
+}
+
+/// For maps by owner id: ids are random already, so any eight bytes of them are a hash.
+pub(crate) type RandomAlready = BuildHasherDefault<FirstBytes>;
+
+#[derive(Debug, Default)]
+pub(crate) struct FirstBytes(u64);
+
+impl Hasher for FirstBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+
+    fn write_usize(&mut self, _length_prefix: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

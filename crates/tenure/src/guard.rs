@@ -26,18 +26,39 @@ use crate::owner::Entrance;
 /// A guard is `Send` and `Sync`, may be moved to other tasks, and keeps the client alive.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard {
+    entrances: Entrances,
+}
+
+/// Most guards hold one name: no list is allocated for them.
+enum Entrances {
+    One(Entrance),
     /// In canonical order; at least one.
-    entrances: Vec<Entrance>,
+    Many(Vec<Entrance>),
 }
 
 impl Guard {
-    pub(crate) fn new(entrances: Vec<Entrance>) -> Self {
+    pub(crate) fn one(entrance: Entrance) -> Self {
+        Self {
+            entrances: Entrances::One(entrance),
+        }
+    }
+
+    pub(crate) fn many(entrances: Vec<Entrance>) -> Self {
         debug_assert!(!entrances.is_empty(), "BUG: a guard holds something");
-        Self { entrances }
+        Self {
+            entrances: Entrances::Many(entrances),
+        }
+    }
+
+    fn all(&self) -> &[Entrance] {
+        match &self.entrances {
+            Entrances::One(entrance) => std::slice::from_ref(entrance),
+            Entrances::Many(entrances) => entrances,
+        }
     }
 
     fn first(&self) -> &Entrance {
-        &self.entrances[0]
+        &self.all()[0]
     }
 
     /// The name that is held; of several, the first in byte order.
@@ -58,7 +79,7 @@ impl Guard {
 
     /// Every name with its number, in byte order of the names.
     pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
-        self.entrances.iter().map(|entrance| {
+        self.all().iter().map(|entrance| {
             (
                 entrance.held().name(),
                 FencingToken::new(entrance.held().token()),
@@ -78,7 +99,7 @@ impl Guard {
     /// Of several names: the earliest deadline. Grows again with each renewal.
     /// Reads the clock, so it is right even when the runtime is stuck.
     pub fn remaining(&self) -> Duration {
-        self.entrances
+        self.all()
             .iter()
             .map(|entrance| entrance.held().remaining())
             .min()
@@ -89,7 +110,7 @@ impl Guard {
     /// Reads the clock, so it is right even when the runtime is stuck.
     pub fn state(&self) -> State {
         let mut worst = State::Held;
-        for entrance in &self.entrances {
+        for entrance in self.all() {
             match entrance.held().state() {
                 lost @ State::Lost(_) => return lost,
                 State::AtRisk => worst = State::AtRisk,
@@ -115,7 +136,7 @@ impl Guard {
     /// Cancel safe.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static + use<> {
         let mut each: Vec<Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>> = self
-            .entrances
+            .all()
             .iter()
             .map(|entrance| Box::pin(entrance.held().clone().lost()) as _)
             .collect();
@@ -140,9 +161,13 @@ impl Guard {
     /// [`Lost`](crate::ErrorKind::Lost): the hold had ended before; work may have overlapped.
     /// `Indeterminate` or `Unreachable`: the store did not confirm; the release is repeated in the
     /// background until it does or the lease runs out.
-    pub async fn release(mut self) -> Result<(), Error> {
+    pub async fn release(self) -> Result<(), Error> {
+        let mut entrances = match self.entrances {
+            Entrances::One(entrance) => return entrance.release().await,
+            Entrances::Many(entrances) => entrances,
+        };
         let mut first_error = Ok(());
-        while let Some(entrance) = self.entrances.pop() {
+        while let Some(entrance) = entrances.pop() {
             let result = entrance.release().await;
             if first_error.is_ok() {
                 first_error = result;

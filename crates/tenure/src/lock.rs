@@ -191,7 +191,15 @@ impl Lock {
     }
 
     async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
-        let until = Until::from_wait(self.options.wait, self.client.driver().clock.now());
+        if fallback.is_none()
+            && let Some(guard) = self.acquire_now()?
+        {
+            return Ok(guard);
+        }
+        let until = match self.options.wait {
+            None => Until::Forever,
+            Some(wait) => Until::from_wait(wait, self.client.driver().clock.now()),
+        };
         match self.acquire_until(until, fallback).await? {
             Ok(guard) => Ok(guard),
             Err(name) => {
@@ -209,6 +217,9 @@ impl Lock {
     /// # Errors
     /// Those of [`acquire`](Lock::acquire) but `WaitElapsed`.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        if let Some(guard) = self.acquire_now()? {
+            return Ok(Some(guard));
+        }
         Ok(self.acquire_until(Until::Once, None).await?.ok())
     }
 
@@ -272,6 +283,21 @@ impl Lock {
         }
     }
 
+    /// The short way for what most acquisitions are: one name that is free, no owner, and a store that
+    /// needs not be waited for. `None`: take the long way.
+    fn acquire_now(&self) -> Result<Option<Guard>, Error> {
+        let Ok(Target::One(name)) = &self.target else {
+            return Ok(None);
+        };
+        if self.owner.is_some() || Owner::implied(self.client.id(), name).is_some() {
+            return Ok(None);
+        }
+        let driver = self.client.driver();
+        driver.check_support(&self.options)?;
+        let held = driver.acquire_now(name, &self.options)?;
+        Ok(held.map(|held| Guard::one(Entrance::only(held))))
+    }
+
     /// `Ok(Err(name))`: that name was busy until the end of the wait.
     ///
     /// The owner is the given one, else that of the scope, else `fallback`.
@@ -287,7 +313,7 @@ impl Lock {
         self.client.driver().check_support(&self.options)?;
         match target {
             Target::One(name) => Ok(match self.acquire_one(name, until, fallback).await? {
-                Some(entrance) => Ok(Guard::new(vec![entrance])),
+                Some(entrance) => Ok(Guard::one(entrance)),
                 None => Err(name.clone()),
             }),
             Target::All(names) => self.acquire_all(names, until, fallback).await,
@@ -357,11 +383,11 @@ impl Lock {
             };
             // All or none. An error on the way back is logged where it happens; the cause is `busy`.
             if !entrances.is_empty() {
-                let _ = Guard::new(entrances).release().await;
+                let _ = Guard::many(entrances).release().await;
             }
             return busy;
         }
-        let guard = Guard::new(entrances);
+        let guard = Guard::many(entrances);
         // The first may have been lost while we waited for the last.
         if guard.is_held() {
             return Ok(Ok(guard));
@@ -389,7 +415,7 @@ impl Lock {
         let order = || names[start..].iter().chain(&names[..start]);
         for name in order() {
             if let Some(entrance) = self.acquire_one(name, Until::Once, fallback).await? {
-                return Ok(Ok(Guard::new(vec![entrance])));
+                return Ok(Ok(Guard::one(entrance)));
             }
         }
         if until == Until::Once {
@@ -417,7 +443,7 @@ impl Lock {
         })
         .await?;
         Ok(match first {
-            Some(entrance) => Ok(Guard::new(vec![entrance])),
+            Some(entrance) => Ok(Guard::one(entrance)),
             None => Err(names[start].clone()),
         })
     }

@@ -33,7 +33,7 @@ use crate::backend::{
 };
 use crate::driver::alarm::Alarm;
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::OwnerId;
+use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::kernel::table::{Ask, Table, Verdict};
@@ -60,7 +60,7 @@ struct Store {
 #[derive(Debug, Default)]
 struct State {
     table: Table,
-    holders: HashMap<OwnerId, Arc<Holder>>,
+    holders: HashMap<OwnerId, Arc<Holder>, RandomAlready>,
     waiting: HashMap<OwnerId, oneshot::Sender<(u64, Time)>>,
     granted: Vec<(OwnerId, u64)>,
     alarms: Vec<Alarm>,
@@ -181,7 +181,7 @@ impl Backend {
         let (disturbance, paused) = {
             let mut state = lock(&self.0.state);
             state.requests += 1;
-            if state.script.is_empty() && state.resumed.is_none() {
+            if state.is_undisturbed() {
                 drop(state);
                 return Box::pin(ready(Ok(apply(&self.0))));
             }
@@ -268,12 +268,12 @@ impl Store {
         self.virtual_clock.is_some().then_some(ttl)
     }
 
-    fn grant(&self, token: u64, sent: Time, ttl: Duration) -> Answer {
-        Answer::Granted(match self.lease(ttl) {
+    fn grant(&self, token: u64, sent: Time, ttl: Duration) -> Grant {
+        match self.lease(ttl) {
             // Breaking is the only way to lose such a hold, and the one who breaks tells us.
             None => Grant::new(token, sent, Duration::ZERO, None).watched(),
             lease => Grant::new(token, sent, Duration::ZERO, lease),
-        })
+        }
     }
 
     fn status(&self, name: &LockName) -> Status {
@@ -322,6 +322,53 @@ impl Store {
 }
 
 impl State {
+    fn acquire(&mut self, request: &Request, ttl: Option<Duration>, now: Time) -> Verdict {
+        self.ask(request, request.wait, ttl, now)
+    }
+
+    fn try_acquire(&mut self, request: &Request, ttl: Option<Duration>, now: Time) -> Verdict {
+        self.ask(request, false, ttl, now)
+    }
+
+    fn ask(&mut self, request: &Request, wait: bool, ttl: Option<Duration>, now: Time) -> Verdict {
+        let ask = Ask {
+            name: request.name.clone(),
+            owner: request.owner,
+            mode: request.mode,
+            ttl,
+            wait,
+            barge: request.fair == Some(false),
+            min_hold: request.min_hold,
+            lock_delay: request.lock_delay,
+            waiter_ttl: None,
+        };
+        let verdict = self.table.acquire(&ask, now);
+        if verdict != Verdict::Busy {
+            self.holders.insert(request.owner, request.holder.clone());
+        }
+        verdict
+    }
+
+    fn release(&mut self, hold: &Hold, now: Time) -> Release {
+        self.holders.remove(&hold.owner);
+        if !self.waiting.is_empty() {
+            self.waiting.remove(&hold.owner);
+        }
+        if self
+            .table
+            .release(&hold.name, hold.owner, hold.unclean, now)
+        {
+            Release::Released
+        } else {
+            Release::NotHeld
+        }
+    }
+
+    /// Requests reach the store, and at once.
+    fn is_undisturbed(&self) -> bool {
+        self.script.is_empty() && self.resumed.is_none()
+    }
+
     fn wake(&mut self, now: Time) {
         self.table.granted(&mut self.granted);
         for (owner, token) in self.granted.drain(..) {
@@ -370,6 +417,14 @@ impl Door for Backend {
         })
     }
 
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        self.0.acquire_now(request)
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        self.0.release_now(hold)
+    }
+
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let sent = self.0.clock.now();
         let count = holds.len();
@@ -396,20 +451,8 @@ impl Door for Backend {
     }
 
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        let apply = move |store: &Arc<Store>| {
-            store.with_state(|state, now| {
-                state.holders.remove(&hold.owner);
-                state.waiting.remove(&hold.owner);
-                if state
-                    .table
-                    .release(&hold.name, hold.owner, hold.unclean, now)
-                {
-                    Release::Released
-                } else {
-                    Release::NotHeld
-                }
-            })
-        };
+        let apply =
+            move |store: &Arc<Store>| store.with_state(|state, now| state.release(&hold, now));
         self.request(Step::Release, None, apply, || Err(reply_lost()))
     }
 
@@ -469,31 +512,42 @@ struct Queued(oneshot::Receiver<(u64, Time)>);
 impl Store {
     /// `Err`: queued.
     fn acquire(&self, request: &Request) -> Result<Answer, Queued> {
-        let ask = Ask {
-            name: request.name.clone(),
-            owner: request.owner,
-            mode: request.mode,
-            ttl: self.lease(request.ttl),
-            wait: request.wait,
-            barge: request.fair == Some(false),
-            min_hold: request.min_hold,
-            lock_delay: request.lock_delay,
-            waiter_ttl: None,
-        };
-        self.with_state(|state, now| {
-            let verdict = state.table.acquire(&ask, now);
-            if verdict != Verdict::Busy {
-                state.holders.insert(request.owner, request.holder.clone());
-            }
-            match verdict {
+        self.with_state(
+            |state, now| match state.acquire(request, self.lease(request.ttl), now) {
                 Verdict::Busy => Ok(Answer::Busy),
-                Verdict::Granted { token } => Ok(self.grant(token, now, request.ttl)),
+                Verdict::Granted { token } => {
+                    Ok(Answer::Granted(self.grant(token, now, request.ttl)))
+                }
                 Verdict::Queued => {
                     let (sender, receiver) = oneshot::channel();
                     state.waiting.insert(request.owner, sender);
                     Err(Queued(receiver))
                 }
+            },
+        )
+    }
+
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        self.with_state(|state, now| {
+            if !state.is_undisturbed() {
+                return None;
             }
+            match state.try_acquire(request, self.lease(request.ttl), now) {
+                Verdict::Granted { token } => {
+                    state.requests += 1;
+                    Some(self.grant(token, now, request.ttl))
+                }
+                Verdict::Queued | Verdict::Busy => None,
+            }
+        })
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        self.with_state(|state, now| {
+            state.is_undisturbed().then(|| {
+                state.requests += 1;
+                state.release(hold, now)
+            })
         })
     }
 
@@ -509,7 +563,7 @@ impl Store {
                     let (token, at) = granted.map_err(|_| {
                         Error::new(ErrorKind::Closed, "the place in the queue is gone")
                     })?;
-                    return Ok(self.grant(token, at, request.ttl));
+                    return Ok(Answer::Granted(self.grant(token, at, request.ttl)));
                 }
                 () = request.stop.raised() => break,
                 // Nobody else may be there to notice that a lease or a reservation is over.

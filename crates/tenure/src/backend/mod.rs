@@ -62,6 +62,22 @@ pub trait Backend: Send + Sync + 'static {
     /// An error of kind `Indeterminate` means that something may be left; with any other error nothing is.
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>>;
 
+    /// Takes the name at once or says `None`: for stores in this process, which can tell without
+    /// waiting for anybody. After `None` nothing of the request is left, and `acquire` is called.
+    ///
+    /// Several of these may run at the same time for one name.
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        let _ = request;
+        None
+    }
+
+    /// The counterpart of [`acquire_now`](Backend::acquire_now): the outcome, or `None` when
+    /// it takes a request. After `None` nothing was done, and `release` is called.
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        let _ = hold;
+        None
+    }
+
     /// Renews these holds in as few requests as possible: one result per hold, in the same order.
     /// Holds without a lease are checked instead.
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>>;

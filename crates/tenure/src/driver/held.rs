@@ -26,6 +26,8 @@ pub(crate) struct Held {
     ttl: Duration,
     /// The store frees the hold by itself when it is not renewed.
     expires_in_store: bool,
+    /// Time alone can change its state: it has a deadline, or has to be checked.
+    clocked: bool,
     /// `release` was asked for: from now on nothing is renewed and nothing is reported as lost.
     ending: AtomicBool,
     lease: Mutex<Scheduled>,
@@ -54,6 +56,7 @@ impl Held {
         hold: Hold,
         lease: Lease,
         expires_in_store: bool,
+        clocked: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             driver,
@@ -63,6 +66,7 @@ impl Held {
             token: hold.token,
             ttl: hold.ttl,
             expires_in_store,
+            clocked,
             ending: AtomicBool::new(false),
             lease: Mutex::new(Scheduled { lease, due: None }),
             lost: Flag::new(),
@@ -87,8 +91,16 @@ impl Held {
 
     /// Held, at risk or lost, by the clock of this moment.
     pub(crate) fn state(&self) -> State {
-        let now = self.driver.clock.now();
+        let now = self.now();
         lock(&self.lease).lease.state(now)
+    }
+
+    fn now(&self) -> Time {
+        if self.clocked {
+            self.driver.clock.now()
+        } else {
+            Time::ZERO
+        }
     }
 
     /// Time until the deadline; [`Duration::MAX`] without one.
@@ -207,8 +219,7 @@ impl Held {
             return;
         }
         lock(&self.lease).lease.refused(reason);
-        let now = self.driver.clock.now();
-        if let State::Lost(reason) = lock(&self.lease).lease.state(now) {
+        if let State::Lost(reason) = self.state() {
             self.on_lost(reason);
         }
     }
@@ -240,6 +251,9 @@ impl Held {
         let Some(before) = self.begin_release() else {
             return Ok(());
         };
+        if let Some(outcome) = self.release_now(before) {
+            return self.settle(before, Ok(outcome));
+        }
         let mut releasing = Releasing::new(&self, before);
         let outcome = match &mut releasing.future {
             Some(future) => future.await,
@@ -251,9 +265,17 @@ impl Held {
 
     /// Asks for the release and does not wait for it.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
-        if let Some(before) = self.begin_release() {
+        if let Some(before) = self.begin_release()
+            && self.release_now(before).is_none()
+        {
             drop(Releasing::new(self, before));
         }
+    }
+
+    fn release_now(&self, before: State) -> Option<Release> {
+        self.driver
+            .backend
+            .release_now(&self.hold(matches!(before, State::Lost(_))))
     }
 
     /// The state it is released from; `None` when that has begun already.

@@ -19,7 +19,7 @@ use crate::holder::Holder;
 use crate::kernel::lease::{Lease, State, Terms};
 use crate::kernel::pace;
 use crate::name::LockName;
-use crate::options::{Mode, Options, Renew};
+use crate::options::{Mode, Options};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
@@ -144,18 +144,7 @@ impl Driver {
                 None => return Ok(None),
             },
         };
-        let request = Arc::new(Request {
-            name: name.clone(),
-            owner: OwnerId::random(),
-            mode: options.mode,
-            ttl: options.ttl,
-            wait: until != Until::Once,
-            fair: options.fair,
-            min_hold: options.min_hold,
-            lock_delay: options.lock_delay,
-            holder: self.describe(options),
-            stop: Flag::new(),
-        });
+        let request = Arc::new(self.request(name, options, until != Until::Once));
         let mut attempt = Attempt::new(self.clone(), request, turn);
         // Most stores that are on this machine are done at the first poll: no timer is set up for them.
         let answer = match attempt.poll_once() {
@@ -200,6 +189,40 @@ impl Driver {
         }
     }
 
+    /// Takes a free name from a store in this process. `None`: nothing was done, go the long way.
+    pub(crate) fn acquire_now(
+        self: &Arc<Self>,
+        name: &LockName,
+        options: &Options,
+    ) -> Result<Option<Arc<Held>>, Error> {
+        // Whoever waits for a turn was here first.
+        if self.closed.is_raised() || self.turns.is_contended(name) {
+            return Ok(None);
+        }
+        let request = self.request(name, options, false);
+        let Some(grant) = self.backend.acquire_now(&request) else {
+            return Ok(None);
+        };
+        self.hold(&request, options, &grant)
+            .map(Some)
+            .map_err(|err| self.explain(err, name, Step::Acquire))
+    }
+
+    fn request(&self, name: &LockName, options: &Options, wait: bool) -> Request {
+        Request {
+            name: name.clone(),
+            owner: OwnerId::random(),
+            mode: options.mode,
+            ttl: options.ttl,
+            wait,
+            fair: options.fair,
+            min_hold: options.min_hold,
+            lock_delay: options.lock_delay,
+            holder: self.describe(options),
+            stop: Flag::new(),
+        }
+    }
+
     /// What others see of an acquisition with these options.
     fn describe(&self, options: &Options) -> Arc<Holder> {
         if options.label.is_empty() {
@@ -214,7 +237,7 @@ impl Driver {
     /// Makes a hold of a grant, unless the lease is over already or too short to be kept.
     fn hold(
         self: &Arc<Self>,
-        request: &Arc<Request>,
+        request: &Request,
         options: &Options,
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
@@ -247,7 +270,9 @@ impl Driver {
             );
         }
         // Rule 3: checked once more after the grant; a grant on a dead lease is not a grant.
-        if let State::Lost(_) = lease.state(self.clock.now()) {
+        if lease.deadline() != Time::MAX
+            && let State::Lost(_) = lease.state(self.clock.now())
+        {
             return give_back(
                 hold,
                 Error::new(
@@ -256,10 +281,10 @@ impl Driver {
                 ),
             );
         }
-        let timed = options.renew == Renew::Never || options.max_hold.is_some();
-        let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some());
+        let clocked = lease.deadline() != Time::MAX || !grant.watched;
+        let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some(), clocked);
         self.renewals.remember(&held);
-        if timed || grant.ttl.is_some() || !grant.watched {
+        if clocked {
             self.renewals.start(self);
             held.schedule();
         }
@@ -349,11 +374,11 @@ pub(crate) enum Until {
 
 impl Until {
     /// From the option.
-    pub(crate) fn from_wait(wait: Option<Duration>, now: Time) -> Self {
-        match wait {
-            None => Self::Forever,
-            Some(wait) if wait.is_zero() => Self::Once,
-            Some(wait) => Self::At(now.after(wait)),
+    pub(crate) fn from_wait(wait: Duration, now: Time) -> Self {
+        if wait.is_zero() {
+            Self::Once
+        } else {
+            Self::At(now.after(wait))
         }
     }
 }

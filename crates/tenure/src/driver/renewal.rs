@@ -1,13 +1,12 @@
 //! Keeps the holds of one client alive: one task, one request for all that are due.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
 use crate::backend::Renewal;
-use crate::fence::OwnerId;
+use crate::fence::{OwnerId, RandomAlready};
 use crate::kernel::lease::Tick;
 use crate::lost::LostReason;
 use crate::rt::{Task, lock};
@@ -26,7 +25,7 @@ pub(super) struct Renewals {
 #[derive(Default)]
 struct List {
     due: BTreeMap<(Time, OwnerId), WeakHeld>,
-    by_owner: HashMap<OwnerId, WeakHeld, BuildHasherDefault<RandomAlready>>,
+    by_owner: HashMap<OwnerId, WeakHeld, RandomAlready>,
     task: Option<Task>,
 }
 
@@ -35,25 +34,6 @@ impl std::fmt::Debug for Renewals {
         f.debug_struct("Renewals")
             .field("holds", &lock(&self.list).by_owner.len())
             .finish()
-    }
-}
-
-/// Owner ids are random: any eight bytes of them are a hash.
-#[derive(Default)]
-struct RandomAlready(u64);
-
-impl Hasher for RandomAlready {
-    fn write(&mut self, bytes: &[u8]) {
-        let mut word = [0; 8];
-        let n = bytes.len().min(8);
-        word[..n].copy_from_slice(&bytes[..n]);
-        self.0 ^= u64::from_le_bytes(word);
-    }
-
-    fn write_usize(&mut self, _length_prefix: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -35,6 +35,12 @@ impl Turns {
         })
     }
 
+    /// Whether somebody of this client contends for the name.
+    pub(super) fn is_contended(&self, name: &LockName) -> bool {
+        let contended = lock(&self.contended);
+        !contended.is_empty() && contended.contains_key(name)
+    }
+
     /// Waits for the turn. Cancel safe: a dropped waiter is passed over.
     pub(super) async fn take(self: &Arc<Self>, name: &LockName) -> Turn {
         let receiver = {
