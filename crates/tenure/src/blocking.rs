@@ -169,6 +169,7 @@ macro_rules! same_options {
 same_options! {
     wait(wait: Duration);
     ttl(ttl: Duration);
+    drift(drift: Duration);
     max_hold(max_hold: Duration);
     renew(renew: Renew);
     shared();

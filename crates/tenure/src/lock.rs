@@ -105,6 +105,12 @@ impl Lock {
         self
     }
 
+    /// Stops believing this much earlier, for stores whose clock may run unlike ours. Default: zero.
+    pub fn drift(mut self, drift: Duration) -> Self {
+        self.options.drift = drift;
+        self
+    }
+
     /// Ends the hold (as lost, reason `MaxHold`) this long after it was granted. Default: never.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);

@@ -54,6 +54,9 @@ pub struct Options {
     pub wait: Option<Duration>,
     /// Length of the lease. Default: 30 s. Bounds: 20 ms to 30 days.
     pub ttl: Duration,
+    /// Added to the margin by which we stop believing before the store does (1 % of the ttl, at least
+    /// 2 ms): for a store whose clock cannot be trusted to run like ours. Default: zero. At most half the ttl.
+    pub drift: Duration,
     /// When to stop renewing, counted from the grant. Default: never.
     pub max_hold: Option<Duration>,
     /// Whether to renew. Default: automatically.
@@ -75,6 +78,7 @@ impl Default for Options {
             mode: Mode::Exclusive,
             wait: None,
             ttl: Self::DEFAULT_TTL,
+            drift: Duration::ZERO,
             max_hold: None,
             renew: Renew::Automatic,
             fair: None,
@@ -105,6 +109,13 @@ impl Options {
             return invalid(format!(
                 "`ttl` is {:?}; it must lie between 20ms and 30 days",
                 self.ttl
+            ));
+        }
+        if self.drift > self.ttl / 2 {
+            return invalid(format!(
+                "`drift` is {:?}; it may be half the ttl, {:?}, at most",
+                self.drift,
+                self.ttl / 2
             ));
         }
         if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {

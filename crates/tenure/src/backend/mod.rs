@@ -17,6 +17,9 @@
 //! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind) it calls `release`
 //!   for that owner, again and again, until the answer is definite or the ttl has passed.
 //!
+//! In return every request to the store has a time limit: no future may hang for ever, except that of an
+//! acquisition that waits for its turn.
+//!
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
 //! Run [`conformance`](crate::conformance) against a new backend.
 

@@ -113,15 +113,14 @@ impl Held {
         }
     }
 
-    /// Resolves when the hold is lost; never after a release was asked for.
+    /// Resolves when the hold is lost; never when it was released before.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
-        loop {
-            self.lost.raised().await;
-            match self.state() {
-                State::Lost(reason) if !self.is_ending() => return reason,
-                // Released (and its lease ran out afterwards): there is nothing left to lose.
-                _ => std::future::pending::<()>().await,
-            }
+        self.lost.raised().await;
+        match self.state() {
+            State::Lost(reason) => reason,
+            _ => unreachable!(
+                "BUG: the flag is raised when the lease is lost, and a lost lease stays lost"
+            ),
         }
     }
 

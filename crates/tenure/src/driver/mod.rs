@@ -243,7 +243,7 @@ impl Driver {
     ) -> Result<Arc<Held>, Error> {
         let terms = Terms {
             ttl: options.ttl,
-            drift: Duration::ZERO,
+            drift: options.drift,
             renew: options.renew,
             max_hold: options.max_hold,
         };
@@ -321,17 +321,19 @@ impl Driver {
             status = self.backend.inspect(name.clone()) => status.ok(),
             () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
         };
+        let reserved = status.as_ref().and_then(|status| status.reserved);
         let holder = status.and_then(|status| Some(status.holds.into_iter().next()?.holder));
-        let by = holder
-            .as_ref()
-            .map(|holder| format!(" by {holder}"))
-            .unwrap_or_default();
-        let err = Error::new(
-            ErrorKind::WaitElapsed,
-            format!(
-                "waited {waited:?} and it is still held{by}; raise `wait` or use `try_acquire`"
-            ),
-        );
+        let taken = match (&holder, reserved) {
+            (Some(holder), _) => format!("is held by {holder}"),
+            (None, Some(left)) => format!("stays reserved for another {left:.0?}"),
+            (None, None) => "is held".into(),
+        };
+        let message = if waited.is_zero() {
+            format!("it {taken}, and `wait` is zero; raise it or use `try_acquire`")
+        } else {
+            format!("waited {waited:?} and it still {taken}; raise `wait` or use `try_acquire`")
+        };
+        let err = Error::new(ErrorKind::WaitElapsed, message);
         self.explain(err.with_holder(holder), name, Step::Acquire)
     }
 
