@@ -1,0 +1,273 @@
+//! The architecture as a test: which room may import which, and who may read a clock.
+//! (`tidy/house.rs`: the house rules. `tidy/source.rs`: how source is read.)
+//!
+//! A violation is printed as `file:line: [rule] what; why the rule is there`.
+//! It reads source text and knows no types: it keeps honest people from slips, not more.
+//! A file that does not exist breaks no rule; imports, clocks and `unwrap` are free in test code.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "tidy/house.rs"]
+mod house;
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::collections::BTreeMap;
+
+use source::Tree;
+
+/// Plain data that every room shares.
+const VOCABULARY: &[&str] = &[
+    "error",
+    "fence",
+    "guarantees",
+    "holder",
+    "lost",
+    "name",
+    "options",
+    "time",
+];
+/// The user-facing files that know every backend: they read the scheme of the URL.
+const CONNECT: &[&str] = &["client", "connect"];
+/// Modules under `backend/` that are no backend and that every backend may use.
+const SHARED_BY_BACKENDS: &[&str] = &["poll"];
+/// Dependencies that vocabulary and kernel may name all the same: (file, crate).
+const CRATES_ALLOWED: &[(&str, &str)] = &[
+    ("fence.rs", "rand"), // owner ids are random numbers
+];
+
+/// What names the runtime or reads a clock.
+const CLOCKS: &[&str] = &[
+    "tokio::time",
+    "tokio::runtime",
+    "tokio::spawn",
+    "tokio::task",
+    "time::Instant",
+    "SystemTime::now",
+    "thread::sleep",
+    "clock_gettime",
+];
+/// Where one of [`CLOCKS`] may stand all the same: (start of the path, what, with "" for all).
+const CLOCKS_ALLOWED: &[(&str, &str)] = &[
+    ("rt.rs", ""),                         // the leaf that everybody else asks
+    ("conformance/", ""),                  // plays the user, who has a runtime and a watch
+    ("blocking.rs", "tokio::runtime"),     // builds the runtime that its callers lack
+    ("backend/file", "SystemTime::now"),   // "held since", shown to people in other processes
+    ("backend/memory", "SystemTime::now"), // likewise
+];
+
+#[derive(PartialEq)]
+enum Room {
+    CratePage,
+    Vocabulary,
+    Kernel,
+    Door,
+    Backend(String),
+    Alarm,
+    Driver,
+    Rt,
+    Connect,
+    UserFacing,
+    Conformance,
+}
+
+/// The room in which `path`, from the library's root, lies.
+fn room(tree: &Tree, path: &[String]) -> Room {
+    let part = |i: usize| path.get(i).map_or("", String::as_str);
+    match (part(0), part(1)) {
+        ("kernel", _) => Room::Kernel,
+        ("backend", x) if !x.is_empty() && tree.is_module(&path[..2]) => Room::Backend(x.into()),
+        ("backend", _) => Room::Door,
+        ("driver", "alarm") => Room::Alarm,
+        ("driver", _) => Room::Driver,
+        ("rt", _) => Room::Rt,
+        ("conformance", _) => Room::Conformance,
+        (x, _) if VOCABULARY.contains(&x) => Room::Vocabulary,
+        (x, _) if CONNECT.contains(&x) => Room::Connect,
+        (x, _) if !x.is_empty() && tree.is_module(&path[..1]) => Room::UserFacing,
+        _ => Room::CratePage,
+    }
+}
+
+/// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
+fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
+    use Room::*;
+    let in_door = matches!(to, Door | Alarm);
+    let in_base = matches!(to, Vocabulary | Kernel | Rt) || in_door;
+    match from {
+        CratePage => (true, ""),
+        Vocabulary => (
+            false,
+            "vocabulary is plain data, to be understood without the other rooms",
+        ),
+        Kernel => (
+            *to == Vocabulary,
+            "a decision takes all it needs as arguments",
+        ),
+        Rt => (
+            path[0] == "time",
+            "everything hangs on the runtime leaf, so it hangs on nothing",
+        ),
+        Door => (
+            in_base && *to != Kernel,
+            "the door knows neither side of it",
+        ),
+        Backend(_) => {
+            let is_shared = |x: &String| SHARED_BY_BACKENDS.contains(&x.as_str());
+            let shared = matches!(to, Backend(x) if is_shared(x));
+            (
+                in_base || shared,
+                "a backend knows its store and no other, and could be its own crate",
+            )
+        }
+        Driver | Alarm => (
+            in_base || *to == Driver,
+            "the driver serves every store through the door alone",
+        ),
+        Connect => (*to != Conformance, "the suite is a user of the API"),
+        UserFacing => (
+            !matches!(to, Backend(_) | Conformance),
+            "the store is a matter of the URL; only connect knows the backends",
+        ),
+        Conformance => (
+            !matches!(to, Kernel | Driver | Backend(_)),
+            "authors of outside backends run the suite and have nothing but the public API",
+        ),
+    }
+}
+
+/// Arrows, purity and clocks.
+fn architecture(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let dependencies = tree.manifest_keys("[dependencies]");
+    for source in tree.sources.iter().filter(|source| !source.is_test()) {
+        let Some(file) = source.in_library() else {
+            continue;
+        };
+        let mut report = |line, what| found.push((source.path.clone(), line, what));
+        let from = room(tree, &source.module());
+        for (line, path) in tree.imports(source) {
+            let to = room(tree, &path);
+            let (allowed, why) = may_import(&from, &to, &path);
+            if !allowed && from != to {
+                let path = path.join("::");
+                report(
+                    line,
+                    format!("[arrows] {file} may not import `{path}`; {why}"),
+                );
+            }
+        }
+        let is_pure = matches!(from, Room::Vocabulary | Room::Kernel);
+        for (line, path) in source.paths() {
+            let name = path.join("::");
+            let is_named = |what: &str| format!("::{name}::").contains(&format!("::{what}::"));
+            let is_allowed = |clock: &str| {
+                let allows = |what: &str| what == clock || what.is_empty();
+                CLOCKS_ALLOWED
+                    .iter()
+                    .any(|(at, what)| file.starts_with(at) && allows(what))
+            };
+            if CLOCKS
+                .iter()
+                .any(|clock| is_named(clock) && !is_allowed(clock))
+            {
+                let why = "a test replaces clock and runtime in one place";
+                report(line, format!("[clock] `{name}`: ask rt.rs; {why}"));
+            }
+            let is_dependency = dependencies
+                .iter()
+                .any(|(_, key)| key.replace('-', "_") == path[0]);
+            if is_pure && is_dependency && !CRATES_ALLOWED.contains(&(file, &path[0])) {
+                let why = "vocabulary and kernel can be read and tested with std alone";
+                report(line, format!("[pure] `{name}`; {why}"));
+            }
+        }
+        for word in ["async", "await"] {
+            for line in source
+                .lines_with(word)
+                .into_iter()
+                .filter(|_| from == Room::Kernel)
+            {
+                report(
+                    line,
+                    format!("[pure] `{word}` in the kernel; a decision never waits"),
+                );
+            }
+        }
+    }
+    found
+}
+
+/// File, line and message.
+type Violation = (String, usize, String);
+
+fn violations(tree: &Tree) -> Vec<String> {
+    let found = [architecture(tree), house::rules(tree)].concat();
+    found
+        .iter()
+        .map(|(path, line, what)| format!("{path}:{line}: {what}"))
+        .collect()
+}
+
+#[test]
+fn the_tree_keeps_the_rules() {
+    let found = violations(&Tree::read());
+    assert!(
+        found.is_empty(),
+        "{} violations:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+/// A small tree that keeps the rules, with one file put in.
+fn violations_with(path: &str, text: &str) -> String {
+    let modules = "backend/mod backend/file backend/memory driver/mod driver/alarm lib error \
+                   kernel/mod kernel/lease lock guard rt time";
+    let file = |name: &str| (format!("crates/tenure/src/{name}.rs"), String::new());
+    let mut files: BTreeMap<_, _> = modules.split_whitespace().map(file).collect();
+    files.insert(
+        "crates/tenure/src/lib.rs".into(),
+        "pub use error::{Error, ErrorKind};".into(),
+    );
+    let manifest =
+        "[features]\nfile = []\n[dependencies]\ntokio = \"1\"\n[lints]\nworkspace = true\n";
+    files.insert("crates/tenure/Cargo.toml".into(), manifest.into());
+    files.insert(format!("crates/{path}"), text.into());
+    violations(&Tree::new(files)).join("\n")
+}
+
+#[test]
+fn every_rule_sees_what_is_planted() {
+    for case in include_str!("tidy/planted.txt").lines() {
+        if case.is_empty() || case.starts_with('#') {
+            continue;
+        }
+        let (path, rest) = case.split_once(' ').unwrap();
+        let (text, expected) = rest.split_once("=>").unwrap();
+        let found = violations_with(path, &text.replace("\\n", "\n"));
+        match expected.trim() {
+            "" => assert_eq!(found, "", "{case}"),
+            start => {
+                assert!(
+                    found.starts_with(&format!("crates/{path}:{start}")),
+                    "{case}\n{found}"
+                );
+                assert_eq!(found.lines().count(), 1, "{case}\n{found}");
+            }
+        }
+    }
+    let lines = |n| violations_with("tenure/src/lock.rs", &"\n".repeat(n));
+    assert_eq!(lines(650), "");
+    assert!(lines(651).starts_with("crates/tenure/src/lock.rs:651: [length]"));
+    let page = |feature: &str| {
+        let text = format!(
+            "{}//! # Features\n//! | `{feature}` | x |\n",
+            "//! x\n".repeat(10)
+        );
+        violations_with("tenure/src/lib.rs", &text)
+    };
+    assert_eq!(page("file"), "");
+    assert!(page("fly").contains("rs:1: [features] no row for `file`"));
+    assert!(page("fly").contains("rs:12: [features] `fly` is not in the manifest"));
+}

@@ -1,0 +1,272 @@
+//! Reads Rust source as text: tokens, paths, and where a path leads. Knows no rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// One Rust file; `tokens` has neither comments nor literals nor code under `#[cfg(test)]`.
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) text: String,
+    tokens: Vec<(usize, String)>,
+}
+
+impl Source {
+    fn new(path: String, text: String) -> Self {
+        let mut source = Self {
+            path,
+            tokens: lex(&text),
+            text,
+        };
+        for attribute in ["# [ cfg ( test", "# [ cfg ( all ( test"] {
+            while let Some(start) = source.find(attribute).first().copied() {
+                let mut depth = 0;
+                let end = source.tokens[start..].iter().position(|(_, token)| {
+                    depth += i32::from(token == "{") - i32::from(token == "}");
+                    depth == 0 && (token == "}" || token == ";")
+                });
+                let end = end.map_or(source.tokens.len(), |i| start + i + 1);
+                source.tokens.drain(start..end);
+            }
+        }
+        source
+    }
+
+    /// The path under the library's `src/`.
+    pub(crate) fn in_library(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/tenure/src/")
+    }
+
+    /// Whether the whole file is test code.
+    pub(crate) fn is_test(&self) -> bool {
+        let is_test = |part| matches!(part, "tests" | "tests.rs" | "examples" | "benches");
+        self.path.split('/').any(is_test)
+    }
+
+    pub(crate) fn module(&self) -> Vec<String> {
+        let path = self
+            .in_library()
+            .unwrap_or_default()
+            .trim_end_matches(".rs");
+        let parts = path
+            .split('/')
+            .filter(|part| !matches!(*part, "mod" | "lib"));
+        parts.map(String::from).collect()
+    }
+
+    /// The lines on which these tokens, written with spaces between them, stand in a row.
+    pub(crate) fn lines_with(&self, words: &str) -> Vec<usize> {
+        self.find(words)
+            .into_iter()
+            .map(|i| self.tokens[i].0)
+            .collect()
+    }
+
+    fn find(&self, words: &str) -> Vec<usize> {
+        let words: Vec<_> = words.split(' ').collect();
+        let is_there = move |i: &usize| {
+            let here = self.tokens[*i..].iter().map(|(_, token)| token);
+            here.take(words.len()).eq(&words)
+        };
+        (0..self.tokens.len()).filter(is_there).collect()
+    }
+
+    /// Every path of two parts or more with its line; groups in `use` are taken apart.
+    pub(crate) fn paths(&self) -> Vec<(usize, Vec<String>)> {
+        let is_part = |word: &str| is_word(word) || word == "*";
+        let (mut found, mut path) = (Vec::new(), Vec::new());
+        let mut group: Vec<String> = Vec::new(); // what stands before the innermost open `{`
+        let mut groups = Vec::new(); // how long that was before each open `{`
+        for (i, (line, token)) in self.tokens.iter().enumerate() {
+            let next = self.tokens.get(i + 1).map_or("", |(_, next)| next);
+            match token.as_str() {
+                "{" => {
+                    groups.push(group.len());
+                    group.append(&mut path);
+                }
+                "}" => group.truncate(groups.pop().unwrap_or(0)),
+                "::" if is_part(next) || next == "{" => continue,
+                word if is_part(word) => path.push(word.to_string()),
+                _ => {}
+            }
+            if next != "::" && !path.is_empty() {
+                found.push((*line, [&group[..], &path].concat()));
+                path.clear();
+            }
+        }
+        found.retain(|(_, path)| path.len() > 1);
+        found
+    }
+}
+
+fn is_word(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+/// Words, `::` and other single characters with their lines; comments and literals are left out.
+fn lex(text: &str) -> Vec<(usize, String)> {
+    let (mut tokens, mut line, mut rest) = (Vec::new(), 1, text);
+    while let Some(first) = rest.chars().next() {
+        let length = match ignored(rest) {
+            0 if rest.starts_with("::") => 2,
+            0 => rest
+                .find(|c: char| !c.is_alphanumeric() && c != '_')
+                .unwrap_or(rest.len()),
+            ignored => ignored,
+        };
+        let length = length.max(first.len_utf8());
+        if ignored(rest) == 0 {
+            tokens.push((line, rest[..length].to_string()));
+        }
+        line += rest[..length].matches('\n').count();
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// How many bytes of space, comment or literal `rest` starts with.
+fn ignored(rest: &str) -> usize {
+    let until = |from: usize, mark: &str| {
+        rest[from..]
+            .find(mark)
+            .map_or(rest.len(), |i| from + i + mark.len())
+    };
+    let body = rest.trim_start_matches(['b', 'c']);
+    let hashes = body.len() - 1 - body[1.min(body.len())..].trim_start_matches('#').len();
+    let is_raw = body.starts_with('r') && body[1 + hashes..].starts_with('"');
+    let third = rest.chars().nth(2);
+    let mut escaped = false;
+    let mut ends = |c| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    match rest.as_bytes() {
+        _ if is_raw => until(
+            rest.len() - body.len() + hashes + 2,
+            &format!("\"{}", "#".repeat(hashes)),
+        ),
+        [b'/', b'/', ..] => until(0, "\n"),
+        [b'/', b'*', ..] => until(2, "*/"),
+        [b'"', ..] => rest[1..].find(&mut ends).map_or(rest.len(), |i| i + 2),
+        [b'\'', b'\\', ..] => until(3, "'"),
+        [b'\'', ..] if third == Some('\'') => until(1, "'"),
+        [b'\'', ..] => 1, // a lifetime
+        _ => rest.len() - rest.trim_start().len(),
+    }
+}
+
+/// The crates of the workspace.
+pub(crate) struct Tree {
+    pub(crate) sources: Vec<Source>,
+    /// `Cargo.toml` of each crate: path and text.
+    pub(crate) manifests: Vec<(String, String)>,
+    /// The library's modules that are files.
+    modules: BTreeSet<Vec<String>>,
+    /// What the crate page re-exports, and from where.
+    exports: BTreeMap<String, Vec<String>>,
+}
+
+impl Tree {
+    pub(crate) fn new(files: impl IntoIterator<Item = (String, String)>) -> Self {
+        let (sources, manifests): (Vec<_>, _) = files
+            .into_iter()
+            .partition(|(path, _)| path.ends_with(".rs"));
+        let sources: Vec<_> = sources
+            .into_iter()
+            .map(|(p, text)| Source::new(p, text))
+            .collect();
+        let library = || {
+            sources
+                .iter()
+                .filter(|source| source.in_library().is_some())
+        };
+        let modules = library().map(Source::module).collect();
+        let page = library().find(|source| source.in_library() == Some("lib.rs"));
+        let paths = page.map(Source::paths).unwrap_or_default().into_iter();
+        let exports = paths
+            .map(|(_, path)| (path[path.len() - 1].clone(), path))
+            .collect();
+        Self {
+            sources,
+            manifests,
+            modules,
+            exports,
+        }
+    }
+
+    /// Reads `crates/`.
+    pub(crate) fn read() -> Self {
+        fn walk(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+                if path.is_dir() && !path.ends_with("target") {
+                    walk(root, &path, files);
+                } else if name.ends_with(".rs") || name.ends_with("/Cargo.toml") {
+                    files.insert(name.into(), std::fs::read_to_string(&path).unwrap());
+                }
+            }
+        }
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut files = BTreeMap::new();
+        walk(crates.parent().unwrap(), crates, &mut files);
+        Self::new(files)
+    }
+
+    /// The keys of one table of the library's manifest, with their lines.
+    pub(crate) fn manifest_keys(&self, table: &str) -> Vec<(usize, String)> {
+        let is_library = |(path, _): &&(String, String)| path == "crates/tenure/Cargo.toml";
+        let text = self
+            .manifests
+            .iter()
+            .find(is_library)
+            .map_or("", |(_, text)| text);
+        let lines = text
+            .lines()
+            .enumerate()
+            .skip_while(|(_, line)| *line != table)
+            .skip(1);
+        let lines = lines.take_while(|(_, line)| !line.starts_with('['));
+        let key = |line: &str| Some(line.split_once(['=', '.', ' '])?.0.to_string());
+        let keys = lines.filter_map(|(i, line)| Some((i + 1, key(line)?)));
+        keys.filter(|(_, key)| is_word(key)).collect()
+    }
+
+    /// Whether `path`, from the library's root, is a module with a file of its own.
+    pub(crate) fn is_module(&self, path: &[String]) -> bool {
+        self.modules.contains(path)
+    }
+
+    /// Where the paths of `source` lead from the library's root, with their lines.
+    /// Paths out of the crate are left out; re-exports of the crate page are followed.
+    pub(crate) fn imports(&self, source: &Source) -> Vec<(usize, Vec<String>)> {
+        let mut aliases = BTreeMap::new(); // modules that a `use` gave a short name in this file
+        let mut found = Vec::new();
+        for (line, path) in source.paths() {
+            let mut base = source.module();
+            let child = [&base[..], &path[..1]].concat();
+            let mut rest = &path[1..];
+            match path[0].as_str() {
+                "crate" => base.clear(),
+                "self" => {}
+                "super" => rest = &path[..],
+                alias if aliases.contains_key(alias) => base.clone_from(&aliases[alias]),
+                _ if self.is_module(&child) => base = child,
+                _ => continue,
+            }
+            while let Some(("super", above)) = rest.split_first().map(|(a, b)| (a.as_str(), b)) {
+                base.pop();
+                rest = above;
+            }
+            base.extend(rest.iter().filter(|part| *part != "self").cloned());
+            let Some(first) = base.first() else { continue };
+            if !self.is_module(&base[..1]) && self.exports.contains_key(first) {
+                base = self.exports[first].clone();
+            } else if self.is_module(&base) {
+                aliases.insert(base[base.len() - 1].clone(), base.clone());
+            }
+            found.push((line, base));
+        }
+        found
+    }
+}
