@@ -93,7 +93,7 @@ mod tests {
     use crate::rt::poll_now;
 
     fn pending<F: Future>(polled: Result<Turn, F>) -> F {
-        polled.err().expect("not its turn yet")
+        polled.expect_err("not its turn yet")
     }
 
     #[test]
