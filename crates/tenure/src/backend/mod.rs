@@ -23,6 +23,8 @@
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
 //! Run [`conformance`](crate::conformance) against a new backend.
 
+#[cfg(feature = "file")]
+pub mod file;
 pub mod memory;
 
 use std::pin::Pin;

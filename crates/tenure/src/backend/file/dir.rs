@@ -1,0 +1,516 @@
+//! The directory that holds the lock files: opened once, trusted only after a look, opened again when it was replaced.
+
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::record::{self, Contents};
+use crate::error::{Error, ErrorKind};
+
+/// Held for the moment in which a record is changed that its holder does not own alone.
+const MUTEX: &str = ".mutex";
+/// Every token of a file that was cleaned away is at most the token in this one.
+const FLOOR: &str = ".floor";
+/// For the self-test; its modification time is that of the last cleaning.
+const PROBE: &str = ".probe";
+/// How long the mutex may be held by somebody else. Its section takes microseconds, and one sync at worst.
+const MUTEX_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Identity of a file: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    dev: u64,
+    ino: u64,
+}
+
+impl Id {
+    #[allow(clippy::useless_conversion, clippy::unnecessary_cast)] // the types differ between systems
+    fn of(stat: &Stat) -> Self {
+        Self {
+            dev: stat.st_dev as u64,
+            ino: stat.st_ino as u64,
+        }
+    }
+
+    /// Of what lies at `path` now, without following a link there.
+    pub(super) fn at(path: &CString) -> io::Result<Self> {
+        Ok(Self::of(&rustix::fs::lstat(path.as_c_str())?))
+    }
+}
+
+/// An open lock directory.
+#[derive(Debug)]
+pub(super) struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+    id: Id,
+}
+
+/// Where a lock file lies: its name, and its path for the check that it still lies there.
+#[derive(Clone, Debug)]
+pub(super) struct Spot {
+    pub(super) file: String,
+    pub(super) path: CString,
+}
+
+impl Spot {
+    pub(super) fn new(dir: &Path, file: String) -> Self {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = dir.as_os_str().as_bytes();
+        let mut path = Vec::with_capacity(dir.len() + file.len() + 2);
+        path.extend_from_slice(dir);
+        path.push(b'/');
+        path.extend_from_slice(file.as_bytes());
+        // A path that had been opened has no NUL, and an encoded name has none by construction.
+        let path = CString::new(path).unwrap_or_default();
+        Self { file, path }
+    }
+}
+
+/// What came of opening a lock file.
+pub(super) enum Opened {
+    File(File, Id),
+    /// The file or the directory vanished meanwhile; look again.
+    Gone,
+}
+
+/// A kernel lock; given back by an explicit unlock.
+///
+/// Closing alone would not do: a child between fork and exec shares the open file and would keep the lock.
+#[derive(Debug)]
+pub(super) struct Locked(File);
+
+impl Locked {
+    /// Takes over the lock that was acquired on `file`.
+    pub(super) fn new(file: File) -> Self {
+        Self(file)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // There is nothing to be done about an error, and closing is about to do the same.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Dir {
+    /// Opens the directory at `path` (absolute), after creating it with its parents where missing, and checks it.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(path)
+                    .and_then(|()| sync_parent(path))
+                    .map_err(|err| trouble("create the lock directory", path, err, 0))?;
+                rustix::fs::open(path, flags, Mode::empty())
+            }
+            opened => opened,
+        };
+        let fd = fd.map_err(|errno| match errno {
+            Errno::LOOP | Errno::NOTDIR => refused(
+                path,
+                "is a symbolic link or no directory; name the real directory",
+            ),
+            errno => trouble("open the lock directory", path, errno.into(), 0),
+        })?;
+        let stat = rustix::fs::fstat(&fd)
+            .map_err(|errno| trouble("look at the lock directory", path, errno.into(), 0))?;
+        check_owner(path, &stat)?;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+            id: Id::of(&stat),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Whether the path still leads to this directory.
+    pub(super) fn is_current(&self) -> bool {
+        rustix::fs::lstat(&self.path).is_ok_and(|stat| Id::of(&stat) == self.id)
+    }
+
+    /// Opens the lock file of `spot`, created when missing, and refuses what is not a private regular file.
+    pub(super) fn open_lock(&self, spot: &Spot, fds: usize) -> Result<Opened, Error> {
+        match self.open_at(&spot.file, OFlags::RDWR | OFlags::CREATE) {
+            Ok(fd) => self.inspect_file(fd, &spot.file),
+            // The directory was removed while we had it open.
+            Err(Errno::NOENT) => Ok(Opened::Gone),
+            Err(errno) => Err(self.trouble("open the lock file", &spot.file, errno.into(), fds)),
+        }
+    }
+
+    /// Opens a lock file to look at it.
+    pub(super) fn open_existing(
+        &self,
+        file: &str,
+        fds: usize,
+    ) -> Result<Option<(File, Id)>, Error> {
+        match self.open_at(file, OFlags::RDONLY) {
+            Ok(fd) => match self.inspect_file(fd, file)? {
+                Opened::File(opened, id) => Ok(Some((opened, id))),
+                Opened::Gone => Ok(None),
+            },
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.trouble("open the lock file", file, errno.into(), fds)),
+        }
+    }
+
+    /// Creates a file that must not exist yet.
+    pub(super) fn create_new(&self, file: &str, fds: usize) -> Result<File, Error> {
+        self.open_at(file, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+            .map(File::from)
+            .map_err(|errno| self.trouble("create", file, errno.into(), fds))
+    }
+
+    fn open_at(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // Non-blocking, so that a named pipe in the place of a lock file cannot hang us.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat(&self.fd, file, flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    fn inspect_file(&self, fd: OwnedFd, file: &str) -> Result<Opened, Error> {
+        let path = || self.path.join(file);
+        let stat = rustix::fs::fstat(&fd)
+            .map_err(|errno| trouble("look at the lock file", &path(), errno.into(), 0))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(refused(&path(), "is no regular file; remove it"));
+        }
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused(
+                &path(),
+                "belongs to another user; remove it, or use a lock directory of your own",
+            ));
+        }
+        match stat.st_nlink {
+            0 => Ok(Opened::Gone),
+            1 => Ok(Opened::File(File::from(fd), Id::of(&stat))),
+            _ => Err(refused(
+                &path(),
+                "has a second name (hard link); remove one of them",
+            )),
+        }
+    }
+
+    /// Names in the directory, in no order.
+    pub(super) fn entries(&self) -> Result<impl Iterator<Item = String>, Error> {
+        let entries = rustix::fs::Dir::read_from(&self.fd)
+            .map_err(|errno| trouble("list the lock directory", &self.path, errno.into(), 0))?;
+        Ok(entries.filter_map(|entry| {
+            let name = entry.ok()?.file_name().to_str().ok()?.to_owned();
+            (name != "." && name != "..").then_some(name)
+        }))
+    }
+
+    pub(super) fn unlink(&self, file: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, file, AtFlags::empty())?)
+    }
+
+    /// Time since the file was written to.
+    pub(super) fn age(&self, file: &str) -> Option<Duration> {
+        let written =
+            std::fs::symlink_metadata(self.path.join(file)).and_then(|meta| meta.modified());
+        crate::rt::wall_now().duration_since(written.ok()?).ok()
+    }
+
+    /// Makes created and removed names durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            // Some file systems do not sync directories by themselves.
+            Err(Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Enters the section that changes records of several holders.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when somebody has been in there for [`MUTEX_PATIENCE`]:
+    /// a process that was stopped at a bad moment.
+    pub(super) fn enter(&self, fds: usize) -> Result<Locked, Error> {
+        let spot = Spot::new(&self.path, MUTEX.to_owned());
+        let start = crate::rt::Clock::system().now();
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let Opened::File(file, id) = self.open_lock(&spot, fds)? else {
+                return Err(refused(&self.path, "was removed; nothing was locked"));
+            };
+            match file.try_lock() {
+                Ok(()) => {
+                    let locked = Locked::new(file);
+                    // Whether somebody removed it; that the directory is the right one is looked at elsewhere.
+                    let there = rustix::fs::statat(&self.fd, MUTEX, AtFlags::SYMLINK_NOFOLLOW);
+                    if there.is_ok_and(|stat| Id::of(&stat) == id) {
+                        return Ok(locked);
+                    }
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(err)) => {
+                    return Err(self.trouble("lock", MUTEX, err, fds));
+                }
+            }
+            if crate::rt::Clock::system().now().since(start) > MUTEX_PATIENCE {
+                let path = self.path.join(MUTEX);
+                return Err(Error::new(
+                    ErrorKind::Unreachable,
+                    format!(
+                        "another process holds {} for more than {MUTEX_PATIENCE:?}; \
+                         it seems to be stopped: continue or end it",
+                        path.display()
+                    ),
+                ));
+            }
+            crate::rt::nap(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+
+    /// The greatest token that may have been granted from a file that was cleaned away.
+    pub(super) fn floor(&self) -> io::Result<u64> {
+        let file = match self.open_at(FLOOR, OFlags::RDONLY) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::NOENT) => return Ok(0),
+            Err(errno) => return Err(errno.into()),
+        };
+        // Its writer is in the mutex, we are not: a torn view is gone at the next look.
+        for _ in 0..100 {
+            match record::read(&file)? {
+                Contents::Valid(found) => return Ok(found.head.token.max(found.head.ceiling)),
+                Contents::Empty => return Ok(0),
+                Contents::Torn | Contents::Foreign => std::thread::yield_now(),
+            }
+        }
+        tracing::warn!(
+            path = %self.path.join(FLOOR).display(),
+            "the floor of tokens is damaged; new tokens follow the clock"
+        );
+        Ok(0)
+    }
+
+    /// Raises the floor to `token` at least, durably. The caller is in the mutex.
+    pub(super) fn raise_floor(&self, token: u64) -> io::Result<()> {
+        if self.floor()? >= token {
+            return Ok(());
+        }
+        // A fresh file under another name, then renamed: the old floor is valid until the new one is on the disk.
+        let fresh = ".floor.new";
+        let fd = self.open_at(fresh, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?;
+        record::create(&File::from(fd), token, (0, 0), None)?;
+        rustix::fs::renameat(&self.fd, fresh, &self.fd, FLOOR)?;
+        self.sync()
+    }
+
+    /// Takes a lock on one descriptor and tries it on a second one: proves that locks exclude here.
+    /// Returns how long ago the directory was cleaned, `None` when it is new.
+    pub(super) fn self_test(&self) -> Result<Option<Duration>, Error> {
+        let open = || {
+            self.open_at(PROBE, OFlags::RDWR | OFlags::CREATE)
+                .map(File::from)
+                .map_err(|errno| self.trouble("create", PROBE, errno.into(), 0))
+        };
+        let (first, second) = (open()?, open()?);
+        let works = match first.try_lock() {
+            // Another process is at its own test: then locks exclude us, too.
+            Err(TryLockError::WouldBlock) => true,
+            Ok(()) => {
+                let blocked = matches!(second.try_lock(), Err(TryLockError::WouldBlock));
+                drop(Locked::new(first));
+                blocked
+            }
+            Err(TryLockError::Error(_)) => false,
+        };
+        if !works {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "file locks do not work in {} (file system: {}); use a directory on a local disk",
+                    self.path.display(),
+                    self.file_system().map_or("unknown", |kind| kind.name)
+                ),
+            ));
+        }
+        let age = second
+            .metadata()
+            .and_then(|meta| Ok((meta.len(), meta.modified()?)));
+        Ok(age.ok().and_then(|(len, cleaned)| {
+            // Empty: nobody has claimed the next cleaning yet.
+            if len == 0 {
+                None
+            } else {
+                crate::rt::wall_now().duration_since(cleaned).ok()
+            }
+        }))
+    }
+
+    /// Notes that the directory is being cleaned now.
+    pub(super) fn mark_cleaned(&self) -> io::Result<()> {
+        use std::os::unix::fs::FileExt as _;
+        let fd = self.open_at(PROBE, OFlags::RDWR | OFlags::CREATE)?;
+        File::from(fd).write_all_at(
+            b"the modification time tells when this directory was last cleaned\n",
+            0,
+        )
+    }
+
+    pub(super) fn file_system(&self) -> Option<FileSystem> {
+        let stat = rustix::fs::fstatfs(&self.fd).ok()?;
+        #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
+        // the type differs between systems
+        let magic = stat.f_type as u64 & 0xffff_ffff;
+        KNOWN.iter().find(|known| known.magic == magic).copied()
+    }
+
+    /// Bytes and files that may still be created.
+    pub(super) fn free_space(&self) -> Option<(u64, u64)> {
+        let stat = rustix::fs::fstatvfs(&self.fd).ok()?;
+        // Some file systems have no fixed number of files and say 0 of 0.
+        let files = if stat.f_files == 0 {
+            u64::MAX
+        } else {
+            stat.f_favail
+        };
+        Some((stat.f_bavail.saturating_mul(stat.f_frsize), files))
+    }
+
+    pub(super) fn trouble(&self, what: &str, file: &str, err: io::Error, fds: usize) -> Error {
+        trouble(what, &self.path.join(file), err, fds)
+    }
+}
+
+/// A kind of file system, and whether locks in it can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileSystem {
+    magic: u64,
+    pub(super) name: &'static str,
+    pub(super) trust: Trust,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// On a disk of this host.
+    Local,
+    /// In memory: counters do not survive a restart of the host, nor do the locks.
+    Memory,
+    /// Local, but the lower layer of a file may be swapped under it.
+    Overlay,
+    /// The locks are a server's, or another program's, and so are the promises.
+    Remote,
+}
+
+const fn fs(magic: u64, name: &'static str, trust: Trust) -> FileSystem {
+    FileSystem { magic, name, trust }
+}
+
+/// Magic numbers of `statfs(2)`.
+const KNOWN: [FileSystem; 14] = [
+    fs(0xef53, "ext2/3/4", Trust::Local),
+    fs(0x5846_5342, "xfs", Trust::Local),
+    fs(0x9123_683e, "btrfs", Trust::Local),
+    fs(0xf2f5_2010, "f2fs", Trust::Local),
+    fs(0x2fc1_2fc1, "zfs", Trust::Local),
+    fs(0x0102_1994, "tmpfs", Trust::Memory),
+    fs(0x8584_58f6, "ramfs", Trust::Memory),
+    fs(0x794c_7630, "overlayfs", Trust::Overlay),
+    fs(0x6969, "nfs", Trust::Remote),
+    fs(0xff53_4d42, "cifs", Trust::Remote),
+    fs(0xfe53_4d42, "smb2", Trust::Remote),
+    fs(0x6573_5546, "fuse", Trust::Remote),
+    fs(0x0102_1997, "9p", Trust::Remote),
+    fs(0x00c3_6400, "ceph", Trust::Remote),
+];
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        // Without this a power cut could take the new directory away; tokens would then follow the clock alone.
+        Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()),
+        None => Ok(()),
+    }
+}
+
+fn check_owner(path: &Path, stat: &Stat) -> Result<(), Error> {
+    let me = rustix::process::geteuid().as_raw();
+    if stat.st_uid != me {
+        return Err(refused(
+            path,
+            &format!(
+                "belongs to user {}, not to us (user {me}); use a lock directory of your own",
+                stat.st_uid
+            ),
+        ));
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
+        return Err(refused(
+            path,
+            "can be written by other users, who could replace lock files; run `chmod 700` on it",
+        ));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Denied, format!("{} {why}", path.display()))
+}
+
+/// An error of the system, as one of ours, with the cure.
+/// `fds` is the number of locks that this client holds.
+pub(super) fn trouble(what: &str, path: &Path, err: io::Error, fds: usize) -> Error {
+    let errno = Errno::from_io_error(&err);
+    let (kind, cure) = match errno {
+        Some(Errno::MFILE) => (
+            ErrorKind::Backend,
+            format!(
+                "this process has no file descriptor left; this client holds {fds} locks with at least one each: \
+                 raise `ulimit -n`"
+            ),
+        ),
+        Some(Errno::NFILE) => (
+            ErrorKind::Backend,
+            "the system has no file left: raise `fs.file-max`".to_owned(),
+        ),
+        Some(Errno::NOSPC | Errno::DQUOT) => (
+            ErrorKind::Backend,
+            "no space or no inodes left: make room there".to_owned(),
+        ),
+        Some(Errno::ROFS) => (
+            ErrorKind::Denied,
+            "the file system is read-only: use another directory".to_owned(),
+        ),
+        Some(Errno::ACCESS | Errno::PERM) => (
+            ErrorKind::Denied,
+            "we may not: check owner and mode of the path and its parents".to_owned(),
+        ),
+        Some(Errno::LOOP) => (
+            ErrorKind::Denied,
+            "it is a symbolic link: remove it".to_owned(),
+        ),
+        Some(Errno::ISDIR) => (ErrorKind::Denied, "it is a directory: remove it".to_owned()),
+        Some(Errno::NOLCK | Errno::OPNOTSUPP) => (
+            ErrorKind::Unsupported,
+            "locks do not work on this file system: use a directory on a local disk".to_owned(),
+        ),
+        _ => (ErrorKind::Backend, "look at the file system".to_owned()),
+    };
+    Error::new(kind, format!("could not {what} {}: {cure}", path.display())).with_source(err)
+}

@@ -1,0 +1,475 @@
+//! Taking a name whose kernel lock was won, and giving it back.
+//!
+//! The order of steps is what makes it safe:
+//!
+//! 1. the kernel lock on the file of the name is ours (exclusive or shared);
+//! 2. the grant is written into the file;
+//! 3. the path is looked at again: does it still lead to that file? Only then the grant counts.
+//!
+//! Whoever replaces a file (`break`) first puts the new one in place and then looks whether the record in the old one
+//! changed. As we write before we look, and it replaces before it looks, at least one of the two sees the other.
+//! Whoever removes a file (cleaning) holds its kernel lock exclusively while doing so; who was blocked on it meanwhile
+//! wins a file that no path leads to, and starts again.
+//!
+//! Shared holders and permits all hold the file of the name in shared mode. They count tokens in it one at a time,
+//! inside the directory's mutex; an exclusive holder needs no mutex, since it excludes all of them.
+//! Each of them also holds a side file of its own exclusively, which tells who it is and whether it still lives.
+
+use std::borrow::Cow;
+use std::fs::{File, TryLockError};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use super::Inner;
+use super::dir::{Dir, Id, Locked, Opened, Spot};
+use super::names::{self, SideKind};
+use super::record::{self, Body, Contents, Head, Pen, State};
+use crate::backend::{Release, Request};
+use crate::error::{Error, ErrorKind};
+use crate::options::Mode;
+use crate::rt;
+
+/// A name that we hold.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) token: u64,
+    spot: Spot,
+    id: Id,
+    pen: Pen,
+    /// Lock delay in µs.
+    delay: u64,
+    side: Option<Side>,
+    // Last: a side file is free before its name is.
+    lock: Locked,
+}
+
+/// The file of one shared holder or permit.
+#[derive(Debug)]
+struct Side {
+    lock: Locked,
+    id: Id,
+    spot: Spot,
+}
+
+/// What came of a kernel lock that was won.
+pub(super) enum Taken {
+    /// We hold the name.
+    Held(Box<Held>),
+    /// Nobody holds it, but it stays taken for that long. The lock is still ours.
+    Reserved(Locked, Duration),
+    /// All permits are out; `doubtful` when one of them seemed to be free.
+    NoPermit { doubtful: bool },
+    /// The lock was on a file that is not the right one any more. Open it again.
+    Again,
+}
+
+/// The kernel's two kinds of locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Exclusive,
+    Shared,
+}
+
+impl Kind {
+    pub(super) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            _ => Self::Shared,
+        }
+    }
+
+    pub(super) fn try_lock(self, file: &File) -> Result<(), TryLockError> {
+        match self {
+            Self::Exclusive => file.try_lock(),
+            Self::Shared => file.try_lock_shared(),
+        }
+    }
+
+    /// Blocks until the lock is ours.
+    pub(super) fn lock(self, file: &File) -> std::io::Result<()> {
+        loop {
+            let locked = match self {
+                Self::Exclusive => file.lock(),
+                Self::Shared => file.lock_shared(),
+            };
+            match locked {
+                Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Refuses what this backend cannot combine, before anything is touched.
+pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
+    let reserves = !request.min_hold.is_zero() || !request.lock_delay.is_zero();
+    if reserves && request.mode != Mode::Exclusive {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "`min_hold` and `lock_delay` of a file lock need exclusive mode; \
+             leave them out, or hold the name exclusively",
+        ));
+    }
+    Ok(())
+}
+
+/// Records the grant for `request` in the file behind `lock`, and confirms it.
+pub(super) fn take(
+    inner: &Inner,
+    dir: &Dir,
+    request: &Request,
+    spot: &Spot,
+    lock: Locked,
+    id: Id,
+) -> Result<Taken, Error> {
+    match request.mode {
+        Mode::Exclusive => take_exclusive(inner, dir, request, spot, lock, id),
+        Mode::Shared => take_shared(inner, dir, request, spot, lock, id, None),
+        Mode::Permits { limit } => {
+            take_shared(inner, dir, request, spot, lock, id, Some(limit.get()))
+        }
+    }
+}
+
+fn take_exclusive(
+    inner: &Inner,
+    dir: &Dir,
+    request: &Request,
+    spot: &Spot,
+    lock: Locked,
+    id: Id,
+) -> Result<Taken, Error> {
+    let trouble =
+        |what: &'static str| move |err| dir.trouble(what, &spot.file, err, inner.hold_count());
+    let file = lock.file();
+    let contents = read(dir, spot, file, inner)?;
+    let now = rt::wall_micros();
+    if let Some(left) = reserved(&contents, file, now).map_err(trouble("write"))? {
+        return Ok(Taken::Reserved(lock, left));
+    }
+    let since = rt::wall_micros();
+    let head = Head {
+        boot: boot(),
+        state: State::Exclusive,
+        until: match micros(request.min_hold) {
+            0 => 0,
+            span => since.saturating_add(span),
+        },
+        span: micros(request.min_hold),
+        delay: micros(request.lock_delay),
+        ..Head::default()
+    };
+    let mut pen =
+        grant(dir, request, spot, file, &contents, head, State::Free).map_err(trouble("write"))?;
+    if !leads_to(&spot.path, id) {
+        // Nobody will look here again, save one who replaced the file a moment ago and may yet put it back.
+        let _ = pen.free(file, 0, 0);
+        return Ok(Taken::Again);
+    }
+    Ok(Taken::Held(Box::new(Held {
+        token: pen.token(),
+        spot: spot.clone(),
+        id,
+        pen,
+        delay: micros(request.lock_delay),
+        side: None,
+        lock,
+    })))
+}
+
+fn take_shared(
+    inner: &Inner,
+    dir: &Dir,
+    request: &Request,
+    spot: &Spot,
+    lock: Locked,
+    id: Id,
+    limit: Option<u32>,
+) -> Result<Taken, Error> {
+    let fds = inner.hold_count();
+    let trouble = |what: &'static str, file: &Spot| {
+        let file = file.file.clone();
+        move |err| dir.trouble(what, &file, err, fds)
+    };
+    let (kind, count) = match limit {
+        None => (SideKind::Shared, u32::MAX),
+        Some(limit) => (SideKind::Permit, limit),
+    };
+    let side = match find_side(dir, spot, kind, count, fds)? {
+        Ok(side) => side,
+        Err(doubtful) => return Ok(Taken::NoPermit { doubtful }),
+    };
+    let pen = {
+        let _section = dir.enter(fds)?;
+        let file = lock.file();
+        let contents = read(dir, spot, file, inner)?;
+        let left = reserved(&contents, file, rt::wall_micros()).map_err(trouble("write", spot))?;
+        if let Some(left) = left {
+            return Ok(Taken::Reserved(lock, left));
+        }
+        let head = Head {
+            boot: boot(),
+            state: State::Shared,
+            ..Head::default()
+        };
+        grant(dir, request, spot, file, &contents, head, State::Shared)
+            .map_err(trouble("write", spot))?
+    };
+    let body = body(request, pen.token());
+    record::write_side(side.lock.file(), pen.token(), Some(&body))
+        .map_err(trouble("write", &side.spot))?;
+    if !leads_to(&spot.path, id) || !leads_to(&side.spot.path, side.id) {
+        let _ = record::write_side(side.lock.file(), pen.token(), None);
+        return Ok(Taken::Again);
+    }
+    Ok(Taken::Held(Box::new(Held {
+        token: pen.token(),
+        spot: spot.clone(),
+        id,
+        pen,
+        delay: 0,
+        side: Some(side),
+        lock,
+    })))
+}
+
+/// Locks the first free side file. `Err(doubtful)` when none is: then `doubtful` says
+/// whether one was locked by somebody who does not hold it, and so will be free in a moment.
+fn find_side(
+    dir: &Dir,
+    spot: &Spot,
+    kind: SideKind,
+    count: u32,
+    fds: usize,
+) -> Result<Result<Side, bool>, Error> {
+    let mut doubtful = false;
+    for index in 0..count {
+        let side = Spot::new(dir.path(), names::side(&spot.file, kind, index));
+        let Opened::File(file, id) = dir.open_lock(&side, fds)? else {
+            doubtful = true;
+            continue;
+        };
+        match file.try_lock() {
+            Ok(()) => {
+                let lock = Locked::new(file);
+                if leads_to(&side.path, id) {
+                    return Ok(Ok(Side {
+                        lock,
+                        id,
+                        spot: side,
+                    }));
+                }
+                doubtful = true;
+            }
+            Err(TryLockError::WouldBlock) => {
+                let contents = record::read(&file);
+                doubtful |= !contents.is_ok_and(|contents| is_held(&contents));
+            }
+            Err(TryLockError::Error(err)) => return Err(dir.trouble("lock", &side.file, err, fds)),
+        }
+    }
+    Ok(Err(doubtful))
+}
+
+/// Whether the record says that somebody holds.
+pub(super) fn is_held(contents: &Contents) -> bool {
+    contents
+        .head()
+        .is_some_and(|head| head.state != State::Free)
+}
+
+fn grant(
+    dir: &Dir,
+    request: &Request,
+    spot: &Spot,
+    file: &File,
+    contents: &Contents,
+    head: Head,
+    meanwhile: State,
+) -> std::io::Result<Pen> {
+    let mut plan = contents.plan(rt::wall_micros(), head.boot, || dir.floor())?;
+    if plan.raise {
+        let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&spot.file);
+        let name = nameless.then(|| request.name.as_str());
+        plan.raise(file, head.boot, meanwhile, name)?;
+        if !contents.is_whole() {
+            // The file may have been created just now, perhaps by somebody who died before this.
+            dir.sync()?;
+        }
+    }
+    let token = plan.token;
+    match meanwhile {
+        State::Shared => plan.grant(file, head, None),
+        _ => plan.grant(file, head, Some(&body(request, token))),
+    }
+}
+
+fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, Error> {
+    let contents = record::read(file)
+        .map_err(|err| dir.trouble("read", &spot.file, err, inner.hold_count()))?;
+    match contents {
+        Contents::Foreign => Err(foreign(dir, &spot.file)),
+        Contents::Torn => {
+            tracing::warn!(
+                path = %dir.path().join(&spot.file).display(),
+                "the lock file is damaged; its next token follows the clock"
+            );
+            Ok(contents)
+        }
+        _ => Ok(contents),
+    }
+}
+
+/// The refusal to overwrite what somebody else wrote.
+pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
+    Error::new(
+        ErrorKind::Denied,
+        format!(
+            "{} has contents that are not ours, and is left alone; \
+             use another lock directory, or empty the file",
+            dir.path().join(file).display()
+        ),
+    )
+}
+
+/// How long the name stays taken though nobody holds it. Called with the lock held, so that a record that says
+/// "held exclusively" is a dead man's.
+fn reserved(contents: &Contents, file: &File, now: u64) -> std::io::Result<Option<Duration>> {
+    let Contents::Valid(found) = contents else {
+        return Ok(None);
+    };
+    let head = &found.head;
+    let (mut until, mut span) = (head.until, head.span);
+    // Written with an end `span` after its time: more than that is left only if the wall clock went back.
+    // How much of it has passed nobody knows, so it begins once more.
+    if until.saturating_sub(now) > span {
+        until = now.saturating_add(span);
+    }
+    if head.state == State::Exclusive && head.delay > 0 {
+        // Nobody knows when the holder died; the delay counts from when that was found out.
+        let end = now.saturating_add(head.delay);
+        if end > until {
+            (until, span) = (end, head.delay);
+        }
+    }
+    let changed = until != head.until || (head.state == State::Exclusive && head.delay > 0);
+    if changed && until > now {
+        found.bury(file, until, span)?;
+    }
+    Ok((until > now).then(|| Duration::from_micros(until - now)))
+}
+
+fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
+    let (mode, limit) = match request.mode {
+        Mode::Exclusive => ("exclusive", None),
+        Mode::Shared => ("shared", None),
+        Mode::Permits { limit } => ("permit", Some(limit.get())),
+    };
+    let digest = Sha256::digest(request.owner.as_bytes());
+    let digest = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    Body {
+        host: Cow::Borrowed(&request.holder.host),
+        pid: request.holder.pid,
+        label: Cow::Borrowed(&request.holder.label),
+        client: Cow::Borrowed(&request.holder.client),
+        owner: Cow::Owned(format!("{digest:08x}")),
+        mode: Cow::Borrowed(mode),
+        limit,
+        token,
+        since: rt::wall_micros(),
+    }
+}
+
+impl Held {
+    /// Whether the name still leads to what we hold.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub(super) fn is_current(&self) -> std::io::Result<bool> {
+        let same = |spot: &Spot, id| match Id::at(&spot.path) {
+            Ok(there) => Ok(there == id),
+            Err(err)
+                if matches!(
+                    err.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(err) => Err(err),
+        };
+        Ok(same(&self.spot, self.id)?
+            && self
+                .side
+                .as_ref()
+                .map_or(Ok(true), |side| same(&side.spot, side.id))?)
+    }
+
+    /// Gives the name back. `unclean`: the hold had ended before, so that the lock delay applies.
+    pub(super) fn give_back(mut self, unclean: bool) -> Release {
+        // An error (no rights on a parent any more, say) is no reason to believe that somebody took it.
+        let ours = self.is_current().unwrap_or(true);
+        if ours {
+            let written = match &self.side {
+                Some(side) => record::write_side(side.lock.file(), self.token, None),
+                None => {
+                    let (mut until, mut span) = self.pen.reservation();
+                    if unclean && self.delay > 0 {
+                        let end = rt::wall_micros().saturating_add(self.delay);
+                        if end > until {
+                            (until, span) = (end, self.delay);
+                        }
+                    }
+                    self.pen.free(self.lock.file(), until, span)
+                }
+            };
+            if let Err(err) = written {
+                // The kernel lock decides; the next holder takes us for dead.
+                tracing::warn!(file = %self.spot.file, error = %err, "could not note the release in the lock file");
+            }
+        }
+        if ours {
+            Release::Released
+        } else {
+            Release::NotHeld
+        }
+    }
+}
+
+fn leads_to(path: &std::ffi::CString, id: Id) -> bool {
+    Id::at(path).is_ok_and(|there| there == id)
+}
+
+/// A duration as the record keeps it, rounded up: a reservation may not end early.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+/// Identifies the current boot of the machine; 0 when the system does not tell.
+pub(super) fn boot() -> u64 {
+    static BOOT: OnceLock<u64> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = id
+            .chars()
+            .filter(char::is_ascii_hexdigit)
+            .take(16)
+            .collect();
+        u64::from_str_radix(&digits, 16).unwrap_or(0)
+    })
+}
+
+/// Whether `file`, whose lock is taken, has a record that does not explain by whom.
+pub(super) fn is_doubtful(file: &File, wanted: Kind) -> bool {
+    let state = record::read(file)
+        .ok()
+        .and_then(|contents| contents.head().map(|head| head.state));
+    match state {
+        Some(State::Exclusive) => false,
+        // Shared holders explain why it cannot be had exclusively.
+        Some(State::Shared) => wanted == Kind::Shared,
+        Some(State::Free) | None => true,
+    }
+}

@@ -1,0 +1,453 @@
+//! `file:DIR`: kernel file locks, one file per name, for many processes on one host.
+//!
+//! # How it works
+//!
+//! A hold is an exclusive (or shared) `flock(2)` on the file of the name in a private directory, see [`names`].
+//! The kernel frees it when the holder gives it back or dies, and at no other time: there is no lease, so nothing can
+//! run out while a process is paused or the machine sleeps. `flock DIR/nightly-report COMMAND` in a shell
+//! takes the same lock as we do for the name `nightly-report`.
+//!
+//! The file holds the token counter and who the holder is, see [`record`]. The fencing token is
+//! `max(last + 1, wall clock in µs)`: it grows across restarts of the machine, and across the loss of the file as long
+//! as the clock was not set back meanwhile.
+//!
+//! # Waiting
+//!
+//! A free name is taken in the first poll. Waiting takes a plain thread that is blocked in the kernel, see [`wait`].
+//! Permits are the exception: who waits for one looks again every 1 to 20 ms.
+//!
+//! # Breaking
+//!
+//! A kernel lock cannot be taken from a process that lives. [`break_lock`](Backend::break_lock) puts a new file in the
+//! place of the old one: the name is free at once, the former holder learns of it when it checks
+//! (at every third of its ttl) or releases. Who waits for the name notices within a second.
+//! The hold of a shared holder or permit is ended the same way, but its process keeps the name from exclusive
+//! holders until it notices.
+
+mod names;
+
+mod record;
+
+mod dir;
+
+mod hold;
+
+mod wait;
+
+mod look;
+
+mod sweep;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use self::dir::{Dir, Locked, Opened, Spot};
+use self::hold::{Held, Kind, Taken};
+use crate::backend::{Answer, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request};
+use crate::error::{Error, ErrorKind, Step};
+use crate::fence::OwnerId;
+use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::holder::Status;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::rt::{self, Clock, lock};
+
+/// The name of this backend in URLs, errors and tables.
+const SCHEME: &str = "file";
+/// How long a try believes that the lock, taken though the record says that nobody holds it, is in the hands of somebody
+/// who is just about to write or to let go: a look from outside, or a thread whose waiter has left.
+/// Such moments take microseconds.
+const DOUBT: Duration = Duration::from_millis(2);
+/// How often in a row a lock file may be replaced while it is being locked before that is an error.
+const MAX_AGAIN: u32 = 1_000;
+
+/// Locks in one directory. See the [module](self).
+///
+/// Several backends on one directory, in one process or in many, exclude each other.
+#[derive(Debug)]
+pub struct Backend(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    dir: Mutex<Arc<Dir>>,
+    guarantees: Guarantees,
+    holds: Mutex<HashMap<OwnerId, Box<Held>>>,
+    posts: wait::Posts,
+    closed: AtomicBool,
+}
+
+impl Backend {
+    /// Opens the lock directory at `path`, and creates it with its parents, for this user only, when it is missing.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Denied`]: the path is a symbolic link or no directory, belongs to another user, can be written
+    ///   by others, or may not be created;
+    /// - [`ErrorKind::Unsupported`]: kernel locks do not work on that file system;
+    /// - [`ErrorKind::Backend`]: no space, no descriptors, or anything else that the system said.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_inner(path.as_ref())
+            .map_err(|err| err.with_backend(SCHEME).with_step(Step::Connect))
+    }
+
+    fn open_inner(path: &Path) -> Result<Self, Error> {
+        // The current directory may change; the lock directory may not.
+        let path = std::path::absolute(path).map_err(|err| {
+            Error::new(
+                ErrorKind::Invalid,
+                "the path of the lock directory is empty or cannot be made absolute",
+            )
+            .with_source(err)
+        })?;
+        let dir = Dir::open(&path)?;
+        let cleaned = dir.self_test()?;
+        let inner = Arc::new(Inner {
+            path,
+            dir: Mutex::new(Arc::new(dir)),
+            guarantees: guarantees(),
+            holds: Mutex::default(),
+            posts: wait::Posts::default(),
+            closed: AtomicBool::new(false),
+        });
+        sweep::now_and_then(&inner, cleaned);
+        Ok(Self(inner))
+    }
+}
+
+impl crate::backend::Backend for Backend {
+    fn guarantees(&self) -> &Guarantees {
+        &self.0.guarantees
+    }
+
+    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            inner.acquire(&request).await.map_err(|err| {
+                err.with_backend(SCHEME)
+                    .with_step(Step::Acquire)
+                    .with_name(&request.name)
+            })
+        })
+    }
+
+    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        let inner = self.0.clone();
+        Box::pin(async move { holds.iter().map(|hold| inner.check_hold(hold)).collect() })
+    }
+
+    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let held = lock(&inner.holds).remove(&hold.owner);
+            Ok(held.map_or(Release::NotHeld, |held| held.give_back(hold.unclean)))
+        })
+    }
+
+    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        let inner = self.0.clone();
+        Box::pin(
+            async move { look::inspect(&inner, &name).map_err(|err| looking(err, Some(&name))) },
+        )
+    }
+
+    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
+        let inner = self.0.clone();
+        Box::pin(async move { look::list(&inner, &prefix).map_err(|err| looking(err, None)) })
+    }
+
+    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            look::break_lock(&inner, &name, token).map_err(|err| looking(err, Some(&name)))
+        })
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        let inner = self.0.clone();
+        Box::pin(async move { look::check(&inner).map_err(|err| looking(err, None)) })
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.close() })
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // Threads that wait keep the inner part alive.
+        self.0.close();
+    }
+}
+
+impl Inner {
+    async fn acquire(self: &Arc<Self>, request: &Arc<Request>) -> Result<Answer, Error> {
+        if self.is_closed() {
+            return Err(closed());
+        }
+        hold::refuse_unsupported(request)?;
+        if request.stop.is_raised() {
+            return Ok(Answer::Busy);
+        }
+        let sent = Clock::system().now();
+        let spot = Spot::new(&self.path, names::encode(&request.name));
+        if let Some(held) = self.try_now(request, &spot)? {
+            let token = self.keep(request, held)?;
+            return Ok(Answer::Granted(Grant::new(
+                token,
+                sent,
+                Duration::ZERO,
+                None,
+            )));
+        }
+        if !request.wait {
+            return Ok(Answer::Busy);
+        }
+        let Some(held) = wait::wait(self, request, &spot).await? else {
+            return Ok(Answer::Busy);
+        };
+        // No request was sent in the end: the kernel handed the lock over, and it does not run out.
+        let sent = Clock::system().now();
+        let token = self.keep(request, held)?;
+        Ok(Answer::Granted(Grant::new(
+            token,
+            sent,
+            Duration::ZERO,
+            None,
+        )))
+    }
+
+    /// Takes the name if it is free.
+    fn try_now(&self, request: &Request, spot: &Spot) -> Result<Option<Box<Held>>, Error> {
+        let kind = Kind::of(request.mode);
+        let mut tries = 0;
+        let mut doubts = Doubts::default();
+        loop {
+            let dir = self.dir();
+            let Opened::File(file, id) = dir.open_lock(spot, self.hold_count())? else {
+                self.again(&mut tries, spot)?;
+                continue;
+            };
+            let doubtful = match kind.try_lock(&file) {
+                Ok(()) => match hold::take(self, &dir, request, spot, Locked::new(file), id)? {
+                    Taken::Held(held) => return Ok(Some(held)),
+                    Taken::Reserved(..) => return Ok(None),
+                    Taken::NoPermit { doubtful } => doubtful,
+                    Taken::Again => {
+                        self.again(&mut tries, spot)?;
+                        continue;
+                    }
+                },
+                Err(std::fs::TryLockError::WouldBlock) => hold::is_doubtful(&file, kind),
+                Err(std::fs::TryLockError::Error(err)) => {
+                    return Err(dir.trouble("lock", &spot.file, err, self.hold_count()));
+                }
+            };
+            // Who is going to wait need not doubt.
+            if request.wait || !doubtful || !doubts.once_more() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn keep(&self, request: &Request, held: Box<Held>) -> Result<u64, Error> {
+        let token = held.token;
+        let mut holds = lock(&self.holds);
+        // Under the lock that `close` takes to give everything back.
+        if self.is_closed() {
+            drop(holds);
+            held.give_back(false);
+            return Err(closed());
+        }
+        holds.insert(request.owner, held);
+        Ok(token)
+    }
+
+    fn check_hold(&self, hold: &Hold) -> Renewal {
+        let sent = Clock::system().now();
+        match lock(&self.holds)
+            .get(&hold.owner)
+            .map(|held| held.is_current())
+        {
+            None => Renewal::Lost(LostReason::StoreSaysNo),
+            Some(Ok(true)) => Renewal::Renewed { sent, ttl: None },
+            Some(Ok(false)) => Renewal::Lost(LostReason::TakenOver),
+            Some(Err(err)) => Renewal::Unknown(
+                Error::new(ErrorKind::Backend, "could not look at the lock file")
+                    .with_name(&hold.name)
+                    .with_backend(SCHEME)
+                    .with_step(Step::Renew)
+                    .with_source(err),
+            ),
+        }
+    }
+
+    /// The directory as it was last opened.
+    fn dir(&self) -> Arc<Dir> {
+        lock(&self.dir).clone()
+    }
+
+    /// The directory as the path leads to it now.
+    fn current_dir(&self) -> Result<Arc<Dir>, Error> {
+        if self.is_closed() {
+            return Err(closed());
+        }
+        let dir = self.dir();
+        if dir.is_current() {
+            return Ok(dir);
+        }
+        let fresh = Arc::new(Dir::open(&self.path)?);
+        *lock(&self.dir) = fresh.clone();
+        Ok(fresh)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// How many locks we hold; for messages.
+    fn hold_count(&self) -> usize {
+        lock(&self.holds).len()
+    }
+
+    /// Notes that a file was replaced under us, and opens the directory again if it was that.
+    fn again(&self, tries: &mut u32, spot: &Spot) -> Result<(), Error> {
+        *tries += 1;
+        if *tries > MAX_AGAIN {
+            return Err(Error::new(
+                ErrorKind::Backend,
+                format!(
+                    "{} is replaced again and again while we lock it; find out who does that",
+                    self.path.join(&spot.file).display()
+                ),
+            ));
+        }
+        self.current_dir().map(drop)
+    }
+
+    fn close(&self) {
+        let holds = {
+            let mut holds = lock(&self.holds);
+            self.closed.store(true, Ordering::SeqCst);
+            std::mem::take(&mut *holds)
+        };
+        for held in holds.into_values() {
+            held.give_back(false);
+        }
+        self.posts.close();
+    }
+}
+
+/// Counts down [`DOUBT`].
+#[derive(Default)]
+struct Doubts {
+    since: Option<crate::time::Time>,
+    pause: Duration,
+}
+
+impl Doubts {
+    /// Pauses for a moment; `false` when the time is up.
+    fn once_more(&mut self) -> bool {
+        let now = Clock::system().now();
+        if now.since(*self.since.get_or_insert(now)) >= DOUBT {
+            return false;
+        }
+        // At most 2 ms in all, in a situation that hardly ever comes up: not worth a timer.
+        self.pause = (self.pause * 2).clamp(Duration::from_micros(20), Duration::from_micros(500));
+        rt::nap(self.pause);
+        true
+    }
+}
+
+fn looking(err: Error, name: Option<&LockName>) -> Error {
+    let err = err.with_backend(SCHEME).with_step(Step::Inspect);
+    match name {
+        Some(name) => err.with_name(name),
+        None => err,
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
+}
+
+fn guarantees() -> Guarantees {
+    let cell = Cell::new;
+    let faults = vec![
+        cell(
+            Fault::HolderKilled,
+            Promise::Effects,
+            "the kernel frees the lock when the process is gone; the next waiter has it at once",
+        ),
+        cell(
+            Fault::HolderPaused,
+            Promise::Effects,
+            "nothing runs out: a paused holder holds on, for as long as it is paused",
+        )
+        .late(),
+        cell(
+            Fault::Partition,
+            Promise::NotApplicable,
+            "there is no network in between",
+        ),
+        cell(
+            Fault::StoreRestart,
+            Promise::NotApplicable,
+            "the kernel is the store",
+        ),
+        cell(
+            Fault::PowerLoss,
+            Promise::Effects,
+            "all holders end with the machine; tokens go on above a limit that was synced before it was used",
+        ),
+        cell(
+            Fault::Failover,
+            Promise::NotApplicable,
+            "there is one kernel",
+        ),
+        cell(
+            Fault::StoreClockForward,
+            Promise::Effects,
+            "the clock decides about `min_hold` and `lock_delay` only: they may end early",
+        ),
+        cell(
+            Fault::StoreClockBack,
+            Promise::Effects,
+            "tokens go on from the last one; `min_hold` and `lock_delay` begin once more, at most",
+        ),
+        cell(
+            Fault::ClientClock,
+            Promise::Effects,
+            "client and store have the same clock",
+        ),
+        cell(
+            Fault::ClientSuspended,
+            Promise::Effects,
+            "holder and waiters sleep together; the lock stays as it was",
+        )
+        .late(),
+    ];
+    let mut guarantees = Guarantees::new(
+        SCHEME,
+        Order::Unordered(
+            "the kernel wakes waiters in the order in which they came, but one who comes at that moment can be faster, \
+             and shared holders keep joining while an exclusive one waits; permits are tried for every 1 to 20 ms",
+        ),
+        faults,
+    );
+    guarantees.shared = true;
+    guarantees.permits = true;
+    guarantees.min_hold = true;
+    guarantees.lock_delay = true;
+    guarantees.liveness = "the process: the kernel frees its locks when it ends";
+    guarantees.clock = "none; no lease runs";
+    guarantees.waiting = "blocked in the kernel, one thread per contended name; permits: looks again every 1 to 20 ms";
+    guarantees.token = "max(last + 1, wall clock in µs) in the lock file; synced ahead, so it also grows across \
+         power loss, and across loss of the file unless the clock was set back";
+    guarantees.loss = "only by `break`, or when somebody replaces the file or the directory: noticed within a third of the ttl";
+    guarantees.fit = "correctness on one host, local disk";
+    guarantees
+}
