@@ -136,6 +136,60 @@ fn ping_pong(kind: &str, dir: &Path, rounds: u32) {
     let hold = || std::thread::sleep(Duration::from_micros(300));
     let pause = || std::thread::sleep(Duration::from_micros(50));
     match kind {
+        // The same, with the calls that a record and its checks need.
+        "raw+record" => {
+            let path = dir.join("raw");
+            let mut options = File::options();
+            let file = options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path);
+            let file = file.unwrap();
+            let mut record = [0; 1112];
+            let there = || std::hint::black_box(std::fs::symlink_metadata(&path).unwrap().ino());
+            for _ in 0..rounds {
+                file.lock().unwrap();
+                let _ = file.read_at(&mut record, 0).unwrap();
+                file.write_all_at(&record[..1024], 0).unwrap();
+                there();
+                log.push((now(), 0));
+                hold();
+                log.last_mut().unwrap().1 = now();
+                there();
+                file.write_all_at(&record[..1024], 0).unwrap();
+                file.unlock().unwrap();
+                pause();
+            }
+        }
+        // Raw, waited for in a thread that hands it to the one that wants it.
+        "raw+thread" => {
+            let file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(dir.join("raw"));
+            let file = file.unwrap();
+            let (ask, asked) = std::sync::mpsc::channel::<()>();
+            let (tell, told) = std::sync::mpsc::channel::<()>();
+            let theirs = file.try_clone().unwrap();
+            std::thread::spawn(move || {
+                for () in asked {
+                    theirs.lock().unwrap();
+                    tell.send(()).unwrap();
+                }
+            });
+            for _ in 0..rounds {
+                ask.send(()).unwrap();
+                told.recv().unwrap();
+                log.push((now(), 0));
+                hold();
+                log.last_mut().unwrap().1 = now();
+                file.unlock().unwrap();
+                pause();
+            }
+        }
         "raw" => {
             let open = File::options()
                 .write(true)
@@ -244,7 +298,14 @@ fn main() {
     std::fs::create_dir_all(&dir).unwrap();
     pairs(&dir, pair_rounds);
     for round in 1..=3 {
-        for kind in ["raw", "park", "tokio", "tokio-multi"] {
+        for kind in [
+            "raw",
+            "raw+record",
+            "raw+thread",
+            "park",
+            "tokio",
+            "tokio-multi",
+        ] {
             let gaps = hand_over(kind, &dir, hand_rounds);
             if let (Some(p50), Some(p90)) =
                 (gaps.get(gaps.len() / 2), gaps.get(gaps.len() * 9 / 10))

@@ -241,12 +241,13 @@ impl Inner {
                         continue;
                     }
                 },
+                // Who is going to wait need not doubt.
+                Err(std::fs::TryLockError::WouldBlock) if request.wait => return Ok(None),
                 Err(std::fs::TryLockError::WouldBlock) => hold::is_doubtful(&file, kind),
                 Err(std::fs::TryLockError::Error(err)) => {
                     return Err(dir.trouble("lock", &spot.file, err, self.hold_count()));
                 }
             };
-            // Who is going to wait need not doubt.
             if request.wait || !doubtful || !doubts.once_more() {
                 return Ok(None);
             }

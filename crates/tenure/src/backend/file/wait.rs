@@ -344,10 +344,32 @@ fn attend_one(inner: &Arc<Inner>, post: &Post, spot: &Spot, kind: Kind) -> Resul
             continue;
         };
         lock(&post.desk).blocked_on = Some(id);
-        let locked = kind.lock(&file);
-        lock(&post.desk).blocked_on = None;
-        locked.map_err(|err| dir.trouble("lock", &spot.file, err, inner.hold_count()))?;
+        let won = kind.lock(&file);
+        let mut desk = lock(&post.desk);
+        desk.blocked_on = None;
+        won.map_err(|err| dir.trouble("lock", &spot.file, err, inner.hold_count()))?;
         let mut locked = Locked::new(file);
+        if kind == Kind::Exclusive
+            && let Some(seat) = desk.waiting()
+        {
+            // Waking a task takes longer than recording its grant, so it is woken first, and finds the
+            // desk locked for the moment that is left.
+            seat.waker.take().into_iter().for_each(Waker::wake);
+            let request = seat.request.clone();
+            match hold::take(inner, &dir, &request, spot, locked, id)? {
+                Taken::Held(held) => {
+                    seat.outcome = Some(Ok(held));
+                    return Ok(());
+                }
+                Taken::Again | Taken::NoPermit { .. } => {
+                    drop(desk);
+                    inner.again(&mut tries, spot)?;
+                    continue;
+                }
+                Taken::Reserved(still, _) => locked = still,
+            }
+        }
+        drop(desk);
         loop {
             let Some((number, request)) = post.waiting() else {
                 return Ok(());
