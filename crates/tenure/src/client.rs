@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+#[cfg(feature = "file")]
+use crate::backend::file;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
@@ -80,10 +82,7 @@ impl Client {
                     .into(),
             ),
             #[cfg(feature = "file")]
-            "file" => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{:?}: not yet", directory(rest)?),
-            )),
+            "file" => Self::from_backend(file::Backend::open(&directory(rest)?)?),
             _ => {
                 let cure = NOT_HERE
                     .iter()
