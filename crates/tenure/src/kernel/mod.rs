@@ -18,3 +18,6 @@ pub mod pace;
 pub mod queue;
 pub mod quorum;
 pub mod table;
+
+#[cfg(test)]
+mod tests;

@@ -37,10 +37,11 @@ pub enum Turn {
 ///
 /// - Exclusive: the one just ahead.
 /// - Shared: the nearest exclusive ahead, because shared holders go together.
-/// - Permit, with at least `limit` permits ahead: the nearest `limit` of them. All of those must not
-///   hold beside us, whoever else is ahead. Watching only the one just ahead would miss the end of
-///   another one's hold; watching all permits ahead would wake all waiters at every release.
-/// - Permit, with fewer ahead: the nearest exclusive.
+/// - Permit, with `limit` permits or more between it and the nearest exclusive ahead: the nearest
+///   `limit` of them. While all of those are there it cannot hold, whoever else is ahead. (Watching
+///   only the one just ahead would miss the end of another one's hold; watching all permits ahead
+///   would wake every waiter at every release.)
+/// - Permit, with fewer: the nearest exclusive ahead.
 /// - What waits behind a waiting permit without being blocked by anything else (a shared hold, or a
 ///   permit with another limit): everything ahead. Rare, for it takes a mixture of uses.
 ///
@@ -52,14 +53,14 @@ pub fn decide(contenders: &[Contender], me: usize) -> Turn {
     if let Mode::Exclusive = mode {
         return me.checked_sub(1).map_or(Turn::Held, Turn::WatchOne);
     }
+    let exclusive = ahead
+        .iter()
+        .rposition(|other| other.mode == Mode::Exclusive);
     if let Mode::Permits { limit } = mode {
-        let permits = ahead
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, other)| is_permit(other.mode));
         let limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
-        if let Some((farthest, _)) = permits.clone().nth(limit - 1) {
+        let nearer = exclusive.map_or(0, |exclusive| exclusive + 1)..me;
+        let mut permits = nearer.rev().filter(|index| is_permit(ahead[*index].mode));
+        if let Some(farthest) = permits.nth(limit - 1) {
             // Shared holders in between are watched too: needless, harmless, and one range.
             return if me - farthest == 1 {
                 Turn::WatchOne(farthest)
@@ -68,10 +69,7 @@ pub fn decide(contenders: &[Contender], me: usize) -> Turn {
             };
         }
     }
-    if let Some(exclusive) = ahead
-        .iter()
-        .rposition(|other| other.mode == Mode::Exclusive)
-    {
+    if let Some(exclusive) = exclusive {
         return Turn::WatchOne(exclusive);
     }
     if all_hold(ahead) {

@@ -1,0 +1,23 @@
+//! Tests of the kernel, and of nothing else: no clock, no runtime, no file but the scenarios.
+
+mod claims;
+mod explore;
+mod message;
+mod moves;
+mod properties;
+mod queue_search;
+mod scenario;
+mod table_model;
+mod world;
+
+use crate::fence::OwnerId;
+use crate::name::LockName;
+
+/// Owner number `n`.
+fn owner(n: u8) -> OwnerId {
+    OwnerId::from_bytes([n; 16])
+}
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
