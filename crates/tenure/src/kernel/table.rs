@@ -123,6 +123,16 @@ pub(super) struct Slot {
     idle: bool,
 }
 
+/// What an [`Ask`] comes to once it holds or waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) owner: OwnerId,
+    pub(super) mode: Mode,
+    pub(super) ttl: Option<Duration>,
+    pub(super) min_hold: Duration,
+    pub(super) lock_delay: Duration,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hold {
     pub(super) owner: OwnerId,
@@ -143,11 +153,7 @@ pub(super) struct Rest {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
-    pub(super) owner: OwnerId,
-    pub(super) mode: Mode,
-    pub(super) ttl: Option<Duration>,
-    pub(super) min_hold: Duration,
-    pub(super) lock_delay: Duration,
+    pub(super) claim: Claim,
     pub(super) waiter_ttl: Option<Duration>,
     pub(super) alive_until: Time,
 }
@@ -181,7 +187,7 @@ impl Table {
             }
         } else if (ask.barge || slot.waiters.is_empty()) && slot.admits(ask.mode) {
             Verdict::Granted {
-                token: slot.grant(&Waiter::of(ask, now), now),
+                token: slot.grant(Claim::of(ask), now),
             }
         } else if ask.wait {
             slot.waiters.push_back(Waiter::of(ask, now));
@@ -375,7 +381,7 @@ impl Table {
         slot.waiters.retain(|waiter| {
             let alive = waiter.alive_until > now;
             if !alive {
-                self.forgotten.push(waiter.owner);
+                self.forgotten.push(waiter.claim.owner);
             }
             alive
         });
@@ -462,7 +468,9 @@ impl Slot {
     }
 
     fn place_of(&self, owner: OwnerId) -> Option<usize> {
-        self.waiters.iter().position(|waiter| waiter.owner == owner)
+        self.waiters
+            .iter()
+            .position(|waiter| waiter.claim.owner == owner)
     }
 
     /// Whether the holds, and what ended holds left behind, leave room for `mode`.
@@ -485,20 +493,21 @@ impl Slot {
         }
     }
 
-    fn grant(&mut self, waiter: &Waiter, now: Time) -> u64 {
+    #[inline]
+    fn grant(&mut self, claim: Claim, now: Time) -> u64 {
         self.last_token += 1;
         // Most names are only ever held by one: room for one, not for the usual four.
         if self.holds.capacity() == 0 {
             self.holds.reserve_exact(1);
         }
         self.holds.push(Hold {
-            owner: waiter.owner,
-            mode: waiter.mode,
+            owner: claim.owner,
+            mode: claim.mode,
             token: self.last_token,
             since: now,
-            expires: waiter.ttl.map_or(Time::MAX, |ttl| now.after(ttl)),
-            min_hold: waiter.min_hold,
-            lock_delay: waiter.lock_delay,
+            expires: claim.ttl.map_or(Time::MAX, |ttl| now.after(ttl)),
+            min_hold: claim.min_hold,
+            lock_delay: claim.lock_delay,
         });
         self.last_token
     }
@@ -521,10 +530,10 @@ impl Slot {
     /// Grants from the head of the queue while the head can be granted.
     fn serve(&mut self, now: Time, granted: &mut Vec<(OwnerId, u64)>) {
         while let Some(head) = self.waiters.front()
-            && self.admits(head.mode)
+            && self.admits(head.claim.mode)
             && let Some(waiter) = self.waiters.pop_front()
         {
-            granted.push((waiter.owner, self.grant(&waiter, now)));
+            granted.push((waiter.claim.owner, self.grant(waiter.claim, now)));
         }
     }
 
@@ -553,7 +562,7 @@ impl Slot {
             waiters: self
                 .waiters
                 .iter()
-                .map(|waiter| (waiter.owner, waiter.mode))
+                .map(|waiter| (waiter.claim.owner, waiter.claim.mode))
                 .collect(),
             reserved_until: self.rests.iter().map(|rest| rest.until).max(),
         }
@@ -569,14 +578,23 @@ impl Hold {
     }
 }
 
-impl Waiter {
-    fn of(ask: &Ask, now: Time) -> Self {
-        let mut waiter = Self {
+impl Claim {
+    #[inline]
+    fn of(ask: &Ask) -> Self {
+        Self {
             owner: ask.owner,
             mode: ask.mode,
             ttl: ask.ttl,
             min_hold: ask.min_hold,
             lock_delay: ask.lock_delay,
+        }
+    }
+}
+
+impl Waiter {
+    fn of(ask: &Ask, now: Time) -> Self {
+        let mut waiter = Self {
+            claim: Claim::of(ask),
             waiter_ttl: ask.waiter_ttl,
             alive_until: now,
         };

@@ -106,7 +106,7 @@ impl World for Claims {
         image.extend(slot.rests.iter().map(|rest| future(rest.until)));
         for waiter in &slot.waiters {
             image.extend([
-                u64::from(waiter.owner.as_bytes()[0]),
+                u64::from(waiter.claim.owner.as_bytes()[0]),
                 future(waiter.alive_until),
             ]);
         }
