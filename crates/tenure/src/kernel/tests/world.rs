@@ -334,7 +334,11 @@ impl Claims {
             let slot = self.table.slots.first();
             let known = slot.is_some_and(|slot| {
                 let holds = slot.holds.iter().any(|hold| hold.owner == owner(who));
-                holds || slot.waiters.iter().any(|waiter| waiter.claim.owner == owner(who))
+                holds
+                    || slot
+                        .waiters
+                        .iter()
+                        .any(|waiter| waiter.claim.owner == owner(who))
             });
             let lease = client.lease.as_ref();
             let lost = lease.is_none_or(|lease| matches!(lease.state(self.now), State::Lost(_)));
