@@ -1,0 +1,34 @@
+//! The clock that limits are measured on: it does not jump and goes on while the machine is suspended.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::wire::NEVER;
+
+/// Nanoseconds since boot.
+pub(crate) fn now() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    // The clock starts at boot, so neither field is negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The instant `later` from `at`; [`NEVER`] when that is beyond the clock.
+pub(crate) fn after(at: u64, later: Duration) -> u64 {
+    u64::try_from(later.as_nanos()).map_or(NEVER, |later| at.saturating_add(later))
+}
+
+/// The instant `earlier` before `at`; [`NEVER`] stays what it is.
+pub(crate) fn before(at: u64, earlier: Duration) -> u64 {
+    let earlier = u64::try_from(earlier.as_nanos()).unwrap_or(NEVER);
+    if at == NEVER {
+        NEVER
+    } else {
+        at.saturating_sub(earlier)
+    }
+}
+
+/// Time until `at`, zero when it is over.
+pub(crate) fn until(at: u64) -> Duration {
+    Duration::from_nanos(at.saturating_sub(now()))
+}

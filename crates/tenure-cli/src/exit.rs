@@ -1,0 +1,113 @@
+//! Every way in which `tenure` ends, as a number.
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | done; for `run`: the command's own code, whatever it is |
+//! | 1 | `break`: there is no such hold; `check`: a required promise is not kept |
+//! | 2 | wrong usage; nothing was touched |
+//! | 69 | the store is unreachable |
+//! | 70 | the store said something unexpected, or the system refused us something |
+//! | 75 (`-E N`) | busy: somebody else holds the lock |
+//! | 76 | the lock was lost while the command ran; it was ended |
+//! | 77 | the store denied us access |
+//! | 126, 127 | the command cannot be run, or was not found |
+//! | 128 + n | signal n ended the command, or ended the wait for the lock |
+
+use std::process::ExitCode;
+
+use rustix::process::Signal;
+use tenure::ErrorKind;
+
+/// How `tenure` ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All is well.
+    Done,
+    /// The answer is no.
+    No,
+    /// Wrong usage.
+    Usage,
+    /// The store cannot be reached.
+    Unreachable,
+    /// Something else went wrong.
+    Failed,
+    /// Somebody else holds the lock. The code can be chosen.
+    Busy(u8),
+    /// The lock was lost while it was in use.
+    Lost,
+    /// The store refused us.
+    Denied,
+    /// The command is no program that we may run.
+    NotExecutable,
+    /// There is no such command.
+    NotFound,
+    /// The command ended with this status, as a shell gives it.
+    Command(u8),
+    /// A signal ended the wait.
+    Signal(Signal),
+}
+
+impl Exit {
+    /// Code for "busy" when none was chosen: EX_TEMPFAIL of sysexits.h, try again later.
+    pub(crate) const BUSY: u8 = 75;
+
+    /// The number.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::No => 1,
+            Self::Usage => 2,
+            Self::Unreachable => 69,
+            Self::Failed => 70,
+            Self::Busy(code) | Self::Command(code) => code,
+            Self::Lost => 76,
+            Self::Denied => 77,
+            Self::NotExecutable => 126,
+            Self::NotFound => 127,
+            Self::Signal(signal) => 128 + signal.as_raw().unsigned_abs() as u8,
+        }
+    }
+
+    /// The end that an error of the library leads to; `busy` is the code for a wait that was in vain.
+    pub(crate) fn of(kind: ErrorKind, busy: u8) -> Self {
+        match kind {
+            ErrorKind::WaitElapsed => Self::Busy(busy),
+            ErrorKind::Lost => Self::Lost,
+            ErrorKind::Unreachable => Self::Unreachable,
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::Invalid | ErrorKind::Unsupported => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_what_scripts_rely_on() {
+        for (kind, code) in [
+            (ErrorKind::WaitElapsed, 9),
+            (ErrorKind::Lost, 76),
+            (ErrorKind::Indeterminate, 70),
+            (ErrorKind::Unreachable, 69),
+            (ErrorKind::Denied, 77),
+            (ErrorKind::Invalid, 2),
+            (ErrorKind::Unsupported, 2),
+            (ErrorKind::Closed, 70),
+            (ErrorKind::Interrupted, 70),
+            (ErrorKind::Backend, 70),
+        ] {
+            assert_eq!(Exit::of(kind, 9).code(), code, "{kind:?}");
+        }
+        assert_eq!(Exit::Signal(Signal::INT).code(), 130);
+        assert_eq!(Exit::Signal(Signal::TERM).code(), 143);
+    }
+}

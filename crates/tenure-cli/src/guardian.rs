@@ -1,0 +1,390 @@
+//! The guardian: a second process between `tenure` and the command.
+//!
+//! It is the command's parent, and the one who inherits every orphan below it. It ends the whole tree when
+//! the limits that `tenure` gave it pass without an extension (`tenure` hangs, is stopped, or lost the lock),
+//! and at once when `tenure` dies. It decides nothing about locks and keeps its own time, so it needs no one's
+//! help to be in time.
+//!
+//! It has one thread, no runtime, and one loop over: the socket, a pipe that signals write to, a timer.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
+use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreaper};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::wire::{Limits, MAX_PACKET, NEVER, Order, Report};
+use crate::{clock, signals, tree};
+
+/// First argument of a process that is to be a guardian. Nobody types it.
+pub(crate) const ARGUMENT: &str = "__guardian";
+
+/// Most descriptors on one packet.
+pub(crate) const MAX_DESCRIPTORS: usize = 64;
+
+/// How long to wait before looking again whether killed processes are gone. They are ours to reap,
+/// so the signal of their end usually comes first.
+const LOOK_AGAIN: u64 = 1_000_000;
+
+/// Runs as guardian: `tenure __guardian GROUP COMMAND [ARG]...`, the socket to `tenure` on standard input.
+/// GROUP is the process group that the command joins, 0 for one of its own.
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
+    let Some((group, command)) = parse(arguments) else {
+        eprintln!("tenure: `{ARGUMENT}` is used by tenure itself only");
+        return ExitCode::from(2);
+    };
+    match Guardian::new(group, command).and_then(Guardian::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `tenure` sees the socket close without a report, and says so.
+        Err(_) => ExitCode::from(70),
+    }
+}
+
+fn parse(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
+    let (group, command) = arguments.split_first()?;
+    let group = group.to_str()?.parse().ok()?;
+    (!command.is_empty()).then_some((group, command))
+}
+
+struct Guardian<'a> {
+    socket: OwnedFd,
+    signals: UnixStream,
+    timer: OwnedFd,
+    /// Group that the command joins; 0: one of its own.
+    group: i32,
+    argv: &'a [OsString],
+    limits: Limits,
+    /// Closed when the command's tree is gone: the kernel's lock hangs on them.
+    kept: Vec<OwnedFd>,
+    stage: Stage,
+    /// The command, until it is reaped. Up to then its id is its own.
+    command: Option<Pid>,
+    /// How the command ended, as a shell gives it.
+    status: Option<u8>,
+    /// `tenure` is gone.
+    orphaned: bool,
+    packet: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// For the order to start.
+    Waiting,
+    Running,
+    /// The tree was asked to end.
+    Terminating,
+    /// The tree is being killed.
+    Killing,
+}
+
+impl<'a> Guardian<'a> {
+    fn new(group: i32, argv: &'a [OsString]) -> rustix::io::Result<Self> {
+        let _ = rustix::thread::set_name(c"tenure-guardian");
+        set_child_subreaper(Some(getpid()))?;
+        let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
+        // Nothing but `tenure` may end us early: a TERM to everything called tenure must not
+        // take away the one who ends the command.
+        let signals = signals::pipe().map_err(|_| Errno::MFILE)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        Ok(Self {
+            socket,
+            signals,
+            timer,
+            group,
+            argv,
+            limits: Limits::NONE,
+            kept: Vec::new(),
+            stage: Stage::Waiting,
+            command: None,
+            status: None,
+            orphaned: false,
+            packet: vec![0; MAX_PACKET],
+        })
+    }
+
+    fn run(mut self) -> rustix::io::Result<()> {
+        loop {
+            let mut bytes = [0; 64];
+            while matches!((&self.signals).read(&mut bytes), Ok(read) if read > 0) {}
+            // Orders come before the look at the clock: when we were stopped ourselves,
+            // an extension may be waiting.
+            while !self.orphaned
+                && let Some((order, descriptors)) = self.receive()?
+            {
+                self.obey(order, descriptors);
+            }
+            if let Some(report) = self.advance() {
+                self.kept.clear();
+                self.tell(report);
+                return Ok(());
+            }
+            self.sleep()?;
+        }
+    }
+
+    fn obey(&mut self, order: Order, mut descriptors: Vec<OwnedFd>) {
+        match order {
+            Order::Keep => self.kept.append(&mut descriptors),
+            Order::Start {
+                limits,
+                environment,
+            } => {
+                self.limits = limits;
+                self.start(environment, descriptors.pop());
+            }
+            Order::Limits(limits) => self.limits = limits,
+            Order::Signal(number) => self.forward(number),
+        }
+    }
+
+    /// Does what is due. The last report, when all is done.
+    fn advance(&mut self) -> Option<Report> {
+        let childless = self.reap();
+        let now = clock::now();
+        let kill = self.orphaned || now >= self.limits.kill_at;
+        match (self.stage, self.status) {
+            (Stage::Waiting, None) => self.orphaned.then_some(Report::TooLate),
+            // It ended by itself. What it left in the background is not ours to end.
+            (Stage::Waiting | Stage::Running, Some(status)) => Some(Report::Ended {
+                status,
+                by_us: false,
+                survivors: 0,
+            }),
+            (Stage::Terminating | Stage::Killing, status) if childless => {
+                let status = status.unwrap_or(UNKNOWN);
+                Some(Report::Ended {
+                    status,
+                    by_us: true,
+                    survivors: 0,
+                })
+            }
+            _ if kill || self.stage == Stage::Killing => {
+                self.stage = Stage::Killing;
+                self.signal_group(Signal::KILL);
+                let sent = tree::signal_descendants(Signal::KILL, None);
+                (sent.reached == 0 && sent.refused > 0).then(|| Report::Ended {
+                    status: self.status.unwrap_or(UNKNOWN),
+                    by_us: true,
+                    survivors: sent.refused,
+                })
+            }
+            (Stage::Running, None) if now >= self.limits.term_at => {
+                self.stage = Stage::Terminating;
+                // Whoever is stopped must go on to see its TERM.
+                for signal in [Signal::TERM, Signal::CONT] {
+                    tree::signal_descendants(signal, None);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Reaps the dead; `true` when no child is left. Everything below us becomes our child
+    /// before it can be gone, so then the whole tree is gone.
+    fn reap(&mut self) -> bool {
+        loop {
+            match tree::reap() {
+                Ok(Some((pid, status))) => {
+                    if self.command == Some(pid) {
+                        self.command = None;
+                        self.status = Some(status);
+                    }
+                }
+                Ok(None) => return false,
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn start(&mut self, environment: [String; 3], stdin: Option<OwnedFd>) {
+        let now = clock::now();
+        if now >= self.limits.term_at || now >= self.limits.kill_at {
+            return self.tell(Report::TooLate);
+        }
+        let Some(stdin) = stdin else {
+            return self.tell(Report::NotStarted(Errno::BADF.raw_os_error()));
+        };
+        match spawn(self.argv, self.group, environment, stdin) {
+            Ok(pid) => {
+                self.command = Some(pid);
+                self.stage = Stage::Running;
+                self.tell(Report::Started(pid.as_raw_pid().unsigned_abs()));
+            }
+            Err(errno) => self.tell(Report::NotStarted(errno)),
+        }
+    }
+
+    /// A signal that somebody sent to `tenure`, for the command's process group.
+    fn forward(&self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else {
+            return;
+        };
+        if self.group == 0 {
+            self.signal_group(signal);
+        } else {
+            // Others live in the caller's group too: `tenure` itself, the rest of its pipeline.
+            tree::signal_descendants(signal, Pid::from_raw(self.group));
+        }
+    }
+
+    /// Reaches all members at once, also while they fork.
+    fn signal_group(&self, signal: Signal) {
+        if self.group == 0
+            && let Some(command) = self.command
+        {
+            let _ = kill_process_group(command, signal);
+        }
+    }
+
+    /// The next order, if one is here.
+    fn receive(&mut self) -> rustix::io::Result<Option<(Order, Vec<OwnedFd>)>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let iov = &mut [IoSliceMut::new(&mut self.packet)];
+        let received = match recvmsg(&self.socket, iov, &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(Errno::CONNRESET) => {
+                self.orphaned = true;
+                return Ok(None);
+            }
+            Err(errno) => return Err(errno),
+        };
+        let descriptors = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if received.bytes == 0 {
+            self.orphaned = true;
+            return Ok(None);
+        }
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            return Err(Errno::MSGSIZE);
+        }
+        let order = Order::decode(&self.packet[..received.bytes]).ok_or(Errno::BADMSG)?;
+        Ok(Some((order, descriptors)))
+    }
+
+    fn tell(&self, report: Report) {
+        // `tenure` may be gone; then nobody needs to know.
+        let _ = send(
+            &self.socket,
+            &report.encode(),
+            SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        );
+    }
+
+    /// Until an order or a signal comes, or a limit is reached.
+    fn sleep(&self) -> rustix::io::Result<()> {
+        let wake_at = match self.stage {
+            Stage::Waiting => NEVER,
+            Stage::Running => self.limits.term_at.min(self.limits.kill_at),
+            Stage::Terminating => self.limits.kill_at,
+            Stage::Killing => clock::now() + LOOK_AGAIN,
+        };
+        // All zero stops the timer; an instant in the past fires at once.
+        let it_value = match wake_at {
+            NEVER => Timespec::default(),
+            at => Timespec {
+                tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (at % 1_000_000_000) as _,
+            },
+        };
+        let setting = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+        let mut sources = vec![
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+        ];
+        // The socket of a dead `tenure` is ready for ever.
+        if !self.orphaned {
+            sources.push(PollFd::new(&self.socket, PollFlags::IN));
+        }
+        match poll(&mut sources, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Status of a command whose end nobody saw: that of a killed one.
+const UNKNOWN: u8 = 128 + 9;
+
+/// Starts the command; its id or an errno. Like `execvp`, a file that the kernel does not know
+/// how to run is given to the shell.
+fn spawn(
+    argv: &[OsString],
+    group: i32,
+    environment: [String; 3],
+    stdin: OwnedFd,
+) -> Result<Pid, i32> {
+    let [name, token, owner] = environment;
+    let start = |program: &OsStr, arguments: &[OsString], stdin: OwnedFd| {
+        Command::new(program)
+            .args(arguments)
+            .env("TENURE_NAME", &name)
+            .env("TENURE_TOKEN", &token)
+            .env("TENURE_OWNER", &owner)
+            .stdin(stdin)
+            .process_group(group)
+            .spawn()
+    };
+    let Some((program, arguments)) = argv.split_first() else {
+        return Err(Errno::NOENT.raw_os_error());
+    };
+    let again = stdin.try_clone();
+    let child = start(program, arguments, stdin).or_else(|error| {
+        if error.raw_os_error() != Some(Errno::NOEXEC.raw_os_error()) {
+            return Err(error);
+        }
+        let script = find(program).ok_or(error)?;
+        let mut with_script = vec![script.into_os_string()];
+        with_script.extend_from_slice(arguments);
+        start(OsStr::new("/bin/sh"), &with_script, again?)
+    });
+    match child {
+        // Dropping the handle neither waits for the process nor ends it.
+        Ok(child) => Pid::from_raw(child.id().cast_signed()).ok_or(Errno::SRCH.raw_os_error()),
+        Err(error) => Err(error.raw_os_error().unwrap_or(match error.kind() {
+            ErrorKind::NotFound => Errno::NOENT.raw_os_error(),
+            _ => Errno::INVAL.raw_os_error(),
+        })),
+    }
+}
+
+/// The file that PATH leads to.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if Path::new(program).components().count() > 1 {
+        return Some(PathBuf::from(program));
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|file| file.is_file())
+}

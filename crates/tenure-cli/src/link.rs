@@ -1,0 +1,147 @@
+//! `tenure`'s end of the link to its guardian.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
+use rustix::process::{Signal, getpgrp, getpid, set_child_subreaper};
+use tokio::net::UnixDatagram;
+
+use crate::guardian::{ARGUMENT, MAX_DESCRIPTORS};
+use crate::tree;
+use crate::wire::{Limits, Order, Report};
+
+/// A guardian that was started and has the command, but starts it on order only.
+/// When this is dropped, the guardian ends whatever it has started.
+pub(crate) struct Link {
+    /// A sequenced-packet socket, which is read and polled as a datagram socket is.
+    socket: UnixDatagram,
+    guardian: Child,
+}
+
+impl Link {
+    /// Starts a guardian for `command`: this very program again, the socket as its standard input.
+    /// `in_our_group`: the command joins our process group instead of getting its own.
+    pub(crate) fn open(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
+        // Should the guardian be killed, its orphans come to us, and we end them.
+        set_child_subreaper(Some(getpid()))?;
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let ours = std::os::unix::net::UnixDatagram::from(ours);
+        ours.set_nonblocking(true)?;
+        let group = if in_our_group {
+            getpgrp().as_raw_pid()
+        } else {
+            0
+        };
+        let guardian = Command::new("/proc/self/exe")
+            .arg0("tenure")
+            .arg(ARGUMENT)
+            .arg(group.to_string())
+            .args(command)
+            .stdin(Stdio::from(theirs))
+            // Keys that end or stop our group, and signals to it, are not for the guardian.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self {
+            socket: UnixDatagram::from_std(ours)?,
+            guardian,
+        })
+    }
+
+    /// Gives the guardian duplicates of descriptors that keep the lock in the kernel, so that nobody else
+    /// gets it before the command's tree is gone, whatever happens to us.
+    pub(crate) fn keep(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
+        for some in descriptors.chunks(MAX_DESCRIPTORS) {
+            let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
+            self.send(&Order::Keep, &some)?;
+        }
+        Ok(())
+    }
+
+    /// Has the command started, with our standard input.
+    pub(crate) fn start(&self, limits: Limits, environment: [String; 3]) -> io::Result<()> {
+        self.send(
+            &Order::Start {
+                limits,
+                environment,
+            },
+            &[io::stdin().as_fd()],
+        )
+    }
+
+    /// Replaces the limits. A guardian that does not listen any more is noticed by [`Link::report`].
+    pub(crate) fn limit(&self, limits: Limits) {
+        let _ = self.send(&Order::Limits(limits), &[]);
+    }
+
+    /// Passes a signal on to the command.
+    pub(crate) fn forward(&self, signal: Signal) {
+        let _ = self.send(&Order::Signal(signal.as_raw()), &[]);
+    }
+
+    /// The guardian's next report; `None` when it is gone. Cancel safe.
+    pub(crate) async fn report(&self) -> io::Result<Option<Report>> {
+        let mut packet = [0; 16];
+        let received = loop {
+            match self.socket.recv(&mut packet).await {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
+                received => break received?,
+            }
+        };
+        match Report::decode(&packet[..received]) {
+            None if received == 0 => Ok(None),
+            None => Err(io::ErrorKind::InvalidData.into()),
+            report => Ok(report),
+        }
+    }
+
+    /// Waits for the guardian's own end, once it has said that all is done (or was told nothing).
+    pub(crate) fn close(self) {
+        let Self {
+            socket,
+            mut guardian,
+        } = self;
+        drop(socket);
+        let _ = guardian.wait();
+    }
+
+    /// Ends the guardian and everything below it. For when the guardian does not do its work.
+    pub(crate) fn kill_tree(self) {
+        loop {
+            let sent = tree::signal_descendants(Signal::KILL, None);
+            match tree::reap() {
+                Err(_) => return,
+                Ok(None) if sent.reached == 0 && sent.refused > 0 => return,
+                Ok(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn send(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let packet = order.encode();
+        // Never blocks: a guardian that is stopped must not stop us.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match sendmsg(&self.socket, &[IoSlice::new(&packet)], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Signals to `tenure` itself.
+//!
+//! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) is left alone:
+//! we do not look at it, and the command inherits the choice.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::task::Poll;
+
+use rustix::process::{Signal, getpgrp};
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// The signals that end a wait and that are forwarded to a running command.
+const FORWARDED: [Signal; 6] = [
+    Signal::INT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+];
+
+/// The signals of [`FORWARDED`] as they come in.
+pub(crate) struct Signals(Vec<(Signal, Stream)>);
+
+impl Signals {
+    /// Takes over the signals that are not ignored. Needs a runtime.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let ignored = ignored();
+        FORWARDED
+            .into_iter()
+            .filter(|it| !ignored.contains(*it))
+            .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
+            .collect::<io::Result<_>>()
+            .map(Self)
+    }
+
+    /// The next one. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let came = self.0.iter_mut().find_map(|(signal, stream)| {
+                matches!(stream.poll_recv(cx), Poll::Ready(Some(()))).then_some(*signal)
+            });
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// A pipe that wakes a reader whenever a child ends or a signal of [`FORWARDED`] comes, which does
+/// nothing else then. For the guardian, which has no runtime.
+pub(crate) fn pipe() -> io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    reader.set_nonblocking(true)?;
+    let ignored = ignored();
+    let wanted = FORWARDED
+        .into_iter()
+        .filter(|it| !ignored.contains(*it))
+        .chain([Signal::CHILD]);
+    for signal in wanted {
+        signal_hook::low_level::pipe::register(signal.as_raw(), writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+/// Whether keys such as Ctrl-C reach the command by themselves, because it lives in our process group.
+/// So it must be where it reads from the terminal, or where we are in the terminal's foreground:
+/// elsewhere the terminal would stop it as soon as it reads.
+pub(crate) fn at_terminal() -> bool {
+    if rustix::termios::isatty(io::stdin().as_fd()) {
+        return true;
+    }
+    std::fs::File::open("/dev/tty")
+        .ok()
+        .and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok())
+        .is_some_and(|foreground| foreground == getpgrp())
+}
+
+/// Whether the terminal itself sends this signal to everyone in its foreground.
+pub(crate) fn comes_from_keys(signal: Signal) -> bool {
+    matches!(signal, Signal::INT | Signal::QUIT)
+}
+
+/// The set of signals that this process was started with as ignored.
+struct Ignored(u64);
+
+impl Ignored {
+    fn contains(&self, signal: Signal) -> bool {
+        self.0 >> (signal.as_raw() - 1) & 1 == 1
+    }
+}
+
+fn ignored() -> Ignored {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    Ignored(
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .unwrap_or(0),
+    )
+}

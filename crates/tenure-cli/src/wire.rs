@@ -1,0 +1,239 @@
+//! What `tenure` and its guardian tell each other: one packet of a socket pair, one message.
+//!
+//! Both ends are the same binary, so the format carries no version. Numbers are little-endian;
+//! times are nanoseconds of the boot clock, [`NEVER`] for "never".
+
+/// A point in time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Longest packet: the largest environment variable that Linux passes on (128 KiB), three times.
+pub(crate) const MAX_PACKET: usize = 3 * 128 * 1024 + 64;
+
+/// How long the command may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// When to ask the command to end (TERM).
+    pub(crate) term_at: u64,
+    /// When to end it (KILL). Lies before the moment at which the lock may be somebody else's.
+    pub(crate) kill_at: u64,
+}
+
+impl Limits {
+    /// The command may run for ever.
+    pub(crate) const NONE: Self = Self {
+        term_at: NEVER,
+        kill_at: NEVER,
+    };
+
+    /// Whichever comes first, for each of the two.
+    #[must_use]
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self {
+            term_at: self.term_at.min(other.term_at),
+            kill_at: self.kill_at.min(other.kill_at),
+        }
+    }
+}
+
+/// From `tenure` to the guardian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Descriptors ride on this packet: they keep the lock in the kernel, and the guardian
+    /// closes them when no process of the command is left.
+    Keep,
+    /// Start the command. Its standard input rides on this packet.
+    Start {
+        /// Until when.
+        limits: Limits,
+        /// `TENURE_NAME`, `TENURE_TOKEN` and `TENURE_OWNER` of the command.
+        environment: [String; 3],
+    },
+    /// New limits, in place of the old ones.
+    Limits(Limits),
+    /// Send this signal to the command.
+    Signal(i32),
+}
+
+/// From the guardian to `tenure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The command runs, as this process.
+    Started(u32),
+    /// The command could not be started, for this reason (errno).
+    NotStarted(i32),
+    /// The limits were over before the command could be started.
+    TooLate,
+    /// The command ended. The guardian ends too and has closed what [`Order::Keep`] gave it.
+    Ended {
+        /// What a shell would say: the exit code, or 128 + signal.
+        status: u8,
+        /// The guardian ended it; then nothing of its tree is left, `survivors` aside.
+        by_us: bool,
+        /// Processes that could not be ended: they belong to another user.
+        survivors: u32,
+    },
+}
+
+impl Order {
+    /// The packet.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(64);
+        match self {
+            Self::Keep => packet.push(b'K'),
+            Self::Start {
+                limits,
+                environment,
+            } => {
+                packet.push(b'S');
+                limits.put(&mut packet);
+                for text in environment {
+                    packet.extend((text.len() as u64).to_le_bytes());
+                    packet.extend(text.as_bytes());
+                }
+            }
+            Self::Limits(limits) => {
+                packet.push(b'L');
+                limits.put(&mut packet);
+            }
+            Self::Signal(number) => {
+                packet.push(b'G');
+                packet.extend(number.to_le_bytes());
+            }
+        }
+        packet
+    }
+
+    /// The message in `packet`; `None` when there is none.
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+        let (kind, mut rest) = packet.split_first()?;
+        let rest = &mut rest;
+        Some(match kind {
+            b'K' => Self::Keep,
+            b'S' => Self::Start {
+                limits: Limits::take(rest)?,
+                environment: [take_text(rest)?, take_text(rest)?, take_text(rest)?],
+            },
+            b'L' => Self::Limits(Limits::take(rest)?),
+            b'G' => Self::Signal(i32::from_le_bytes(take(rest)?)),
+            _ => return None,
+        })
+    }
+}
+
+impl Report {
+    /// The packet.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Started(pid) => [&b"s"[..], &pid.to_le_bytes()].concat(),
+            Self::NotStarted(errno) => [&b"n"[..], &errno.to_le_bytes()].concat(),
+            Self::TooLate => b"t".to_vec(),
+            Self::Ended {
+                status,
+                by_us,
+                survivors,
+            } => [
+                &[b'e', status, u8::from(by_us)][..],
+                &survivors.to_le_bytes(),
+            ]
+            .concat(),
+        }
+    }
+
+    /// The message in `packet`; `None` when there is none.
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+        let (kind, mut rest) = packet.split_first()?;
+        let rest = &mut rest;
+        Some(match kind {
+            b's' => Self::Started(u32::from_le_bytes(take(rest)?)),
+            b'n' => Self::NotStarted(i32::from_le_bytes(take(rest)?)),
+            b't' => Self::TooLate,
+            b'e' => {
+                let [status, by_us] = take(rest)?;
+                let survivors = u32::from_le_bytes(take(rest)?);
+                Self::Ended {
+                    status,
+                    by_us: by_us == 1,
+                    survivors,
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Limits {
+    fn put(self, packet: &mut Vec<u8>) {
+        packet.extend(self.term_at.to_le_bytes());
+        packet.extend(self.kill_at.to_le_bytes());
+    }
+
+    fn take(rest: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            term_at: u64::from_le_bytes(take(rest)?),
+            kill_at: u64::from_le_bytes(take(rest)?),
+        })
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn take_text(rest: &mut &[u8]) -> Option<String> {
+    let len = usize::try_from(u64::from_le_bytes(take(rest)?)).ok()?;
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    String::from_utf8(head.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        let limits = Limits {
+            term_at: 7,
+            kill_at: NEVER,
+        };
+        for order in [
+            Order::Keep,
+            Order::Start {
+                limits,
+                environment: ["ü\nb".into(), String::new(), "1".into()],
+            },
+            Order::Limits(limits),
+            Order::Signal(15),
+        ] {
+            assert_eq!(Order::decode(&order.encode()), Some(order));
+        }
+        for report in [
+            Report::Started(42),
+            Report::NotStarted(2),
+            Report::TooLate,
+            Report::Ended {
+                status: 143,
+                by_us: true,
+                survivors: 3,
+            },
+        ] {
+            assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
+    }
+
+    #[test]
+    fn a_packet_cut_short_is_no_message() {
+        let start = Order::Start {
+            limits: Limits::NONE,
+            environment: Default::default(),
+        }
+        .encode();
+        for len in 0..start.len() {
+            assert_eq!(Order::decode(&start[..len]), None, "{len}");
+        }
+        assert_eq!(Report::decode(b"e\x01"), None);
+        assert_eq!(Order::decode(b"?"), None);
+    }
+}
