@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -210,4 +211,37 @@ pub(crate) struct Bench {
 pub(crate) struct Completions {
     /// Shell to write for
     pub(crate) shell: Shell,
+}
+
+/// Reads the command line. When there is nothing to be done any more (help, version, a mistake),
+/// it has been said and the exit comes back.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
+    Cli::try_parse_from(arguments).map_err(|error| {
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            // Whoever does not read the help to its end had enough of it.
+            let _ = error.print();
+            return Exit::Done;
+        }
+        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            let _ = error.print();
+        } else {
+            eprintln!("tenure: {}", one_line(&error.to_string()));
+        }
+        Exit::Usage
+    })
+}
+
+/// What clap says in a page, on one line: the mistake, its tip, and where to read more.
+fn one_line(page: &str) -> String {
+    let mut paragraphs = page.split("\n\n");
+    let mistake = paragraphs.next().unwrap_or_default();
+    let words: Vec<_> = mistake.split_whitespace().collect();
+    let mut line = words.join(" ");
+    if let Some(rest) = line.strip_prefix("error: ") {
+        line = rest.to_string();
+    }
+    for tip in page.lines().filter_map(|line| line.trim().strip_prefix("tip: ")) {
+        line += &format!("; {tip}");
+    }
+    line + "; see `tenure --help`"
 }

@@ -1,0 +1,227 @@
+//! Acquiring for `run` and `hold`: waiting for a turn, and what is said meanwhile.
+
+use std::ffi::OsString;
+use std::future::{Future, pending, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tenure::{Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, Status};
+
+use crate::args;
+use crate::duration::rounded;
+use crate::exit::Exit;
+use crate::output::{self, Talk};
+use crate::signals::Signals;
+use crate::store;
+
+/// A wait that is over sooner than this is not worth a word.
+const WORTH_A_WORD: Duration = Duration::from_millis(100);
+/// Between two looks at who holds what we wait for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the question "who holds it?" may take when the answer is for an error message.
+const ASK_LIMIT: Duration = Duration::from_millis(500);
+
+/// What to acquire and how, checked as far as that goes without a store.
+pub(crate) struct Plan {
+    pub(crate) names: Vec<LockName>,
+    pub(crate) options: Options,
+    pub(crate) busy_code: u8,
+}
+
+impl Plan {
+    /// # Errors
+    /// `Invalid`, naming the input and its cure.
+    pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
+        let names = names.iter().map(|name| lock_name(name)).collect::<Result<_, _>>()?;
+        let mut options = Options::default();
+        options.mode = match how.permits {
+            Some(limit) => Mode::Permits { limit },
+            None if how.shared => Mode::Shared,
+            None => Mode::Exclusive,
+        };
+        options.wait = if how.try_once { Some(Duration::ZERO) } else { how.wait };
+        options.ttl = how.ttl;
+        options.max_hold = how.max_hold;
+        options.fair = how.fair.then_some(true);
+        options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
+        options.label = how.label.clone();
+        options.validate()?;
+        Ok(Self { names, options, busy_code: how.busy_exit_code })
+    }
+
+    fn lock(&self, client: &Client) -> Lock {
+        let lock = match self.names.as_slice() {
+            [name] => client.lock(name),
+            names => client.lock_all(names),
+        };
+        lock.options(self.options.clone())
+    }
+}
+
+/// Checks a name that came from the command line.
+///
+/// # Errors
+/// `Invalid`, naming what is wrong with it.
+pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
+    let Some(name) = name.to_str() else {
+        let message =
+            format!("the lock name {name:?} is not UTF-8; encode its bytes, in hexadecimal for example");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    LockName::new(name)
+}
+
+/// Acquires everything in `plan`, or says why not and how `tenure` is to end.
+///
+/// A signal ends the wait at once. `meanwhile` is called when the lock does not come at once:
+/// the place for work that can go on in parallel.
+pub(crate) async fn acquire(
+    client: &Client,
+    plan: &Plan,
+    signals: &mut Signals,
+    talk: &Talk,
+    meanwhile: impl FnOnce(),
+) -> Result<Guard, Exit> {
+    let began = Instant::now();
+    let lock = plan.lock(client);
+    let mut grant = Box::pin(lock.acquire());
+    let outcome = match poll_once(grant.as_mut()).await {
+        Some(outcome) => outcome,
+        None => {
+            meanwhile();
+            tokio::select! {
+                biased;
+                signal = signals.next() => {
+                    // The place in the queue is given up, and a grant that comes nevertheless is given back.
+                    drop(grant);
+                    store::close(client).await;
+                    talk.erase();
+                    talk.event("exit", json!({ "code": Exit::Signal(signal).code() }));
+                    return Err(Exit::Signal(signal));
+                }
+                outcome = &mut grant => outcome,
+                never = tell_of_waiting(client, plan, talk, began) => never,
+            }
+        }
+    };
+    talk.erase();
+    match outcome {
+        Ok(guard) => {
+            acquired(&guard, talk, began.elapsed());
+            Ok(guard)
+        }
+        Err(error) => {
+            let exit = Exit::of(error.kind(), plan.busy_code);
+            match exit {
+                Exit::Busy(_) => say_busy(client, plan, talk, &error).await,
+                _ => talk.error(output::error_text(&error)),
+            }
+            talk.event("exit", json!({ "code": exit.code() }));
+            Err(exit)
+        }
+    }
+}
+
+fn acquired(guard: &Guard, talk: &Talk, waited: Duration) {
+    if talk.json {
+        talk.event("acquired", acquired_json(guard, waited));
+    } else if talk.verbose {
+        for (name, token) in guard.tokens() {
+            talk.detail(format!("acquired {name}, token {token}, after {}", rounded(waited)));
+        }
+    }
+}
+
+/// What there is to know about a grant.
+pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Value {
+    let (names, tokens): (Vec<_>, Vec<_>) =
+        guard.tokens().map(|(name, token)| (name.as_str(), token.get())).unzip();
+    json!({
+        "names": names,
+        "tokens": tokens,
+        "owner": guard.owner_id().to_hex(),
+        "waited_ms": output::millis(waited),
+    })
+}
+
+/// Says who is in the way, again and again, to those who want to know. Never resolves.
+async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: Instant) -> T {
+    if !talk.tells_of_waiting() {
+        return pending().await;
+    }
+    tokio::time::sleep(WORTH_A_WORD).await;
+    let mut first = true;
+    loop {
+        let obstacle = obstacle(client, plan).await;
+        let reason = obstacle.as_ref().map(output::busy);
+        let waited = began.elapsed();
+        if talk.draws() {
+            let reason = reason.unwrap_or_else(|| format!("for {}", output::quoted(&plan.names)));
+            talk.draw(&format!("waiting {}: {reason}", rounded(waited)));
+        } else if first {
+            let holder = obstacle.as_ref().and_then(|status| status.holds.first());
+            let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
+            talk.event(
+                "waiting",
+                json!({
+                    "names": names,
+                    "busy": obstacle.as_ref().map(|status| status.name.as_str()),
+                    "holder": holder.map(|hold| output::holder_json(&hold.holder)),
+                    "waited_ms": output::millis(waited),
+                }),
+            );
+            talk.detail(reason.map_or_else(|| "waiting".into(), |reason| format!("waiting: {reason}")));
+        }
+        first = false;
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The first of the names that cannot be had now.
+async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
+    for name in &plan.names {
+        match client.inspect(name).await {
+            Ok(status) if status.is_held() || status.reserved.is_some() => return Some(status),
+            // A look that fails is no news: acquire itself will tell.
+            _ => {}
+        }
+    }
+    None
+}
+
+/// One line that names the holder.
+async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
+    let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
+    let status = asked.ok().flatten();
+    let holder = status.as_ref().and_then(|status| Some(&status.holds.first()?.holder));
+    let holder = holder.or(error.holder());
+    let name = status.as_ref().map(|status| &status.name).or(error.name()).unwrap_or(&plan.names[0]);
+    talk.event(
+        "busy",
+        json!({ "name": name.as_str(), "holder": holder.map(output::holder_json) }),
+    );
+    let reason = match (&status, holder) {
+        (Some(status), _) => output::busy(status),
+        (None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
+        (None, None) => format!("{name} is busy"),
+    };
+    match plan.options.wait {
+        Some(wait) if !wait.is_zero() => {
+            talk.notice(format!("gave up after {}: {reason}", rounded(wait)));
+        }
+        _ => talk.notice(reason),
+    }
+}
+
+/// The outcome, if it is there at the first look.
+async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}

@@ -1,0 +1,364 @@
+//! `tenure run`: hold while a command runs, and no longer; the command, and no longer than we hold.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde_json::json;
+use tenure::{Client, Error, ErrorKind, Guard, LostReason};
+
+use crate::acquire::{self, Plan};
+use crate::args::{Common, Run};
+use crate::clock;
+use crate::exit::Exit;
+use crate::link::Link;
+use crate::output::{self, Talk};
+use crate::signals::{self, Signals};
+use crate::store;
+use crate::wire::{Limits, NEVER, Report};
+
+/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and
+/// to look through the tree. One hundredth of the lease, within these bounds.
+const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// How late the guardian may be before we do its work.
+const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Runs the command under the lock.
+pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
+    match prepare(common, args, talk).await {
+        Ok((client, exit)) => {
+            store::close(&client).await;
+            talk.event("exit", json!({ "code": exit.code() }));
+            exit
+        }
+        Err(exit) => exit,
+    }
+}
+
+async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Exit), Exit> {
+    let fail = |error: Error| {
+        talk.error(output::error_text(&error));
+        Exit::of(error.kind(), args.acquire.busy_exit_code)
+    };
+    let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
+    if args.names.is_empty() {
+        return Err(usage("no lock name: write it before `--`, as in `tenure run nightly -- ./report.sh`"));
+    }
+    if args.command.is_empty() {
+        return Err(usage("no command: write it after `--`, as in `tenure run nightly -- ./report.sh`"));
+    }
+    let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
+    // We end the command at the limit and hold on while it ends; the library's limit is behind ours.
+    plan.options.max_hold = args.acquire.max_hold.map(|limit| limit.saturating_add(args.grace));
+
+    let system = |error: io::Error| {
+        talk.error(format!("cannot listen for signals: {error}"));
+        Exit::Failed
+    };
+    let mut signals = Signals::listen().map_err(system)?;
+    let client = tokio::select! {
+        biased;
+        signal = signals.next() => return Err(Exit::Signal(signal)),
+        client = store::connect(common) => client.map_err(fail)?,
+    };
+    let terminal = signals::at_terminal();
+    let mut link = None;
+    // A guardian starts while the store works, but the command only on our word.
+    let early = || link = Some(Link::open(&args.command, terminal));
+    let guard = acquire::acquire(&client, &plan, &mut signals, talk, early).await?;
+    let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
+        Ok(link) => link,
+        Err(error) => {
+            talk.error(format!("cannot start the guardian of the command: {error}; nothing was run"));
+            let _ = guard.release().await;
+            return Ok((client, Exit::Failed));
+        }
+    };
+    let limits = LimitRule::new(args, &guard);
+    let supervision = Supervision {
+        args,
+        talk,
+        guard,
+        link,
+        limits,
+        terminal,
+        lost: None,
+        sent: Limits::NONE,
+    };
+    let exit = supervision.run(&client, &mut signals).await;
+    Ok((client, exit))
+}
+
+/// How limits for the command follow from what is left of the hold.
+struct LimitRule {
+    /// Between TERM and KILL at the end of a lease.
+    grace: Duration,
+    margin: Duration,
+    /// From `--max-hold`.
+    own: Limits,
+    /// How often to look for an extension; `None` where no lease runs.
+    look_every: Option<Duration>,
+}
+
+impl LimitRule {
+    fn new(args: &Run, guard: &Guard) -> Self {
+        let ttl = args.acquire.ttl;
+        // A healthy lease is renewed when a third of it has passed. So its last third is never reached
+        // unless something is wrong, and that is what the command may use to end.
+        let third = ttl / 3;
+        let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
+            let term_at = clock::after(clock::now(), max_hold);
+            Limits { term_at, kill_at: clock::after(term_at, args.grace) }
+        });
+        let leased = guard.remaining() != Duration::MAX;
+        Self {
+            grace: args.grace.min(third),
+            margin: (ttl / 100).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
+            own,
+            // Renewals come at every third. A look per sixth passes them on at half of the lease at the latest.
+            look_every: leased.then_some(ttl / 6),
+        }
+    }
+
+    fn now(&self, guard: &Guard) -> Limits {
+        let remaining = guard.remaining();
+        let deadline =
+            if remaining == Duration::MAX { NEVER } else { clock::after(clock::now(), remaining) };
+        let kill_at = clock::before(deadline, self.margin);
+        let lease = Limits { term_at: clock::before(kill_at, self.grace), kill_at };
+        lease.min(self.own)
+    }
+}
+
+struct Supervision<'a> {
+    args: &'a Run,
+    talk: &'a Talk,
+    guard: Guard,
+    link: Link,
+    limits: LimitRule,
+    /// The command lives in our process group, and keys reach it without us.
+    terminal: bool,
+    lost: Option<LostReason>,
+    /// What the guardian was told last.
+    sent: Limits,
+}
+
+/// How the command ended.
+enum Ending {
+    /// By itself, or by a signal of somebody else.
+    Itself(u8),
+    /// We ended it, because of the limits.
+    ByUs,
+    /// It never began.
+    NotStarted(Errno),
+    /// The limits were over before it could begin.
+    TooLate,
+    /// The guardian is gone; we ended what it left.
+    GuardianGone,
+}
+
+impl Supervision<'_> {
+    async fn run(mut self, client: &Client, signals: &mut Signals) -> Exit {
+        if client.guarantees().backend == "file" {
+            self.share_descriptors();
+        }
+        self.sent = self.limits.now(&self.guard);
+        // Never on a lease that was lost meanwhile. The guardian looks at the clock once more.
+        if !self.guard.is_held() {
+            return self.never_began().await;
+        }
+        if let Err(error) = self.link.start(self.sent, self.environment()) {
+            self.talk.error(format!("cannot reach the guardian of the command: {error}; nothing was run"));
+            let _ = self.guard.release().await;
+            return Exit::Failed;
+        }
+        let ending = self.supervise(signals).await;
+        self.conclude(ending).await
+    }
+
+    /// What the command finds in its environment; of several names, one line each.
+    fn environment(&self) -> [String; 3] {
+        let (names, tokens): (Vec<_>, Vec<_>) = self
+            .guard
+            .tokens()
+            .map(|(name, token)| (name.as_str().to_owned(), token.to_string()))
+            .unzip();
+        let owners = vec![self.guard.owner_id().to_hex(); names.len()];
+        [names.join("\n"), tokens.join("\n"), owners.join("\n")]
+    }
+
+    /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
+    /// only when the command's tree is gone.
+    fn share_descriptors(&self) {
+        let kept = crate::flocks::held().and_then(|held| self.link.keep(&held));
+        if let Err(error) = kept {
+            self.talk.detail(format!("the guardian cannot keep the lock in our place: {error}"));
+        }
+    }
+
+    async fn supervise(&mut self, signals: &mut Signals) -> Ending {
+        let mut lost = pin!(self.guard.lost());
+        let mut look = self.limits.look_every.map(tokio::time::interval);
+        loop {
+            let give_up_at = clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
+            tokio::select! {
+                biased;
+                report = self.link.report() => match report {
+                    Ok(Some(Report::Started(pid))) => {
+                        self.talk.event("started", json!({ "pid": pid }));
+                        self.talk.detail(format!("started process {pid}"));
+                    }
+                    Ok(Some(Report::NotStarted(errno))) => {
+                        return Ending::NotStarted(Errno::from_raw_os_error(errno));
+                    }
+                    Ok(Some(Report::TooLate)) => return Ending::TooLate,
+                    Ok(Some(Report::Ended { status, by_us, survivors })) => {
+                        if survivors > 0 {
+                            self.talk.error(format!(
+                                "{survivors} processes of the command run on: they belong to another user"
+                            ));
+                        }
+                        return if by_us { Ending::ByUs } else { Ending::Itself(status) };
+                    }
+                    Ok(None) | Err(_) => return Ending::GuardianGone,
+                },
+                signal = signals.next() => {
+                    if !(self.terminal && signals::comes_from_keys(signal)) {
+                        self.link.forward(signal);
+                    }
+                }
+                reason = &mut lost, if self.lost.is_none() => {
+                    self.lost = Some(reason);
+                    self.say_lost();
+                    let now = clock::now();
+                    let kill_at = clock::after(now, self.args.grace).min(self.sent.kill_at);
+                    self.limit(Limits { term_at: now, kill_at });
+                }
+                () = tick(&mut look), if self.lost.is_none() => {
+                    self.limit(self.limits.now(&self.guard));
+                }
+                () = until(give_up_at) => return Ending::GuardianGone,
+            }
+        }
+    }
+
+    fn limit(&mut self, limits: Limits) {
+        if limits != self.sent {
+            self.sent = limits;
+            self.link.limit(limits);
+        }
+    }
+
+    async fn conclude(self, ending: Ending) -> Exit {
+        let Self { args, talk, guard, link, lost, limits, .. } = self;
+        match ending {
+            // Whatever it left hangs below us now.
+            Ending::GuardianGone => link.kill_tree(),
+            _ => link.close(),
+        }
+        let over = clock::now() >= limits.own.term_at;
+        let released = guard.release().await;
+        let lost_now = matches!(&released, Err(error) if error.is_lost());
+        if let Err(error) = &released
+            && !lost_now
+        {
+            // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
+            talk.notice(output::error_text(error));
+        }
+        if released.is_ok() && lost.is_none() {
+            talk.event("released", json!({}));
+            talk.detail("released");
+        }
+        match ending {
+            Ending::NotStarted(errno) => not_started(&args.command[0], errno, talk),
+            _ if lost.is_some() => Exit::Lost,
+            Ending::ByUs if over => {
+                talk.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
+                talk.error("--max-hold is over; the command was ended");
+                Exit::Lost
+            }
+            Ending::ByUs => {
+                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
+                talk.error("the lease was not renewed in time; the command was ended");
+                Exit::Lost
+            }
+            Ending::TooLate => {
+                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
+                talk.error("the lock was lost before the command could start; nothing was run");
+                Exit::Lost
+            }
+            Ending::GuardianGone => {
+                talk.error("the guardian of the command is gone; the command was ended");
+                Exit::Failed
+            }
+            Ending::Itself(_) if lost_now => {
+                if let Err(error) = released {
+                    talk.event("lost", json!({ "reason": error.to_string() }));
+                    talk.error(output::error_text(&error));
+                }
+                Exit::Lost
+            }
+            Ending::Itself(status) => Exit::Command(status),
+        }
+    }
+
+    async fn never_began(self) -> Exit {
+        self.conclude(Ending::TooLate).await
+    }
+
+    fn say_lost(&self) {
+        if let Some(reason) = self.lost {
+            let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
+            let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+            self.talk.event("lost", json!({ "names": strings, "reason": reason.to_string() }));
+            if !self.talk.json {
+                let names = output::quoted(names);
+                self.talk.error(format!("lost {names}: {reason}; the command is being ended"));
+            }
+        }
+    }
+}
+
+/// The shell's answer to a command that cannot be started.
+fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
+    let shown = tenure::name::Escaped(&command.to_string_lossy()).to_string();
+    let reason = io::Error::from(errno);
+    let (exit, message) = match errno {
+        Errno::NOENT if crate::guardian::find(command).is_some_and(|file| file.exists()) => (
+            Exit::NotExecutable,
+            format!("cannot run \"{shown}\": the program named in its first line does not exist"),
+        ),
+        Errno::NOENT | Errno::NOTDIR => (
+            Exit::NotFound,
+            format!("command not found: \"{shown}\"; look at its spelling and at PATH"),
+        ),
+        Errno::ACCESS => (
+            Exit::NotExecutable,
+            format!("cannot run \"{shown}\": it is not an executable file, or we may not run it (chmod +x)"),
+        ),
+        _ => (Exit::NotExecutable, format!("cannot run \"{shown}\": {reason}")),
+    };
+    talk.error(message);
+    exit
+}
+
+async fn tick(look: &mut Option<tokio::time::Interval>) {
+    match look {
+        Some(look) => {
+            look.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The runtime's timers stand still while the machine is suspended, hence a look at the boot clock now and then.
+async fn until(at: u64) {
+    if at == NEVER {
+        return std::future::pending().await;
+    }
+    while clock::now() < at {
+        tokio::time::sleep(clock::until(at).min(Duration::from_secs(1))).await;
+    }
+}
