@@ -34,21 +34,32 @@ impl Plan {
     /// # Errors
     /// `Invalid`, naming the input and its cure.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names = names.iter().map(|name| lock_name(name)).collect::<Result<_, _>>()?;
+        let names = names
+            .iter()
+            .map(|name| lock_name(name))
+            .collect::<Result<_, _>>()?;
         let mut options = Options::default();
         options.mode = match how.permits {
             Some(limit) => Mode::Permits { limit },
             None if how.shared => Mode::Shared,
             None => Mode::Exclusive,
         };
-        options.wait = if how.try_once { Some(Duration::ZERO) } else { how.wait };
+        options.wait = if how.try_once {
+            Some(Duration::ZERO)
+        } else {
+            how.wait
+        };
         options.ttl = how.ttl;
         options.max_hold = how.max_hold;
         options.fair = how.fair.then_some(true);
         options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
         options.label = how.label.clone();
         options.validate()?;
-        Ok(Self { names, options, busy_code: how.busy_exit_code })
+        Ok(Self {
+            names,
+            options,
+            busy_code: how.busy_exit_code,
+        })
     }
 
     fn lock(&self, client: &Client) -> Lock {
@@ -66,8 +77,9 @@ impl Plan {
 /// `Invalid`, naming what is wrong with it.
 pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
     let Some(name) = name.to_str() else {
-        let message =
-            format!("the lock name {name:?} is not UTF-8; encode its bytes, in hexadecimal for example");
+        let message = format!(
+            "the lock name {name:?} is not UTF-8; encode its bytes, in hexadecimal for example"
+        );
         return Err(Error::new(ErrorKind::Invalid, message));
     };
     LockName::new(name)
@@ -129,15 +141,20 @@ fn acquired(guard: &Guard, talk: &Talk, waited: Duration) {
         talk.event("acquired", acquired_json(guard, waited));
     } else if talk.verbose {
         for (name, token) in guard.tokens() {
-            talk.detail(format!("acquired {name}, token {token}, after {}", rounded(waited)));
+            talk.detail(format!(
+                "acquired {name}, token {token}, after {}",
+                rounded(waited)
+            ));
         }
     }
 }
 
 /// What there is to know about a grant.
 pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Value {
-    let (names, tokens): (Vec<_>, Vec<_>) =
-        guard.tokens().map(|(name, token)| (name.as_str(), token.get())).unzip();
+    let (names, tokens): (Vec<_>, Vec<_>) = guard
+        .tokens()
+        .map(|(name, token)| (name.as_str(), token.get()))
+        .unzip();
     json!({
         "names": names,
         "tokens": tokens,
@@ -172,7 +189,9 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
                     "waited_ms": output::millis(waited),
                 }),
             );
-            talk.detail(reason.map_or_else(|| "waiting".into(), |reason| format!("waiting: {reason}")));
+            talk.detail(
+                reason.map_or_else(|| "waiting".into(), |reason| format!("waiting: {reason}")),
+            );
         }
         first = false;
         tokio::time::sleep(LOOK_EVERY).await;
@@ -195,9 +214,15 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
 async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
     let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
     let status = asked.ok().flatten();
-    let holder = status.as_ref().and_then(|status| Some(&status.holds.first()?.holder));
+    let holder = status
+        .as_ref()
+        .and_then(|status| Some(&status.holds.first()?.holder));
     let holder = holder.or(error.holder());
-    let name = status.as_ref().map(|status| &status.name).or(error.name()).unwrap_or(&plan.names[0]);
+    let name = status
+        .as_ref()
+        .map(|status| &status.name)
+        .or(error.name())
+        .unwrap_or(&plan.names[0]);
     talk.event(
         "busy",
         json!({ "name": name.as_str(), "holder": holder.map(output::holder_json) }),

@@ -19,7 +19,7 @@ use crate::exit::Exit;
     disable_help_subcommand = true,
     subcommand_required = true
 )]
-#[command(arg_required_else_help = true, max_term_width = 100, after_long_help = EXIT_CODES)]
+#[command(max_term_width = 100, after_long_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -47,16 +47,23 @@ pub(crate) struct Common {
     ///
     /// Without it: a directory of the user, which makes locks for this host
     /// ($XDG_STATE_HOME/tenure/locks, else ~/.local/state/tenure/locks).
-    #[arg(short, long, global = true, env = "TENURE_URL", hide_env_values = true)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        help_heading = "Options of every action",
+        env = "TENURE_URL",
+        hide_env_values = true
+    )]
     pub(crate) url: Option<String>,
     /// Print JSON, one object per line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Options of every action")]
     pub(crate) json: bool,
     /// Print errors only
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Options of every action")]
     pub(crate) quiet: bool,
     /// Say more; twice: also what the library does
-    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, help_heading = "Options of every action", action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 }
 
@@ -217,7 +224,10 @@ pub(crate) struct Completions {
 /// it has been said and the exit comes back.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        if matches!(
+            error.kind(),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+        ) {
             // Whoever does not read the help to its end had enough of it.
             let _ = error.print();
             return Exit::Done;
@@ -240,7 +250,11 @@ fn one_line(page: &str) -> String {
     if let Some(rest) = line.strip_prefix("error: ") {
         line = rest.to_string();
     }
-    for tip in page.lines().filter_map(|line| line.trim().strip_prefix("tip: ")) {
+    // What clap says of `--` misleads where `--` stands in front of a command.
+    let tips = page
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "));
+    for tip in tips.filter(|tip| !tip.contains("as a value")) {
         line += &format!("; {tip}");
     }
     line + "; see `tenure --help`"

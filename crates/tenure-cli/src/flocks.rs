@@ -4,9 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::process::{
-    ForeignRawFd, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open,
-};
+use rustix::process::{ForeignRawFd, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// A duplicate of every descriptor of this process that carries a `flock`.
 ///
@@ -22,12 +20,19 @@ pub(crate) fn held() -> io::Result<Vec<OwnedFd>> {
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.parse::<ForeignRawFd>().ok()) else {
+        let Some(number) = name
+            .to_str()
+            .and_then(|name| name.parse::<ForeignRawFd>().ok())
+        else {
             continue;
         };
         // The descriptor of this very directory is gone when we read it later; others come and go, too.
-        let Ok(info) = fs::read_to_string(entry.path()) else { continue };
-        let locked = info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK"));
+        let Ok(info) = fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        let locked = info
+            .lines()
+            .any(|line| line.starts_with("lock:") && line.contains("FLOCK"));
         if locked && number > 2 {
             held.push(pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?);
         }

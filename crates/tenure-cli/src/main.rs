@@ -1,53 +1,60 @@
 //! `tenure`: hold a distributed lock while a command runs.
 
-mod acquire;
 mod args;
-mod clock;
-mod duration;
-mod exit;
+
+mod acquire;
+mod bench;
+mod check;
+mod completion;
+mod hold;
+mod look;
+mod run;
+mod watch;
+
 mod flocks;
 mod guardian;
 mod link;
-mod output;
-mod run;
 mod signals;
-mod store;
 mod tree;
 mod wire;
 
+mod clock;
+mod duration;
+mod exit;
+mod output;
+mod store;
+
 use std::process::ExitCode;
 
-use args::{Action, Cli};
+use args::Action;
 use exit::Exit;
 use output::Talk;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     // Before anything else: the guardian's start is on the way to every command's start.
-    if arguments.get(1).is_some_and(|first| first == guardian::ARGUMENT) {
-        return guardian::main(&arguments[2..]);
+    match arguments.get(1).and_then(|first| first.to_str()) {
+        Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
+        Some(bench::ARGUMENT) => return bench::worker(&arguments[2..]),
+        _ => {}
     }
-    let cli = match args::parse(arguments) {
-        Ok(cli) => cli,
-        Err(exit) => return exit.into(),
-    };
-    let talk = Talk::new(&cli.common);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            talk.error(format!("cannot start the runtime: {error}"));
-            return Exit::Failed.into();
-        }
-    };
-    let exit = runtime.block_on(act(&cli, &talk));
-    // What is left in the background is not worth waiting for: leases run out.
-    runtime.shutdown_background();
-    exit.into()
+    args::parse(arguments).map_or_else(ExitCode::from, |cli| {
+        let talk = Talk::new(&cli.common);
+        store::block_on(&talk, act(&cli, &talk)).into()
+    })
 }
 
-async fn act(cli: &Cli, talk: &Talk) -> Exit {
-    match &cli.action {
-        Action::Run(args) => run::run(&cli.common, args, talk).await,
-        _ => Exit::Failed,
+async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
+    match action {
+        Action::Run(args) => run::run(common, args, talk).await,
+        Action::Hold(args) => hold::hold(common, args, talk).await,
+        Action::List(args) => look::list(common, args, talk).await,
+        Action::Status(args) => look::status(common, args, talk).await,
+        Action::Break(args) => look::break_hold(common, args, talk).await,
+        Action::Check(args) => check::check(common, args, talk).await,
+        Action::Watch(args) => watch::watch(common, args, talk).await,
+        Action::Bench(args) => bench::bench(common, args, talk).await,
+        Action::Completions(args) => completion::completions(args, talk),
+        Action::Man => completion::man(talk),
     }
 }

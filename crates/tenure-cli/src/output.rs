@@ -129,7 +129,11 @@ pub(crate) fn timestamp(time: SystemTime) -> String {
 
 /// A holder on one line: `build-7, pid 4242, "deploy", since 2026-01-31T09:00:00Z (3s)`.
 pub(crate) fn holder(holder: &Holder) -> String {
-    let host = if holder.host.is_empty() { "an unknown host" } else { &holder.host };
+    let host = if holder.host.is_empty() {
+        "an unknown host"
+    } else {
+        &holder.host
+    };
     let mut line = format!("{}, pid {}", Escaped(host), holder.pid);
     if !holder.label.is_empty() {
         line += &format!(", \"{}\"", Escaped(&holder.label));
@@ -149,7 +153,11 @@ pub(crate) fn busy(status: &Status) -> String {
     match (status.holds.as_slice(), status.reserved) {
         ([one], _) => format!("{name} is held by {}", holder(&one.holder)),
         ([first, others @ ..], _) => {
-            format!("{name} is held by {}, and {} more", holder(&first.holder), others.len())
+            format!(
+                "{name} is held by {}, and {} more",
+                holder(&first.holder),
+                others.len()
+            )
         }
         ([], Some(left)) => format!("{name} is free, but reserved for another {}", rounded(left)),
         ([], None) => format!("{name} was held a moment ago"),
@@ -164,8 +172,10 @@ pub(crate) fn age(holder: &Holder) -> Option<Duration> {
 /// A status for programs.
 pub(crate) fn status_json(status: &Status) -> Value {
     let holds: Vec<_> = status.holds.iter().map(hold_json).collect();
-    let queue: Option<Vec<_>> =
-        status.queue.as_ref().map(|queue| queue.iter().map(holder_json).collect());
+    let queue: Option<Vec<_>> = status
+        .queue
+        .as_ref()
+        .map(|queue| queue.iter().map(holder_json).collect());
     json!({
         "name": status.name.as_str(),
         "held": status.is_held(),
@@ -216,17 +226,29 @@ pub(crate) fn error_text(error: &Error) -> String {
 /// Rows under a head, columns aligned. The last column is not padded.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)
     };
     let widths: Vec<_> = (0..head.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
-        let padded: Vec<_> =
-            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<_> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         padded.join("  ").trim_end().to_string()
     };
-    let body = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
-    [line(head.to_vec())].into_iter().chain(body).collect::<Vec<_>>().join("\n")
+    let body = rows
+        .iter()
+        .map(|row| line(row.iter().map(String::as_str).collect()));
+    [line(head.to_vec())]
+        .into_iter()
+        .chain(body)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]
@@ -235,7 +257,10 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_by_characters() {
-        let rows = [vec!["ü".into(), "1".into()], vec!["long".into(), "2".into()]];
+        let rows = [
+            vec!["ü".into(), "1".into()],
+            vec!["long".into(), "2".into()],
+        ];
         assert_eq!(table(&["NAME", "N"], &rows), "NAME  N\nü     1\nlong  2");
     }
 

@@ -44,14 +44,28 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
     };
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
-        return Err(usage("no lock name: write it before `--`, as in `tenure run nightly -- ./report.sh`"));
+        return Err(usage(
+            "no lock name: write it before `--`, as in `tenure run nightly -- ./report.sh`",
+        ));
+    }
+    if let ([name, command, ..], []) = (&args.names[..], &args.command[..]) {
+        return Err(usage(&format!(
+            "no command: write `--` in front of it, as in `tenure run {} -- {}`",
+            shown(name),
+            shown(command)
+        )));
     }
     if args.command.is_empty() {
-        return Err(usage("no command: write it after `--`, as in `tenure run nightly -- ./report.sh`"));
+        return Err(usage(
+            "no command: write it after `--`, as in `tenure run nightly -- ./report.sh`",
+        ));
     }
     let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
     // We end the command at the limit and hold on while it ends; the library's limit is behind ours.
-    plan.options.max_hold = args.acquire.max_hold.map(|limit| limit.saturating_add(args.grace));
+    plan.options.max_hold = args
+        .acquire
+        .max_hold
+        .map(|limit| limit.saturating_add(args.grace));
 
     let system = |error: io::Error| {
         talk.error(format!("cannot listen for signals: {error}"));
@@ -71,7 +85,9 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
     let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
         Ok(link) => link,
         Err(error) => {
-            talk.error(format!("cannot start the guardian of the command: {error}; nothing was run"));
+            talk.error(format!(
+                "cannot start the guardian of the command: {error}; nothing was run"
+            ));
             let _ = guard.release().await;
             return Ok((client, Exit::Failed));
         }
@@ -110,7 +126,10 @@ impl LimitRule {
         let third = ttl / 3;
         let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
             let term_at = clock::after(clock::now(), max_hold);
-            Limits { term_at, kill_at: clock::after(term_at, args.grace) }
+            Limits {
+                term_at,
+                kill_at: clock::after(term_at, args.grace),
+            }
         });
         let leased = guard.remaining() != Duration::MAX;
         Self {
@@ -124,10 +143,16 @@ impl LimitRule {
 
     fn now(&self, guard: &Guard) -> Limits {
         let remaining = guard.remaining();
-        let deadline =
-            if remaining == Duration::MAX { NEVER } else { clock::after(clock::now(), remaining) };
+        let deadline = if remaining == Duration::MAX {
+            NEVER
+        } else {
+            clock::after(clock::now(), remaining)
+        };
         let kill_at = clock::before(deadline, self.margin);
-        let lease = Limits { term_at: clock::before(kill_at, self.grace), kill_at };
+        let lease = Limits {
+            term_at: clock::before(kill_at, self.grace),
+            kill_at,
+        };
         lease.min(self.own)
     }
 }
@@ -170,7 +195,9 @@ impl Supervision<'_> {
             return self.never_began().await;
         }
         if let Err(error) = self.link.start(self.sent, self.environment()) {
-            self.talk.error(format!("cannot reach the guardian of the command: {error}; nothing was run"));
+            self.talk.error(format!(
+                "cannot reach the guardian of the command: {error}; nothing was run"
+            ));
             let _ = self.guard.release().await;
             return Exit::Failed;
         }
@@ -194,7 +221,9 @@ impl Supervision<'_> {
     fn share_descriptors(&self) {
         let kept = crate::flocks::held().and_then(|held| self.link.keep(&held));
         if let Err(error) = kept {
-            self.talk.detail(format!("the guardian cannot keep the lock in our place: {error}"));
+            self.talk.detail(format!(
+                "the guardian cannot keep the lock in our place: {error}"
+            ));
         }
     }
 
@@ -202,7 +231,8 @@ impl Supervision<'_> {
         let mut lost = pin!(self.guard.lost());
         let mut look = self.limits.look_every.map(tokio::time::interval);
         loop {
-            let give_up_at = clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
+            let give_up_at =
+                clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
             tokio::select! {
                 biased;
                 report = self.link.report() => match report {
@@ -252,7 +282,15 @@ impl Supervision<'_> {
     }
 
     async fn conclude(self, ending: Ending) -> Exit {
-        let Self { args, talk, guard, link, lost, limits, .. } = self;
+        let Self {
+            args,
+            talk,
+            guard,
+            link,
+            lost,
+            limits,
+            ..
+        } = self;
         match ending {
             // Whatever it left hangs below us now.
             Ending::GuardianGone => link.kill_tree(),
@@ -312,18 +350,27 @@ impl Supervision<'_> {
         if let Some(reason) = self.lost {
             let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
             let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-            self.talk.event("lost", json!({ "names": strings, "reason": reason.to_string() }));
+            self.talk.event(
+                "lost",
+                json!({ "names": strings, "reason": reason.to_string() }),
+            );
             if !self.talk.json {
                 let names = output::quoted(names);
-                self.talk.error(format!("lost {names}: {reason}; the command is being ended"));
+                self.talk.error(format!(
+                    "lost {names}: {reason}; the command is being ended"
+                ));
             }
         }
     }
 }
 
+fn shown(argument: &std::ffi::OsStr) -> String {
+    tenure::name::Escaped(&argument.to_string_lossy()).to_string()
+}
+
 /// The shell's answer to a command that cannot be started.
 fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
-    let shown = tenure::name::Escaped(&command.to_string_lossy()).to_string();
+    let shown = shown(command);
     let reason = io::Error::from(errno);
     let (exit, message) = match errno {
         Errno::NOENT if crate::guardian::find(command).is_some_and(|file| file.exists()) => (
@@ -336,9 +383,14 @@ fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
         ),
         Errno::ACCESS => (
             Exit::NotExecutable,
-            format!("cannot run \"{shown}\": it is not an executable file, or we may not run it (chmod +x)"),
+            format!(
+                "cannot run \"{shown}\": it is not an executable file, or we may not run it (chmod +x)"
+            ),
         ),
-        _ => (Exit::NotExecutable, format!("cannot run \"{shown}\": {reason}")),
+        _ => (
+            Exit::NotExecutable,
+            format!("cannot run \"{shown}\": {reason}"),
+        ),
     };
     talk.error(message);
     exit

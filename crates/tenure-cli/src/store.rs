@@ -5,13 +5,37 @@ use std::time::Duration;
 use tenure::{Client, Error};
 
 use crate::args::Common;
+use crate::exit::Exit;
+use crate::output::Talk;
 
 /// How long the clean-up of a wait that was given up, and of the link itself, may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The store that was asked for; without a word, the directory of this user.
 pub(crate) fn url(common: &Common) -> &str {
-    common.url.as_deref().filter(|url| !url.is_empty()).unwrap_or("file:")
+    common
+        .url
+        .as_deref()
+        .filter(|url| !url.is_empty())
+        .unwrap_or("file:")
+}
+
+/// Runs `action` to its end, on this thread.
+pub(crate) fn block_on(talk: &Talk, action: impl Future<Output = Exit>) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            talk.error(format!("cannot start the runtime: {error}"));
+            return Exit::Failed;
+        }
+    };
+    let exit = runtime.block_on(action);
+    // What is left in the background is not worth waiting for: leases run out.
+    runtime.shutdown_background();
+    exit
 }
 
 /// Opens it.
@@ -30,7 +54,9 @@ pub(crate) async fn close(client: &Client) {
 
 /// A URL without its secrets: user info and the values of options are left out.
 pub(crate) fn redacted(url: &str) -> String {
-    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let (base, query) = url
+        .split_once('?')
+        .map_or((url, None), |(base, query)| (base, Some(query)));
     let mut text = match base.split_once("//") {
         Some((scheme, rest)) => {
             let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -43,7 +69,11 @@ pub(crate) fn redacted(url: &str) -> String {
         }
         None => base.to_string(),
     };
-    for (index, option) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+    for (index, option) in query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .enumerate()
+    {
         text.push(if index == 0 { '?' } else { '&' });
         match option.split_once('=') {
             Some((key, _)) => text += &format!("{key}=***"),
@@ -63,7 +93,10 @@ mod tests {
             ("file:/var/lib/locks", "file:/var/lib/locks"),
             ("file:", "file:"),
             ("redis://host:6379/2", "redis://host:6379/2"),
-            ("redis://user:pa@ss@host/2?protocol=resp3", "redis://***@host/2?protocol=***"),
+            (
+                "redis://user:pa@ss@host/2?protocol=resp3",
+                "redis://***@host/2?protocol=***",
+            ),
             ("redis://:pa/ss@host/2", "redis://***@host/2"),
             ("etcd://a,b,c?password=x&y", "etcd://a,b,c?password=***&***"),
         ] {

@@ -1,0 +1,186 @@
+//! `tenure check`: what a store, with these settings, promises and what not.
+
+use serde_json::{Value, json};
+use tenure::Error;
+use tenure::backend::{Finding, Severity};
+use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+
+use crate::args::{self, Common};
+use crate::exit::Exit;
+use crate::look::answer;
+use crate::output::{self, Talk};
+use crate::store;
+
+/// Prints the guarantees and what was found; fails when a required one is missing.
+pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let required: Vec<Fault> = args
+            .require
+            .iter()
+            .map(|name| name.trim().parse())
+            .collect::<Result<_, Error>>()?;
+        let client = store::connect(common).await?;
+        let findings = client.check().await?;
+        let guarantees = client.guarantees();
+        // A finding that voids a promise voids what the table says of it.
+        let void = findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Bad);
+        let missing: Vec<_> = required
+            .into_iter()
+            .filter(|fault| void || !guarantees.survives(*fault))
+            .collect();
+        let exit = if missing.is_empty() {
+            Exit::Done
+        } else {
+            Exit::No
+        };
+        let url = store::redacted(store::url(common));
+        if talk.json {
+            return Ok((
+                vec![as_json(&url, guarantees, &findings, &missing).to_string()],
+                exit,
+            ));
+        }
+        for fault in &missing {
+            let reason = match guarantees.cell(*fault) {
+                _ if void => "a finding above voids it",
+                Some(cell) => cell.note,
+                None => "the store says nothing about it",
+            };
+            talk.error(format!(
+                "required but not kept: {} ({}): {reason}",
+                fault.as_str(),
+                fault.description()
+            ));
+        }
+        Ok((as_text(&url, guarantees, &findings), exit))
+    })
+    .await
+}
+
+fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<String> {
+    let mut lines = vec![format!("store       {url}")];
+    let order = match guarantees.order {
+        Order::Fair => "first come, first served",
+        Order::Unordered(practice) => practice,
+        _ => "unknown",
+    };
+    let facts = [
+        ("fit for", guarantees.fit),
+        ("liveness", guarantees.liveness),
+        ("clock", guarantees.clock),
+        ("waiting", guarantees.waiting),
+        ("order", order),
+        ("token", guarantees.token),
+        ("loss", guarantees.loss),
+    ];
+    lines.extend(facts.map(|(head, text)| format!("{head:10}  {text}")));
+    lines.push(format!("can do      {}", features(guarantees).join(", ")));
+    lines.push(String::new());
+    let rows: Vec<_> = Fault::ALL
+        .into_iter()
+        .map(|fault| {
+            let cell = guarantees.cell(fault);
+            vec![
+                fault.as_str().to_string(),
+                cell.map_or("unknown".into(), promise),
+                cell.map_or("", |cell| cell.note).to_string(),
+            ]
+        })
+        .collect();
+    lines.push(output::table(&["FAULT", "STILL HOLDS", "WHY"], &rows));
+    lines.push(String::new());
+    lines.push("effects: no late write of a former holder counts".into());
+    lines.push("claims:  no two clients believe at the same time that they hold the name".into());
+    if !findings.is_empty() {
+        lines.push(String::new());
+    }
+    lines.extend(findings.iter().map(|finding| {
+        format!(
+            "{:8}  {}",
+            severity(finding.severity),
+            tenure::name::Escaped(&finding.text)
+        )
+    }));
+    lines
+}
+
+fn promise(cell: &Cell) -> String {
+    let mut text = String::from(match cell.promise {
+        Promise::Nothing => "nothing",
+        Promise::Claims => "claims",
+        Promise::Effects => "effects",
+        _ => "cannot happen",
+    });
+    if cell.late {
+        text += ", next holder late";
+    }
+    if cell.token_regress {
+        text += ", token may go back";
+    }
+    text
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Good => "good",
+        Severity::Warning => "warning",
+        _ => "bad",
+    }
+}
+
+fn features(guarantees: &Guarantees) -> Vec<&'static str> {
+    let all = [
+        (true, "exclusive"),
+        (guarantees.shared, "shared"),
+        (guarantees.permits, "permits"),
+        (guarantees.order == Order::Fair, "fair"),
+        (guarantees.min_hold, "min-hold"),
+        (guarantees.lock_delay, "lock-delay"),
+    ];
+    all.into_iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, feature)| feature)
+        .collect()
+}
+
+fn as_json(url: &str, guarantees: &Guarantees, findings: &[Finding], missing: &[Fault]) -> Value {
+    let faults: Vec<_> = guarantees
+        .faults
+        .iter()
+        .map(|cell| {
+            json!({
+                "fault": cell.fault.as_str(),
+                "promise": match cell.promise {
+                    Promise::Nothing => "nothing",
+                    Promise::Claims => "claims",
+                    Promise::Effects => "effects",
+                    _ => "not_applicable",
+                },
+                "late": cell.late,
+                "token_regress": cell.token_regress,
+                "note": cell.note,
+            })
+        })
+        .collect();
+    let findings: Vec<_> = findings
+        .iter()
+        .map(|finding| json!({ "severity": severity(finding.severity), "text": finding.text }))
+        .collect();
+    let missing: Vec<_> = missing.iter().map(|fault| fault.as_str()).collect();
+    json!({
+        "store": url,
+        "backend": guarantees.backend,
+        "features": features(guarantees),
+        "liveness": guarantees.liveness,
+        "clock": guarantees.clock,
+        "waiting": guarantees.waiting,
+        "token": guarantees.token,
+        "loss": guarantees.loss,
+        "fit": guarantees.fit,
+        "faults": faults,
+        "findings": findings,
+        "missing": missing,
+    })
+}

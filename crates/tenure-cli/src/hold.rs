@@ -1,0 +1,149 @@
+//! `tenure hold`: hold in the foreground, a line per change, until end of input or a signal.
+
+use std::io::{self, Read as _};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure::{Error, Guard, State};
+use tokio::sync::oneshot;
+
+use crate::acquire::{self, Plan};
+use crate::args::{Common, Hold};
+use crate::exit::Exit;
+use crate::output::{self, Talk};
+use crate::signals::Signals;
+use crate::store;
+
+/// Holds until told to end.
+pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
+    let fail = |error: Error| {
+        talk.error(output::error_text(&error));
+        Exit::of(error.kind(), args.acquire.busy_exit_code)
+    };
+    let plan = match Plan::new(&args.names, &args.acquire) {
+        Ok(plan) => plan,
+        Err(error) => return fail(error),
+    };
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            talk.error(format!("cannot listen for signals: {error}"));
+            return Exit::Failed;
+        }
+    };
+    let client = tokio::select! {
+        biased;
+        signal = signals.next() => return Exit::Signal(signal),
+        client = store::connect(common) => match client {
+            Ok(client) => client,
+            Err(error) => return fail(error),
+        },
+    };
+    let began = Instant::now();
+    let exit = match acquire::acquire(&client, &plan, &mut signals, talk, || ()).await {
+        Ok(guard) => keep(guard, plan.options.ttl, began.elapsed(), &mut signals, talk).await,
+        Err(exit) => return exit,
+    };
+    store::close(&client).await;
+    exit
+}
+
+async fn keep(
+    guard: Guard,
+    ttl: Duration,
+    waited: Duration,
+    signals: &mut Signals,
+    talk: &Talk,
+) -> Exit {
+    let names = output::quoted(guard.tokens().map(|(name, _)| name));
+    let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
+    let fields = acquire::acquired_json(&guard, waited);
+    let mut open = tell(
+        talk,
+        "acquired",
+        fields,
+        &format!("acquired {names}, token {}", tokens.join(", ")),
+    );
+    let mut lost = pin!(guard.lost());
+    let mut ended = pin!(end_of_input());
+    // A renewal that is overdue shows at the next look; nothing is decided by it.
+    let mut look = tokio::time::interval((ttl / 10).max(Duration::from_millis(1)));
+    let mut state = State::Held;
+    while open {
+        tokio::select! {
+            biased;
+            reason = &mut lost => {
+                let fields = json!({ "reason": reason.to_string() });
+                tell(talk, "lost", fields, &format!("lost {names}: {reason}"));
+                let _ = guard.release().await;
+                return Exit::Lost;
+            }
+            _ = signals.next() => open = false,
+            () = &mut ended => open = false,
+            _ = look.tick() => {
+                let now = guard.state();
+                if now != state {
+                    let left = guard.remaining();
+                    let fields = json!({ "remaining_ms": output::millis(left) });
+                    open = match now {
+                        State::AtRisk => tell(talk, "at_risk", fields, &format!("at risk {names}: a renewal is overdue, {} left", crate::duration::rounded(left))),
+                        State::Held => tell(talk, "held", fields, &format!("held {names} again")),
+                        // The loss has its own line.
+                        _ => true,
+                    };
+                    state = now;
+                }
+            }
+        }
+    }
+    match guard.release().await {
+        Ok(()) => {
+            tell(talk, "released", json!({}), &format!("released {names}"));
+            Exit::Done
+        }
+        Err(error) if error.is_lost() => {
+            tell(
+                talk,
+                "lost",
+                json!({ "reason": error.to_string() }),
+                &format!("lost {names}: {error}"),
+            );
+            Exit::Lost
+        }
+        Err(error) => {
+            talk.error(output::error_text(&error));
+            Exit::of(error.kind(), Exit::BUSY)
+        }
+    }
+}
+
+/// One line of result; `false` when nobody reads it any more.
+fn tell(talk: &Talk, event: &str, fields: Value, line: &str) -> bool {
+    let result = match talk.json {
+        true => output::result(output::event_line(event, fields)),
+        false => output::result(line),
+    };
+    result.is_ok()
+}
+
+/// Resolves when standard input is at its end. What is read is thrown away.
+async fn end_of_input() {
+    let (ended, end) = oneshot::channel();
+    // A thread of its own: a read of a terminal cannot be cancelled, and must not keep us from ending.
+    let reader = std::thread::Builder::new().spawn(move || {
+        let mut buffer = [0; 512];
+        let mut stdin = io::stdin().lock();
+        loop {
+            match stdin.read(&mut buffer) {
+                Ok(0) => break,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+                _ => {}
+            }
+        }
+        let _ = ended.send(());
+    });
+    if reader.is_ok() {
+        let _ = end.await;
+    }
+}

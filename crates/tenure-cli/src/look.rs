@@ -1,0 +1,193 @@
+//! `list`, `status`, `break`: what the store knows, and one way to change it.
+
+use std::io;
+
+use tenure::{Error, HoldInfo, Status};
+
+use crate::acquire::lock_name;
+use crate::args::{self, Common};
+use crate::duration::rounded;
+use crate::exit::Exit;
+use crate::output::{self, Talk};
+use crate::store;
+
+/// Who holds what.
+pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let all = store::connect(common).await?.list(&*args.prefix).await?;
+        Ok(if talk.json {
+            let lines = all
+                .iter()
+                .map(|status| output::status_json(status).to_string());
+            (lines.collect(), Exit::Done)
+        } else if all.is_empty() {
+            talk.notice("nothing is held");
+            (Vec::new(), Exit::Done)
+        } else {
+            (vec![holds_table(&all)], Exit::Done)
+        })
+    })
+    .await
+}
+
+/// Who holds one name, and who waits.
+pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let name = lock_name(&args.name)?;
+        let status = store::connect(common).await?.inspect(&name).await?;
+        let line = match talk.json {
+            true => output::status_json(&status).to_string(),
+            false => status_text(&status),
+        };
+        Ok((vec![line], Exit::Done))
+    })
+    .await
+}
+
+/// Ends one hold.
+pub(crate) async fn break_hold(common: &Common, args: &args::Break, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let name = lock_name(&args.name)?;
+        let client = store::connect(common).await?;
+        if client.break_lock(&name, args.token).await? {
+            let line = match talk.json {
+                true => serde_json::json!({ "name": name.as_str(), "token": args.token, "broken": true }).to_string(),
+                false => format!("ended the hold of {name} with token {}", args.token),
+            };
+            return Ok((vec![line], Exit::Done));
+        }
+        if talk.json {
+            let no = serde_json::json!({ "name": name.as_str(), "token": args.token, "broken": false });
+            return Ok((vec![no.to_string()], Exit::No));
+        }
+        let status = client.inspect(&name).await?;
+        let holds: Vec<_> = status.holds.iter().map(token).collect();
+        let now = if holds.is_empty() { "it is free".into() } else { format!("it is held with token {}", holds.join(", ")) };
+        talk.error(format!("{name} has no hold with token {}; {now}", args.token));
+        Ok((Vec::new(), Exit::No))
+    })
+    .await
+}
+
+/// Prints lines of results, or the error.
+pub(crate) async fn answer(
+    talk: &Talk,
+    question: impl Future<Output = Result<(Vec<String>, Exit), Error>>,
+) -> Exit {
+    let (lines, exit) = match question.await {
+        Ok(answer) => answer,
+        Err(error) => {
+            talk.error(output::error_text(&error));
+            return Exit::of(error.kind(), Exit::BUSY);
+        }
+    };
+    match lines.iter().try_for_each(output::result) {
+        // A reader such as `head` had enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            talk.error(format!("cannot write to standard output: {error}"));
+            Exit::Failed
+        }
+        _ => exit,
+    }
+}
+
+/// One row per hold; names that are free but reserved or waited for have one, too.
+pub(crate) fn holds_table(all: &[Status]) -> String {
+    let mut rows = Vec::new();
+    for status in all {
+        let name = tenure::name::Escaped(status.name.as_str()).to_string();
+        let waiting = status
+            .queue
+            .as_ref()
+            .map_or("?".into(), |queue| queue.len().to_string());
+        for hold in &status.holds {
+            let holder = &hold.holder;
+            let pid = if holder.pid == 0 {
+                "?".into()
+            } else {
+                holder.pid.to_string()
+            };
+            rows.push(vec![
+                name.clone(),
+                tenure::name::Escaped(&holder.host).to_string(),
+                pid,
+                output::age(holder).map_or("?".into(), rounded),
+                hold.ttl_left.map_or("-".into(), rounded),
+                token(hold),
+                hold.mode.to_string(),
+                waiting.clone(),
+                tenure::name::Escaped(&holder.label).to_string(),
+            ]);
+        }
+        if status.holds.is_empty() {
+            let reserved = status.reserved.map_or("-".into(), rounded);
+            let state = if status.reserved.is_some() {
+                "reserved"
+            } else {
+                "free"
+            };
+            let dash = || "-".to_string();
+            rows.push(vec![
+                name,
+                dash(),
+                dash(),
+                dash(),
+                reserved,
+                dash(),
+                state.into(),
+                waiting,
+                String::new(),
+            ]);
+        }
+    }
+    let head = [
+        "NAME", "HOST", "PID", "FOR", "LEFT", "TOKEN", "MODE", "WAITING", "LABEL",
+    ];
+    output::table(&head, &rows)
+}
+
+fn token(hold: &HoldInfo) -> String {
+    hold.token.map_or("-".into(), |token| token.to_string())
+}
+
+fn status_text(status: &Status) -> String {
+    let mut lines = Vec::new();
+    if status.holds.is_empty() {
+        lines.push(match status.reserved {
+            None => format!("{} is free", status.name),
+            Some(left) => format!(
+                "{} is free, but reserved for another {}",
+                status.name,
+                rounded(left)
+            ),
+        });
+    }
+    for hold in &status.holds {
+        lines.push(format!(
+            "{} is held by {}",
+            status.name,
+            output::holder(&hold.holder)
+        ));
+        lines.push(format!("  token {}, {}", token(hold), hold.mode));
+        lines.push(match hold.ttl_left {
+            Some(left) => format!(
+                "  the store frees it in {} unless it is renewed",
+                rounded(left)
+            ),
+            None => "  no lease runs: it is held until it is released or its holder dies".into(),
+        });
+    }
+    match status.queue.as_deref() {
+        None => lines.push("who waits is not known to this store".into()),
+        Some([]) => {}
+        Some(queue) => {
+            lines.push(format!("{} waiting:", queue.len()));
+            lines.extend(
+                queue
+                    .iter()
+                    .map(|waiter| format!("  {}", output::holder(waiter))),
+            );
+        }
+    }
+    lines.join("\n")
+}
