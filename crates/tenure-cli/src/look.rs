@@ -178,8 +178,8 @@ fn status_text(status: &Status) -> String {
         });
     }
     match status.queue.as_deref() {
-        None => lines.push("who waits is not known to this store".into()),
-        Some([]) => {}
+        None if status.is_held() => lines.push("  this store does not know who waits".into()),
+        None | Some([]) => {}
         Some(queue) => {
             lines.push(format!("{} waiting:", queue.len()));
             lines.extend(

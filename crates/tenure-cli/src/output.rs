@@ -26,7 +26,9 @@ pub(crate) struct Talk {
 impl Talk {
     pub(crate) fn new(common: &Common) -> Self {
         if common.verbose > 1 {
-            let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false);
+            let log = tracing_subscriber::fmt()
+                .with_writer(io::stderr)
+                .with_ansi(false);
             log.with_max_level(tracing::Level::DEBUG).init();
         }
         Self {

@@ -61,11 +61,12 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
         ));
     }
     let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
-    // We end the command at the limit and hold on while it ends; the library's limit is behind ours.
+    // We end the command at the limit and hold on while it ends. The library's limit lies a lease behind that.
+    let behind = args.grace.saturating_add(args.acquire.ttl);
     plan.options.max_hold = args
         .acquire
         .max_hold
-        .map(|limit| limit.saturating_add(args.grace));
+        .map(|limit| limit.saturating_add(behind));
 
     let system = |error: io::Error| {
         talk.error(format!("cannot listen for signals: {error}"));
@@ -305,7 +306,7 @@ impl Supervision<'_> {
             // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
             talk.notice(output::error_text(error));
         }
-        if released.is_ok() && lost.is_none() {
+        if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
             talk.event("released", json!({}));
             talk.detail("released");
         }

@@ -1,0 +1,236 @@
+//! Mistakes: one line that names the input and the cure, exit 2, and nothing touched.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output, Stdio};
+
+use support::{Store, text};
+
+/// `tenure` without any setting but a home of its own, which is empty.
+fn at_home(store: &Store, arguments: &[&OsStr]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(arguments)
+        .env_clear()
+        .env("HOME", store.dir.path())
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn assert_refused(arguments: &[&OsStr], words: &[&str]) {
+    let store = Store::new();
+    let output = at_home(&store, arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
+    for word in words {
+        assert!(
+            message.contains(word),
+            "{arguments:?} lacks {word:?}: {message}"
+        );
+    }
+    assert!(message.len() < 300, "{message}");
+    assert_eq!(
+        std::fs::read_dir(store.dir.path()).unwrap().count(),
+        0,
+        "{arguments:?} left something"
+    );
+}
+
+#[test]
+fn mistakes_are_refused_before_anything_is_touched() {
+    let long = "x".repeat(2_000);
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["run", "", "--", "true"], &["name", "empty"]),
+        (&["run", &long, "--", "true"], &["2000 bytes", "1000"]),
+        (&["run", "x"], &["no command", "--"]),
+        (
+            &["run", "x", "true"],
+            &["no command", "tenure run x -- true"],
+        ),
+        (&["run", "--", "true"], &["no lock name"]),
+        (
+            &["run", "--wait", "-1", "x", "--", "true"],
+            &["-1", "--wait", "negative"],
+        ),
+        (
+            &["run", "--wait", "5", "x", "--", "true"],
+            &["5", "--wait", "5s"],
+        ),
+        (
+            &["run", "--wait", "soon", "x", "--", "true"],
+            &["soon", "--wait", "5s"],
+        ),
+        (
+            &["run", "--ttl", "1ms", "x", "--", "true"],
+            &["ttl", "1ms", "20ms"],
+        ),
+        (
+            &["run", "--max-hold", "0", "x", "--", "true"],
+            &["max_hold", "zero"],
+        ),
+        (
+            &["run", "--permits", "0", "x", "--", "true"],
+            &["--permits", "0"],
+        ),
+        (
+            &["run", "-n", "--wait", "5s", "x", "--", "true"],
+            &["--try", "--wait"],
+        ),
+        (
+            &["run", "-E", "300", "x", "--", "true"],
+            &["300", "--busy-exit-code"],
+        ),
+        (
+            &["run", "--shared", "--permits", "2", "x", "--", "true"],
+            &["--shared", "--permits"],
+        ),
+        (&["run", "--nonsense", "x", "--", "true"], &["--nonsense"]),
+        (
+            &["-u", "nonsense:x", "run", "x", "--", "true"],
+            &["nonsense:", "file:"],
+        ),
+        (
+            &["-u", "no-scheme", "run", "x", "--", "true"],
+            &["scheme", "file:"],
+        ),
+        (
+            &["-u", "file:/tmp/x?y=z", "run", "x", "--", "true"],
+            &["option", "y"],
+        ),
+        (&["frobnicate"], &["frobnicate"]),
+        (&["break", "x"], &["--token"]),
+        (&["break", "x", "--token", "many"], &["many", "--token"]),
+        (&["hold"], &["NAME"]),
+    ];
+    for (arguments, words) in cases {
+        let arguments: Vec<_> = arguments.iter().map(OsStr::new).collect();
+        assert_refused(&arguments, words);
+    }
+}
+
+#[test]
+fn a_name_that_is_not_utf_8_is_refused() {
+    let name = OsStr::from_bytes(b"caf\xe9");
+    let arguments = [
+        OsStr::new("run"),
+        name,
+        OsStr::new("--"),
+        OsStr::new("true"),
+    ];
+    assert_refused(&arguments, &["caf\\xE9", "UTF-8"]);
+}
+
+#[test]
+fn without_a_home_there_is_no_default_directory() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["run", "x", "--", "true"])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("HOME") && message.contains("file:/"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_default_store_is_in_the_state_directory_of_the_user() {
+    let store = Store::new();
+    let arguments = ["run", "nightly", "--", "true"].map(OsStr::new);
+    assert!(at_home(&store, &arguments).status.success());
+    assert!(store.path(".local/state/tenure/locks/nightly").exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let store = Store::new();
+    std::fs::write(store.path("file"), "").unwrap();
+    for path in ["file", "file/below"] {
+        let url = format!("file:{}", store.path(path).display());
+        let output = store.output(&["-u", &url, "run", "x", "--", "true"]);
+        let message = text(&output.stderr);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(
+            message.contains(&*store.path(path).to_string_lossy()),
+            "{message}"
+        );
+        assert!(
+            [69, 70, 77].contains(&output.status.code().unwrap()),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn no_password_of_a_url_is_ever_printed() {
+    let store = Store::new();
+    for url in [
+        "redis9://user:hunter2@host/0",
+        "hunter2@host",
+        "file:/x?password=hunter2",
+        "hunter2",
+    ] {
+        for action in [
+            &["run", "x", "--", "true"][..],
+            &["check"],
+            &["list"],
+            &["-vv", "status", "x"],
+        ] {
+            let arguments = [&["-u", url], action].concat();
+            let output = store.output(&arguments);
+            let all = text(&output.stdout) + &text(&output.stderr);
+            assert!(!all.contains("hunter2"), "{arguments:?}: {all}");
+        }
+    }
+    let help = text(
+        &store
+            .tenure(&["run", "--help"])
+            .env("TENURE_URL", "x:hunter2")
+            .output()
+            .unwrap()
+            .stdout,
+    );
+    assert!(help.contains("TENURE_URL") && !help.contains("hunter2"));
+}
+
+#[test]
+fn help_completions_and_the_manual_name_every_action() {
+    let store = Store::new();
+    let actions = [
+        "run",
+        "hold",
+        "list",
+        "status",
+        "break",
+        "check",
+        "watch",
+        "bench",
+        "completions",
+        "man",
+    ];
+    for arguments in [
+        &["--help"][..],
+        &["man"],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+    ] {
+        let output = store.output(arguments);
+        let page = text(&output.stdout).to_lowercase();
+        assert_eq!(output.status.code(), Some(0));
+        for action in actions {
+            assert!(page.contains(action), "{arguments:?} lacks {action}");
+        }
+        assert!(!page.contains("__guardian"));
+    }
+    assert!(text(&store.output(&["--help"]).stdout).contains("75"));
+}
