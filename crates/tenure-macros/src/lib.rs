@@ -1,1 +1,25 @@
-//! The attribute macro of the `tenure` crate; use it through `tenure::locked`.
+//! The attribute macro of the `tenure` crate; use it through `tenure::locked` (feature `macros`).
+//!
+//! It rewrites a function into a call of the template `Lock::run` and has no logic of its own:
+//! what can be said about a lock is said in the `tenure` crate.
+
+mod args;
+mod duration;
+mod expand;
+
+use proc_macro::TokenStream;
+use quote::quote;
+
+/// Runs a function under a lock. Documented where it is used: `tenure::locked`.
+#[proc_macro_attribute]
+pub fn locked(args: TokenStream, function: TokenStream) -> TokenStream {
+    match expand::locked(args.into(), function.clone().into()) {
+        Ok(expanded) => expanded.into(),
+        Err(err) => {
+            // The function stays, so that its callers add no errors of their own.
+            let mistakes = err.into_compile_error();
+            let function = proc_macro2::TokenStream::from(function);
+            quote!(#mistakes #[allow(unused)] #function).into()
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What stands in the parentheses: parsed once, every mistake reported where it was made.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
+
+use crate::duration;
+
+/// Every argument there is, in the order of the documentation.
+const KNOWN: [&str; 13] = [
+    "client",
+    "name",
+    "names",
+    "wait",
+    "ttl",
+    "max_hold",
+    "min_hold",
+    "lock_delay",
+    "shared",
+    "permits",
+    "fair",
+    "label",
+    "guard",
+];
+
+/// The arguments, as far as the expansion needs to know them.
+pub(crate) struct Args {
+    /// `client.lock(name).wait(..)`: the lock with all its options.
+    pub(crate) lock: TokenStream,
+    /// What the body calls its guard.
+    pub(crate) guard: Option<Ident>,
+}
+
+impl Args {
+    pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
+        let given = Punctuated::<Meta, Token![,]>::parse_terminated.parse2(tokens)?;
+        let mut errors = Errors::default();
+        let mut seen = Seen::default();
+        for meta in &given {
+            errors.keep(seen.argument(meta));
+        }
+        errors.keep(seen.excludes("name", "names", "one lock has one name, or several"));
+        errors.keep(seen.excludes("shared", "permits", "a hold has one mode"));
+        if !seen.has("client") {
+            errors.keep(missing(
+                "client",
+                "the `tenure::Client` to lock with",
+                "self.locks",
+            ));
+        }
+        if !seen.has("name") && !seen.has("names") {
+            errors.keep(missing("name", "what to lock", "\"order:{id}\""));
+        }
+        errors.into_result()?;
+        let (client, target, options) = (seen.client, seen.target, seen.options);
+        Ok(Self {
+            lock: quote!((#client) #target #(#options)*),
+            guard: seen.guard,
+        })
+    }
+}
+
+fn missing(argument: &str, what: &str, example: &str) -> Result<()> {
+    Err(Error::new(
+        Span::call_site(),
+        format!("`{argument}` is missing: {what}, for example `{argument} = {example}`"),
+    ))
+}
+
+#[derive(Default)]
+struct Seen {
+    names: Vec<Ident>,
+    client: TokenStream,
+    /// `.lock(..)` or `.lock_all(..)`.
+    target: TokenStream,
+    /// Further calls of the same chain, in the order given.
+    options: Vec<TokenStream>,
+    guard: Option<Ident>,
+}
+
+impl Seen {
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|seen| seen == name)
+    }
+
+    fn excludes(&self, one: &str, other: &str, why: &str) -> Result<()> {
+        let second = self
+            .names
+            .iter()
+            .rfind(|seen| *seen == one || *seen == other);
+        match second {
+            Some(second) if self.has(one) && self.has(other) => Err(Error::new(
+                second.span(),
+                format!("`{one}` and `{other}` exclude each other: {why}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn argument(&mut self, meta: &Meta) -> Result<()> {
+        let path = meta.path();
+        let Some(argument) = path
+            .get_ident()
+            .filter(|ident| KNOWN.iter().any(|known| ident == known))
+        else {
+            return Err(Error::new(
+                path.span(),
+                format!(
+                    "there is no argument `{}`; known are {}",
+                    path.to_token_stream(),
+                    KNOWN.map(|known| format!("`{known}`")).join(", ")
+                ),
+            ));
+        };
+        let text = argument.to_string();
+        if self.has(&text) {
+            return Err(Error::new(
+                argument.span(),
+                format!("`{argument}` is given twice"),
+            ));
+        }
+        // Remembered before it is looked at: a mistake in it must not be reported as a lack of it.
+        self.names.push(argument.clone());
+        match text.as_str() {
+            "client" => {
+                let client = value(meta, "self.locks")?;
+                self.client = quote!(#client);
+            }
+            "name" => {
+                let name = name(value(meta, "\"order:{id}\"")?)?;
+                self.target = quote!(.lock(#name));
+            }
+            "names" => {
+                let Expr::Array(array) = value(meta, "[\"from:{a}\", \"to:{b}\"]")? else {
+                    let message =
+                        "`names` is a list, for example `names = [\"from:{a}\", \"to:{b}\"]`";
+                    return Err(Error::new(meta.span(), message));
+                };
+                let names = array.elems.iter().map(name).collect::<Result<Vec<_>>>()?;
+                // Names of different types, `&str` and `String`, in one list.
+                self.target = quote!(.lock_all([#(::std::string::String::from(#names)),*]));
+            }
+            "wait" | "ttl" | "max_hold" | "min_hold" | "lock_delay" => {
+                let time = time(argument, value(meta, "\"5s\"")?)?;
+                self.options.push(quote!(.#argument(#time)));
+            }
+            "shared" => {
+                meta.require_path_only().map_err(|err| {
+                    Error::new(err.span(), "`shared` stands alone, without a value")
+                })?;
+                self.options.push(quote!(.#argument()));
+            }
+            "fair" => {
+                let fair = match meta {
+                    Meta::Path(_) => LitBool::new(true, argument.span()),
+                    _ => match value(meta, "false")? {
+                        Expr::Lit(ExprLit {
+                            lit: Lit::Bool(fair),
+                            ..
+                        }) => fair.clone(),
+                        other => {
+                            let message = "`fair` stands alone, or is `fair = false`";
+                            return Err(Error::new(other.span(), message));
+                        }
+                    },
+                };
+                self.options.push(quote!(.#argument(#fair)));
+            }
+            "permits" => {
+                let limit = value(meta, "3")?;
+                self.options.push(quote!(.#argument(#limit)));
+            }
+            "label" => {
+                let label = name(value(meta, "\"nightly\"")?)?;
+                self.options.push(quote!(.#argument(#label)));
+            }
+            _ => {
+                let ident = value(meta, "guard")?;
+                self.guard = Some(syn::parse2(ident.to_token_stream()).map_err(|_| {
+                    let message = "`guard` is the name of a variable, for example `guard = guard`";
+                    Error::new(ident.span(), message)
+                })?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The expression after `=`.
+fn value<'a>(meta: &'a Meta, example: &str) -> Result<&'a Expr> {
+    match meta {
+        Meta::NameValue(pair) => Ok(ungrouped(&pair.value)),
+        Meta::Path(path) | Meta::List(syn::MetaList { path, .. }) => {
+            let argument = path.to_token_stream();
+            Err(Error::new(
+                path.span(),
+                format!("`{argument}` needs a value, for example `{argument} = {example}`"),
+            ))
+        }
+    }
+}
+
+/// What a `macro_rules!` handed on lies in groups that nobody sees.
+fn ungrouped(mut expr: &Expr) -> &Expr {
+    while let Expr::Group(group) = expr {
+        expr = &group.expr;
+    }
+    expr
+}
+
+/// A text: a string with captures, or any expression. Captures are left to `format!`, whose errors
+/// point at the string because it is handed on with its span.
+fn name(expr: &Expr) -> Result<TokenStream> {
+    match ungrouped(expr) {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) => Ok(formatted(text)),
+        Expr::Lit(other) => Err(Error::new(
+            other.span(),
+            "a string is needed here, for example \"order:{id}\"",
+        )),
+        other => Ok(other.to_token_stream()),
+    }
+}
+
+fn formatted(text: &LitStr) -> TokenStream {
+    if text.value().contains(['{', '}']) {
+        quote_spanned!(text.span()=> ::std::format!(#text))
+    } else {
+        text.to_token_stream()
+    }
+}
+
+/// A `Duration`: from a string with a unit, or any expression that is one.
+fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
+    const EXAMPLES: &str = "500ms, 5s, 2m, 1h";
+    match expr {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) => match duration::nanos(&text.value()) {
+            Some(nanos) => Ok(quote!(::core::time::Duration::from_nanos(#nanos))),
+            None => Err(Error::new(
+                text.span(),
+                format!(
+                    "\"{}\" is not a duration; write a number with a unit: {EXAMPLES}",
+                    text.value()
+                ),
+            )),
+        },
+        Expr::Lit(literal) => {
+            let number = match &literal.lit {
+                Lit::Int(int) => int.base10_digits(),
+                Lit::Float(float) => float.base10_digits(),
+                _ => "5",
+            };
+            Err(Error::new(
+                literal.span(),
+                format!("a duration has a unit: write `{argument} = \"{number}s\"` ({EXAMPLES})"),
+            ))
+        }
+        other => Ok(other.to_token_stream()),
+    }
+}
+
+/// All mistakes are shown at once.
+#[derive(Default)]
+struct Errors(Option<Error>);
+
+impl Errors {
+    fn keep<T>(&mut self, result: Result<T>) {
+        let Err(err) = result else { return };
+        match &mut self.0 {
+            None => self.0 = Some(err),
+            Some(first) => first.combine(err),
+        }
+    }
+
+    fn into_result(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,136 @@
+//! The function, rewritten.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::parse::{Parse, ParseStream};
+use syn::spanned::Spanned;
+use syn::visit_mut::{self, VisitMut};
+use syn::{Attribute, Error, Item, Result, ReturnType, Signature, Type, Visibility, parse_quote};
+
+use crate::args::Args;
+
+/// A function whose body nobody has to understand here.
+struct Function {
+    attributes: Vec<Attribute>,
+    visibility: Visibility,
+    signature: Signature,
+    body: Group,
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = input.call(Attribute::parse_outer)?;
+        let visibility = input.parse()?;
+        let signature = input.parse()?;
+        match input.parse()? {
+            TokenTree::Group(body) if input.is_empty() => Ok(Self {
+                attributes,
+                visibility,
+                signature,
+                body,
+            }),
+            other => Err(Error::new(
+                other.span(),
+                "expected the body of the function",
+            )),
+        }
+    }
+}
+
+pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenStream> {
+    let function: Function =
+        syn::parse2(function.clone()).map_err(|err| not_a_function(function, err))?;
+    let returned = returned(&function.signature)?;
+    let Args { lock, guard } = Args::parse(args)?;
+
+    let Function {
+        attributes,
+        visibility,
+        signature,
+        body,
+    } = function;
+    let guard = guard.map_or_else(|| quote!(_), Ident::into_token_stream);
+    let (asynchronous, awaited) = match signature.asyncness.as_ref() {
+        Some(_) => (quote!(async), quote!(.await)),
+        None => (TokenStream::new(), TokenStream::new()),
+    };
+    // What is wrong with the conversion of errors is wrong with the type that is returned.
+    let converted = quote_spanned!(returned.span()=> ?);
+    // These cannot be seen by the body, nor hide anything from it.
+    let [lock_name, outcome] = ["lock", "outcome"].map(|name| Ident::new(name, Span::mixed_site()));
+    // The type comes first in the body, as a return that never happens: a type written behind the
+    // arguments of an async closure is no hint to its body (rustc 1.95), so nothing would be coerced.
+    let statements = body.stream();
+    let mut block = Group::new(
+        Delimiter::Brace,
+        quote! {
+            if let ::core::option::Option::Some(#outcome) = ::core::option::Option::None::<#returned> {
+                return #outcome;
+            }
+            #statements
+        },
+    );
+    block.set_span(body.span());
+    // The body takes the arguments with it (`move`): then its future is `Send` when they are,
+    // and what it borrows from them may be returned.
+    Ok(quote! {
+        #(#attributes)*
+        #visibility #signature {
+            let #lock_name = #lock;
+            #lock_name.run(#asynchronous move |#guard| #block) #awaited #converted
+        }
+    })
+}
+
+fn not_a_function(item: TokenStream, err: Error) -> Error {
+    let Ok(item) = syn::parse2::<Item>(item) else {
+        return err;
+    };
+    let (span, but) = match &item {
+        Item::Struct(item) => (item.struct_token.span, ", not on a struct"),
+        Item::Enum(item) => (item.enum_token.span, ", not on an enum"),
+        Item::Impl(item) => (item.impl_token.span, "; put it on the methods of the impl"),
+        Item::Trait(item) => (item.trait_token.span, "; put it on the methods of an impl"),
+        other => (other.span(), ""),
+    };
+    Error::new(
+        span,
+        format!("`#[tenure::locked]` goes on a function with a body{but}"),
+    )
+}
+
+/// The type of the body.
+fn returned(signature: &Signature) -> Result<Type> {
+    if let Some(constness) = &signature.constness {
+        return Err(Error::new(
+            constness.span,
+            "a const fn cannot take a lock: it may run at compile time",
+        ));
+    }
+    const WANTED: &str = "a locked function returns `Result<T, E>` with `E: From<tenure::Error>`: acquiring may fail";
+    match &signature.output {
+        ReturnType::Default => Err(Error::new(signature.ident.span(), WANTED)),
+        ReturnType::Type(_, ty) => {
+            let mut ty = (**ty).clone();
+            match &ty {
+                Type::Path(_) | Type::Macro(_) | Type::Group(_) | Type::Paren(_) => {}
+                other => return Err(Error::new(other.span(), WANTED)),
+            }
+            Opened.visit_type_mut(&mut ty);
+            Ok(ty)
+        }
+    }
+}
+
+/// `impl Trait` is not allowed within a function, and is inferred there.
+struct Opened;
+
+impl VisitMut for Opened {
+    fn visit_type_mut(&mut self, ty: &mut Type) {
+        if matches!(ty, Type::ImplTrait(_)) {
+            *ty = parse_quote!(_);
+        } else {
+            visit_mut::visit_type_mut(self, ty);
+        }
+    }
+}

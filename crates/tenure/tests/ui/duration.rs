@@ -1,0 +1,13 @@
+use tenure::{Client, Error};
+
+#[tenure::locked(client = locks, name = "a", wait = 5)]
+async fn no_unit(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tenure::locked(client = locks, name = "a", wait = "5 seconds", ttl = 1.5, max_hold = "1min")]
+async fn three_mistakes(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use tenure::{Client, Error};
+
+#[tenure::locked(client = locks, name = "order:{number}")]
+async fn ship(locks: &Client, id: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+fn main() {}

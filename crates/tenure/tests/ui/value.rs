@@ -1,0 +1,18 @@
+use tenure::{Client, Error};
+
+#[tenure::locked(client, name = 42, names, wait)]
+async fn lacking(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tenure::locked(client = locks, names = "a", shared = true, fair = 1, guard = self.guard)]
+async fn wrong(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tenure::locked(client = locks, name = )]
+async fn nothing(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+fn main() {}
