@@ -268,24 +268,24 @@ impl Lock {
                 value = owner.enter_body(body(&guard)) => Ok(value),
             }
         };
-        let held_to_the_end = guard.is_held();
-        let name = guard.name().clone();
-        let released = guard.release().await;
-        match (outcome, released) {
-            (Ok(value), Ok(())) => Ok(value),
-            (Ok(_), Err(err)) if err.is_lost() => Err(err),
-            // The work was done while the lock was held; the release is repeated in the background.
-            (Ok(value), Err(_)) if held_to_the_end => Ok(value),
-            (Ok(_), Err(err)) => Err(err),
-            (Err(_), Err(err)) if err.is_lost() => Err(err),
-            (Err(reason), _) => Err(self.client.driver().explain(
-                Error::new(
+        let value = match outcome {
+            Ok(value) => value,
+            Err(reason) => {
+                let err = Error::new(
                     ErrorKind::Lost,
                     format!("the lock was lost while the work ran: {reason}; the work was stopped"),
-                ),
-                &name,
-                Step::Renew,
-            )),
+                );
+                let driver = self.client.driver();
+                // Dropping the guard cleans up in the background: the caller must hear of the loss
+                // now, and the store that was lost may be slow to answer.
+                return Err(driver.explain(err, guard.name(), Step::Renew));
+            }
+        };
+        let held_to_the_end = guard.is_held();
+        match guard.release().await {
+            // The work was done while the lock was held; the release is repeated in the background.
+            Err(err) if !err.is_lost() && held_to_the_end => Ok(value),
+            released => released.map(|()| value),
         }
     }
 

@@ -205,6 +205,21 @@ async fn run_cancels_its_body_on_loss_and_cannot_look_like_success() {
 }
 
 #[tokio::test]
+async fn a_lost_run_does_not_wait_for_a_store_that_is_silent() {
+    let (store, client) = store();
+    let lock = client.lock("a");
+    let run = tokio::spawn(async move { lock.run(async |_| std::future::pending().await).await });
+    settle().await;
+    store.pause();
+    store.advance(TTL);
+    let lost: Result<(), _> = run.await.unwrap();
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
+    store.resume();
+    settle().await;
+    assert!(store.is_idle());
+}
+
+#[tokio::test]
 async fn lock_all_is_all_or_none() {
     let (store, client) = store();
     let both = client.lock_all(["b", "a", "b"]).acquire().await.unwrap();
