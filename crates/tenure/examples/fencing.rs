@@ -1,0 +1,59 @@
+//! A holder is paused for longer than its lease and writes afterwards. The lock cannot stop that write;
+//! the resource can, because every guard carries a number that grows with each grant.
+
+use std::time::Duration;
+
+use tenure::backend::memory;
+use tenure::{Client, FencingToken};
+
+/// What the lock protects. It remembers the highest number it has seen.
+#[derive(Default)]
+struct Account {
+    newest: Option<FencingToken>,
+    balance: i64,
+}
+
+impl Account {
+    /// In a database: `UPDATE account SET balance = ?, fence = ? WHERE id = ? AND fence <= ?`.
+    fn write(&mut self, balance: i64, token: FencingToken) -> Result<(), String> {
+        if self.newest.is_some_and(|newest| token < newest) {
+            return Err(format!("number {token} is stale"));
+        }
+        self.newest = Some(token);
+        self.balance = balance;
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), tenure::Error> {
+    // A store on a clock of our own, shared by two clients as two machines would share a server.
+    let store = memory::Backend::with_virtual_clock();
+    let [first, second] = [
+        Client::from_backend(store.clone())?,
+        Client::from_backend(store.clone())?,
+    ];
+    let mut account = Account::default();
+    let ttl = Duration::from_secs(10);
+
+    let paused = first.lock("account").ttl(ttl).acquire().await?;
+    let balance = account.balance;
+    // The process stops right here (a full disk, a debugger, a laptop that is shut), and its lease runs out.
+    store.expire("account")?;
+
+    let guard = second.lock("account").ttl(ttl).acquire().await?;
+    assert!(account.write(balance + 100, guard.token()).is_ok());
+    guard.release().await?;
+
+    // It goes on where it stopped, and believes what it believed then.
+    let refused = account.write(balance + 1, paused.token());
+    println!("late write: {refused:?}, balance: {}", account.balance);
+    assert!(refused.is_err());
+    assert_eq!(account.balance, 100);
+
+    // And it is told when it gives back what it no longer has.
+    let err = paused.release().await.expect_err("the lease had run out");
+    assert!(err.is_lost());
+    println!("{err}");
+    Ok(())
+}
