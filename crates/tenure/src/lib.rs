@@ -1,4 +1,133 @@
-//! Distributed locks.
+//! Distributed locks with one API and one set of promises over the stores that people already run.
+//!
+//! A lock from this crate is held *for a time*, by *someone*, under a *number*, and its holder always learns when it ends.
+//!
+//! ```
+//! #[tokio::main]
+//! async fn main() -> Result<(), tenure::Error> {
+//!     let client = tenure::connect("memory:").await?;
+//!     let guard = client.lock("orders/42").acquire().await?; // waits its turn
+//!     println!("ours, under number {}", guard.token());
+//!     guard.release().await // an error if the lock had ended before
+//! }
+//! ```
+//!
+//! # Which backend
+//!
+//! The scheme of the URL picks it; nothing else in your code changes.
+//!
+//! | Who shall exclude each other | URL | Fit for |
+//! | --- | --- | --- |
+//! | tasks of one process, tests | `memory:` | tests on a clock that you move ([`backend::memory`]) |
+//! | processes on one host | `file:/DIR`, or `file:` for a directory of the user | correctness, on a local disk; no server needed |
+//!
+//! Backends for Redis, etcd, ZooKeeper, MySQL and PostgreSQL are planned and not in this version.
+//! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
+//!
+//! # Concepts
+//!
+//! **Name.** What you lock is a name: any UTF-8 text of 1 to 1,000 bytes.
+//! It stands for something else, a file, an account, a job, and everybody who touches that must agree on the name.
+//! [`Client::lock`] makes a [`Lock`], a name with [options](Options), and sends nothing.
+//!
+//! **Owner and holder.** Each acquisition has a random identity, the [`OwnerId`]; the store compares it before it frees anything, so nobody frees somebody else's hold.
+//! The one that has the lock is its holder, and visible: [`Client::inspect`] shows host, process, [label](Lock::label), and since when.
+//! Locks are not re-entrant unless an [`Owner`] says so.
+//!
+//! **Lease and deadline.** Stores on a network lend a lock for a time, the [ttl](Lock::ttl), so that a holder who vanishes does not block the name for ever.
+//! The client renews at every third of the ttl and keeps a *deadline* of its own: counted from before the last successful request was sent, less a margin, on a clock that goes on while the machine sleeps.
+//! After the deadline it claims nothing, whatever the network does.
+//! `memory:` and `file:` need no lease: there, the hold ends with the process.
+//!
+//! **Guard and loss.** A [`Guard`] is the only proof of holding.
+//! It ends by [`release`](Guard::release), by being dropped, or by *loss*: [`Guard::lost`] resolves with the reason, at the deadline at the latest.
+//! The template [`Lock::run`] and the attribute `#[tenure::locked]` (feature `macros`) stop the work at that moment, and a run that was lost cannot look like success.
+//!
+//! **Fencing token.** Every guard carries a [number](Guard::token) that strictly grows with each grant of its name.
+//! Send it along with every write, and let the resource refuse a number below the highest it has seen.
+//!
+//! # Claims and effects
+//!
+//! Two promises are easily mixed up.
+//! *Claims*: no two clients believe at the same time that they hold the name.
+//! The local deadline sees to that.
+//! *Effects*: no write of a former holder counts.
+//! No lock with a lease can promise this by itself: a process can check that it holds, stop for a minute, and then write.
+//! Only the resource can refuse that write, by the fencing token or because the write is guarded in the store itself.
+//!
+//! # Guarantees
+//!
+//! What holds under which fault is declared by each backend as data, [`Client::guarantees`]; [`Client::check`] looks at the settings of the actual store.
+//!
+//! | Backend | kill | pause | partition | restart | power | failover | clock-forward | clock-back | client-clock | suspend |
+//! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+//! | `memory:` | S | S L | - | - | - | - | S | S | S | S |
+//! | `file:` | S | S L | - | - | S | - | S | S | S | S L |
+//!
+//! **S**: claims and effects are safe.
+//! **E**: claims never overlap, effects need fencing.
+//! **X**: claims can overlap.
+//! **-**: cannot happen.
+//! **L**: the next holder may have to wait.
+//! **r**: tokens may go backward.
+//! [`guarantees::Fault`] says what each column means, [`guarantees::Cell::note`] gives the reason.
+//!
+//! # When not to use a distributed lock
+//!
+//! - The data lies in one database: a transaction, a unique index or `SELECT .. FOR UPDATE` is simpler and safe.
+//! - The write can be conditional (a version column, an ETag, compare-and-swap): then nobody has to hold anything.
+//! - The work may be done twice: make it idempotent and drop the lock, or keep the lock for thrift and don't rely on it.
+//! - It is about tasks of one process and never more: a mutex needs no store.
+//! - The resource can check no token and must never see a late write: no lock can help it.
+//!
+//! # Features
+//!
+//! `file` is on by default, and nothing else.
+//! `memory:` is always there.
+//!
+//! | Feature | Adds | Brings |
+//! | --- | --- | --- |
+//! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
+//! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
+//! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
+//! | `conformance` | the behaviours that every backend must show, for authors of backends | nothing |
+//!
+//! # Errors
+//!
+//! There is one [`Error`]; branch on its [kind](ErrorKind), which says what to do.
+//! Its text is one line for people: what was attempted, why it failed, what next; never a password.
+//! Busy is not an error for [`Lock::try_acquire`].
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::{Client, Error, ErrorKind};
+//!
+//! async fn report(client: &Client) -> Result<bool, Error> {
+//!     let lock = client.lock("report").wait(Duration::from_secs(5));
+//!     match lock.run(async |_| println!("working")).await {
+//!         Ok(()) => Ok(true),
+//!         // Somebody else is at it; `err.holder()` says who.
+//!         Err(err) if err.kind() == ErrorKind::WaitElapsed => Ok(false),
+//!         // Do not retry blindly: the work may have overlapped with that of the next holder.
+//!         Err(err) if err.is_lost() => Err(err),
+//!         // Unreachable, indeterminate: the same call may succeed later.
+//!         Err(err) if err.is_retryable() => Ok(false),
+//!         Err(err) => Err(err),
+//!     }
+//! }
+//! # let runtime = tokio::runtime::Runtime::new().unwrap();
+//! # runtime.block_on(async {
+//! #     let client = tenure::connect("memory:").await.unwrap();
+//! #     assert!(report(&client).await.unwrap());
+//! # });
+//! ```
+//!
+//! # Writing a backend
+//!
+//! Implement [`backend::Backend`]; its [module](backend) has the contract.
+//! The driver owns the hard parts, deadlines, renewal, cancellation and queues within the process, so a backend says how its store takes, renews and frees a name, and declares its [`Guarantees`](guarantees::Guarantees).
+//! `backend/memory.rs` does all of it in the fewest lines.
+//! A backend of your own needs no entry anywhere: [`Client::from_backend`].
 
 // Vocabulary: plain data.
 pub mod error;
@@ -96,3 +225,8 @@ pub use owner::Owner;
 /// work may have overlapped with that of the next holder.
 #[cfg(feature = "macros")]
 pub use tenure_macros::locked;
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

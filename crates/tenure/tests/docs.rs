@@ -1,0 +1,182 @@
+//! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites them.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs};
+
+use tenure::Client;
+use tenure::guarantees::{Fault, Guarantees, Order};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What every backend of this build declares, in the order of the schemes.
+async fn declared() -> Vec<Guarantees> {
+    // Tests run side by side.
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = CALLS.fetch_add(1, Ordering::SeqCst);
+    let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
+    let mut all = Vec::new();
+    for scheme in tenure::client::SCHEMES {
+        let url = match *scheme {
+            "file:" => format!("file:{}", dir.display()),
+            scheme => scheme.to_owned(),
+        };
+        let client = Client::connect(&url).await.unwrap();
+        all.push(client.guarantees().clone());
+        client.close().await;
+    }
+    let _ = fs::remove_dir_all(dir);
+    all
+}
+
+/// Faults across, backends down.
+fn overview(all: &[Guarantees]) -> String {
+    let mut table = String::from("| Backend |");
+    for fault in Fault::ALL {
+        let _ = write!(table, " {} |", fault.as_str());
+    }
+    let _ = write!(table, "\n| --- |{}", " --- |".repeat(Fault::ALL.len()));
+    for guarantees in all {
+        let _ = write!(table, "\n| `{}:` |", guarantees.backend);
+        for fault in Fault::ALL {
+            match guarantees.cell(fault) {
+                Some(cell) => write!(table, " {cell} |"),
+                None => write!(table, " ? |"),
+            }
+            .unwrap();
+        }
+    }
+    table
+}
+
+fn page(all: &[Guarantees]) -> String {
+    let mut page = String::from(
+        "# Guarantees
+
+This page is written by `TENURE_BLESS=1 cargo test -p tenure --test docs` from what the backends declare, and a test compares it.
+`tenure check` and `Client::guarantees` show the same for the store in use.
+
+- **S**: claims and effects are safe.
+  No two clients believe at the same time that they hold the name, and no late write of a former holder is possible.
+- **E**: claims are safe, effects need fencing.
+  A former holder that was paused may still write; the protected resource refuses it by the token, or nobody does.
+- **X**: claims can overlap.
+- **-**: the fault cannot happen to this store.
+- **L**: the next holder may have to wait.
+- **r**: tokens may go backward.
+
+The letters are about a hold under its default options.
+An operator who breaks a lock, and a holder with `max_hold` or without renewal, give up **S** for **E**: then the hold ends while its process may go on.
+
+",
+    );
+    page += &overview(all);
+    page += "\n\n";
+    for fault in Fault::ALL {
+        let _ = writeln!(page, "- `{}`: {}.", fault.as_str(), fault.description());
+    }
+    for guarantees in all {
+        let yes_no = |can| if can { "yes" } else { "no" };
+        let order = match guarantees.order {
+            Order::Fair => "first come, first served",
+            Order::Unordered(what) => what,
+            _ => "?",
+        };
+        let _ = write!(
+            page,
+            "
+## `{}:`
+
+| | |
+| --- | --- |
+| Fit for | {} |
+| What keeps a hold alive | {} |
+| Whose clock ends a lease | {} |
+| Fencing token | {} |
+| How waiters learn of their turn | {} |
+| Order of waiters | {order} |
+| How a loss is noticed, and how late | {} |
+| Shared holds, permits | {}, {} |
+| `min_hold`, `lock_delay` | {}, {} |
+
+| Fault | Promise | Why |
+| --- | --- | --- |
+",
+            guarantees.backend,
+            guarantees.fit,
+            guarantees.liveness,
+            guarantees.clock,
+            guarantees.token,
+            guarantees.waiting,
+            guarantees.loss,
+            yes_no(guarantees.shared),
+            yes_no(guarantees.permits),
+            yes_no(guarantees.min_hold),
+            yes_no(guarantees.lock_delay),
+        );
+        for cell in &guarantees.faults {
+            let _ = writeln!(page, "| {} | {cell} | {} |", cell.fault.as_str(), cell.note);
+        }
+    }
+    page
+}
+
+#[tokio::test]
+async fn the_guarantees_page_says_what_the_backends_declare() {
+    let all = declared().await;
+    for guarantees in &all {
+        let faults: Vec<_> = guarantees.faults.iter().map(|cell| cell.fault).collect();
+        assert_eq!(faults, Fault::ALL, "{}", guarantees.backend);
+    }
+    let path = repository().join("docs/guarantees.md");
+    let page = page(&all);
+    if env::var_os("TENURE_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/guarantees.md is not what the backends declare; rewrite it: TENURE_BLESS=1 cargo test -p tenure --test docs"
+    );
+}
+
+#[tokio::test]
+async fn the_crate_page_has_the_same_table() {
+    let source = include_str!("../src/lib.rs");
+    let docs: Vec<_> = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! "))
+        .collect();
+    for line in overview(&declared().await).lines() {
+        assert!(
+            docs.contains(&line),
+            "src/lib.rs lacks this line:\n//! {line}"
+        );
+    }
+}
+
+/// The first cell of each row of the table that starts with this head.
+fn first_cells<'a>(text: &'a str, head: &str) -> Vec<&'a str> {
+    text.lines()
+        .skip_while(|line| !line.starts_with(head))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('|').nth(1))
+        .map(|cell| cell.trim().trim_matches('`'))
+        .collect()
+}
+
+#[test]
+fn the_readme_lists_the_backends_of_this_build_and_no_other() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let listed = first_cells(&readme, "| Store |");
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|url| format!("{}:", url.split(':').next().unwrap()))
+        .collect();
+    assert_eq!(listed, tenure::client::SCHEMES);
+}
