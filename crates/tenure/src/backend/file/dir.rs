@@ -85,23 +85,33 @@ pub(super) enum Opened {
 ///
 /// Closing alone would not do: a child between fork and exec shares the open file and would keep the lock.
 #[derive(Debug)]
-pub(super) struct Locked(File);
+pub(super) struct Locked(Option<File>);
 
 impl Locked {
     /// Takes over the lock that was acquired on `file`.
     pub(super) fn new(file: File) -> Self {
-        Self(file)
+        Self(Some(file))
     }
 
     pub(super) fn file(&self) -> &File {
-        &self.0
+        self.0
+            .as_ref()
+            .expect("BUG: the file is taken out by `unlock` only")
+    }
+
+    /// Unlocks, and keeps the file open for the next time.
+    pub(super) fn unlock(mut self) -> Option<File> {
+        let file = self.0.take()?;
+        file.unlock().is_ok().then_some(file)
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // There is nothing to be done about an error, and closing is about to do the same.
-        let _ = self.0.unlock();
+        if let Some(file) = &self.0 {
+            // There is nothing to be done about an error, and closing is about to do the same.
+            let _ = file.unlock();
+        }
     }
 }
 

@@ -16,11 +16,10 @@
 //! Each of them also holds a side file of its own exclusively, which tells who it is and whether it still lives.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
-
-use sha2::{Digest as _, Sha256};
 
 use super::Inner;
 use super::dir::{Dir, Id, Locked, Opened, Spot};
@@ -28,6 +27,7 @@ use super::names::{self, SideKind};
 use super::record::{self, Body, Contents, Head, Pen, State};
 use crate::backend::{Release, Request};
 use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt;
 
@@ -367,8 +367,8 @@ fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
         Mode::Shared => ("shared", None),
         Mode::Permits { limit } => ("permit", Some(limit.get())),
     };
-    let digest = Sha256::digest(request.owner.as_bytes());
-    let digest = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    // A quarter of the id is lost on purpose: who reads the file must not learn it.
+    let digest = record::check(request.owner.as_bytes()) >> 32;
     Body {
         host: Cow::Borrowed(&request.holder.host),
         pid: request.holder.pid,
@@ -408,9 +408,19 @@ impl Held {
     }
 
     /// Gives the name back. `unclean`: the hold had ended before, so that the lock delay applies.
-    pub(super) fn give_back(mut self, unclean: bool) -> Release {
-        // An error (no rights on a parent any more, say) is no reason to believe that somebody took it.
-        let ours = self.is_current().unwrap_or(true);
+    pub(super) fn give_back(self, unclean: bool) -> Release {
+        self.give_back_and_keep(unclean).0
+    }
+
+    /// Gives the name back, and hands out the open file of an exclusive hold for the next time.
+    pub(super) fn give_back_and_keep(mut self, unclean: bool) -> (Release, Option<Idle>) {
+        // Replacing or removing the file takes its only name away; moving the directory as a whole does not,
+        // and is found by the regular checks.
+        let linked = |lock: &Locked| {
+            // An error is no reason to believe that somebody took it.
+            rustix::fs::fstat(lock.file()).map_or(true, |stat| stat.st_nlink > 0)
+        };
+        let ours = linked(&self.lock) && self.side.as_ref().is_none_or(|side| linked(&side.lock));
         if ours {
             let written = match &self.side {
                 Some(side) => record::write_side(side.lock.file(), self.token, None),
@@ -430,11 +440,51 @@ impl Held {
                 tracing::warn!(file = %self.spot.file, error = %err, "could not note the release in the lock file");
             }
         }
-        if ours {
-            Release::Released
-        } else {
-            Release::NotHeld
+        if !ours {
+            return (Release::NotHeld, None);
         }
+        if self.side.is_some() {
+            return (Release::Released, None);
+        }
+        let (spot, id) = (self.spot, self.id);
+        let idle = self.lock.unlock().map(|file| Idle { spot, file, id });
+        (Release::Released, idle)
+    }
+}
+
+/// The open file of a name that is not held: opening and checking it is what takes longest.
+#[derive(Debug)]
+pub(super) struct Idle {
+    pub(super) spot: Spot,
+    pub(super) file: File,
+    pub(super) id: Id,
+}
+
+/// Most files that a client keeps open for names that it does not hold.
+const MAX_IDLE: usize = 32;
+
+/// The files of the names held lately.
+#[derive(Debug, Default)]
+pub(super) struct IdleFiles(Mutex<HashMap<LockName, Idle>>);
+
+impl IdleFiles {
+    pub(super) fn take(&self, name: &LockName) -> Option<Idle> {
+        rt::lock(&self.0).remove(name)
+    }
+
+    pub(super) fn put(&self, name: &LockName, idle: Idle) {
+        let mut files = rt::lock(&self.0);
+        if files.len() >= MAX_IDLE {
+            // Any other will do: a program that uses more names than this gains nothing from keeping some.
+            if let Some(other) = files.keys().next().cloned() {
+                files.remove(&other);
+            }
+        }
+        files.insert(name.clone(), idle);
+    }
+
+    pub(super) fn clear(&self) {
+        rt::lock(&self.0).clear();
     }
 }
 

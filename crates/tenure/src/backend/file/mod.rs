@@ -45,14 +45,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::dir::{Dir, Locked, Opened, Spot};
-use self::hold::{Held, Kind, Taken};
+use self::hold::{Held, Idle, IdleFiles, Kind, Taken};
 use crate::backend::{Answer, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::OwnerId;
+use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use crate::holder::Status;
 use crate::lost::LostReason;
 use crate::name::LockName;
+use crate::options::Mode;
 use crate::rt::{self, Clock, lock};
 
 /// The name of this backend in URLs, errors and tables.
@@ -75,7 +76,8 @@ struct Inner {
     path: PathBuf,
     dir: Mutex<Arc<Dir>>,
     guarantees: Guarantees,
-    holds: Mutex<HashMap<OwnerId, Box<Held>>>,
+    holds: Mutex<HashMap<OwnerId, Box<Held>, RandomAlready>>,
+    idle: IdleFiles,
     posts: wait::Posts,
     closed: AtomicBool,
 }
@@ -109,6 +111,7 @@ impl Backend {
             dir: Mutex::new(Arc::new(dir)),
             guarantees: guarantees(),
             holds: Mutex::default(),
+            idle: IdleFiles::default(),
             posts: wait::Posts::default(),
             closed: AtomicBool::new(false),
         });
@@ -133,6 +136,14 @@ impl crate::backend::Backend for Backend {
         })
     }
 
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        self.0.acquire_now(request)
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        Some(self.0.release(hold))
+    }
+
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let inner = self.0.clone();
         Box::pin(async move { holds.iter().map(|hold| inner.check_hold(hold)).collect() })
@@ -140,10 +151,7 @@ impl crate::backend::Backend for Backend {
 
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
         let inner = self.0.clone();
-        Box::pin(async move {
-            let held = lock(&inner.holds).remove(&hold.owner);
-            Ok(held.map_or(Release::NotHeld, |held| held.give_back(hold.unclean)))
-        })
+        Box::pin(async move { Ok(inner.release(&hold)) })
     }
 
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
@@ -218,6 +226,37 @@ impl Inner {
             Duration::ZERO,
             None,
         )))
+    }
+
+    /// Takes the name if it is free; whatever else there is to say is left to `acquire`.
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        if self.is_closed() || request.mode != Mode::Exclusive {
+            return None;
+        }
+        let Idle { spot, file, id } = self.idle.take(&request.name)?;
+        let sent = Clock::system().now();
+        let dir = self.dir();
+        file.try_lock().ok()?;
+        let lock = Locked::new(file);
+        let Ok(Taken::Held(held)) = hold::take(self, &dir, request, &spot, lock, id) else {
+            return None;
+        };
+        let token = self.keep(request, held).ok()?;
+        Some(Grant::new(token, sent, Duration::ZERO, None))
+    }
+
+    fn release(&self, hold: &Hold) -> Release {
+        let held = lock(&self.holds).remove(&hold.owner);
+        let Some(held) = held else {
+            return Release::NotHeld;
+        };
+        let (release, idle) = held.give_back_and_keep(hold.unclean);
+        if let Some(idle) = idle
+            && !self.is_closed()
+        {
+            self.idle.put(&hold.name, idle);
+        }
+        release
     }
 
     /// Takes the name if it is free.
@@ -338,6 +377,7 @@ impl Inner {
         for held in holds.into_values() {
             held.give_back(false);
         }
+        self.idle.clear();
         self.posts.close();
     }
 }

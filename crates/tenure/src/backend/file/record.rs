@@ -175,7 +175,7 @@ impl Body<'_> {
 }
 
 /// Guards against torn writes, not against forgers: multiply and fold over 64-bit words.
-fn check(bytes: &[u8]) -> u64 {
+pub(super) fn check(bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = bytes.len() as u64 ^ ODD;
     let mut mix = |word: u64| {
