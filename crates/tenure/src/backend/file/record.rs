@@ -536,3 +536,6 @@ pub(super) fn write_side(file: &File, token: u64, body: Option<&Body<'_>>) -> io
     };
     Pen { slot: 0, head }.put(file, body)
 }
+
+#[cfg(test)]
+mod tests;

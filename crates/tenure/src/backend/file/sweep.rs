@@ -39,7 +39,7 @@ impl Backend {
     /// # Errors
     /// As for [`open`](Backend::open). Files that are not ours are left alone and are no error.
     pub fn sweep(&self, limit: usize) -> Result<usize, Error> {
-        sweep(&self.0, limit).map_err(|err| err.with_backend(SCHEME))
+        sweep(&self.0, limit, rt::wall_micros()).map_err(|err| err.with_backend(SCHEME))
     }
 }
 
@@ -61,15 +61,15 @@ pub(super) fn now_and_then(inner: &Arc<Inner>, age: Option<Duration>) {
             .dir()
             .entries()
             .is_ok_and(|entries| entries.take(MANY + 1).count() > MANY);
-        if many && let Err(err) = sweep(&inner, BATCH) {
+        if many && let Err(err) = sweep(&inner, BATCH, rt::wall_micros()) {
             tracing::warn!(error = %err, "could not clean the lock directory");
         }
     });
 }
 
-fn sweep(inner: &Inner, limit: usize) -> Result<usize, Error> {
+/// Removes at most `limit` files of free names whose tokens lie below `start`, the wall clock in µs.
+fn sweep(inner: &Inner, limit: usize, start: u64) -> Result<usize, Error> {
     let dir = inner.current_dir()?;
-    let start = rt::wall_micros();
     let mut is_floor_raised = false;
     let mut removed = 0;
     for file in dir.entries()? {
@@ -157,5 +157,172 @@ fn remove_leftover(dir: &Dir, file: &str) {
     if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER) {
         // Somebody else may have been faster.
         let _ = dir.unlink(file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::backend::{Answer, Backend as _, Hold, Request};
+    use crate::fence::OwnerId;
+    use crate::name::LockName;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let unique = format!("tenure-sweep-{}-{test}", std::process::id());
+            Self(std::env::temp_dir().join(unique))
+        }
+
+        fn open(&self) -> Backend {
+            Backend::open(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn take(backend: &Backend, name: &str, min_hold: Duration) -> Hold {
+        let name = LockName::new(name).unwrap();
+        let mut request = Request::new(name, OwnerId::random(), Duration::from_secs(30));
+        request.min_hold = min_hold;
+        request.wait = true;
+        let request = Arc::new(request);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        match runtime.block_on(backend.acquire(request.clone())).unwrap() {
+            Answer::Granted(grant) => Hold::new(&request, grant.token),
+            Answer::Busy => panic!("busy"),
+        }
+    }
+
+    fn give(backend: &Backend, hold: Hold) {
+        let released = rt::poll_now(backend.release(hold));
+        assert!(matches!(
+            released,
+            Ok(Ok(crate::backend::Release::Released))
+        ));
+    }
+
+    /// Past the block of tokens that files written now have reserved.
+    fn later(steps: u64) -> u64 {
+        rt::wall_micros() + steps * 100_000_000
+    }
+
+    #[test]
+    fn only_what_nobody_uses_is_removed_and_tokens_go_on() {
+        let scratch = Scratch::new("stale");
+        let backend = scratch.open();
+        let free = take(&backend, "free", Duration::ZERO);
+        let token = free.token;
+        give(&backend, free);
+        let kept = take(&backend, "kept", Duration::from_secs(3600));
+        give(&backend, kept);
+        let _held = take(&backend, "held", Duration::ZERO);
+        std::fs::write(scratch.0.join("theirs"), "text").unwrap();
+        std::fs::write(scratch.0.join("empty"), "").unwrap();
+        // Its tokens may lie ahead of the clock for a minute.
+        assert_eq!(backend.sweep(usize::MAX).unwrap(), 0);
+        assert_eq!(sweep(&backend.0, 0, later(1)).unwrap(), 0);
+        let start = later(1);
+        assert_eq!(sweep(&backend.0, usize::MAX, start).unwrap(), 1);
+        let exists = |name: &str| scratch.0.join(name).exists();
+        assert!(!exists("free") && exists("kept") && exists("held"));
+        assert!(exists("theirs") && exists("empty"));
+        let again = take(&backend, "free", Duration::ZERO);
+        assert!(again.token > token && again.token > start);
+    }
+
+    #[test]
+    fn sweeping_beside_acquirers_harms_nobody() {
+        let scratch = Scratch::new("race");
+        let done = AtomicBool::new(false);
+        let counter = std::sync::Mutex::new(Vec::new());
+        let removed = std::thread::scope(|scope| {
+            let sweeper = scope.spawn(|| {
+                let backend = scratch.open();
+                let (mut removed, mut steps) = (0, 1);
+                while !done.load(Ordering::SeqCst) {
+                    removed += sweep(&backend.0, usize::MAX, later(steps)).unwrap();
+                    steps += 1;
+                }
+                removed
+            });
+            let workers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let backend = scratch.open();
+                        for _ in 0..200 {
+                            let hold = take(&backend, "a", Duration::ZERO);
+                            // Never contended unless two hold at once.
+                            counter.try_lock().unwrap().push(hold.token);
+                            give(&backend, hold);
+                        }
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .for_each(|worker| worker.join().unwrap());
+            done.store(true, Ordering::SeqCst);
+            sweeper.join().unwrap()
+        });
+        let tokens = counter.into_inner().unwrap();
+        assert_eq!(tokens.len(), 600);
+        assert!(tokens.is_sorted_by(|a, b| a < b), "a token went back");
+        assert!(removed > 0, "nothing was swept, so nothing was tested");
+    }
+
+    fn make_older(path: &std::path::Path, by: Duration) {
+        let times = std::fs::FileTimes::new().set_modified(rt::wall_now() - by);
+        std::fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_times(times)
+            .unwrap();
+    }
+
+    #[test]
+    fn leftovers_of_the_dead_are_removed() {
+        let scratch = Scratch::new("leftover");
+        let backend = scratch.open();
+        let (old, young) = (scratch.0.join(".break-0"), scratch.0.join(".break-1"));
+        std::fs::write(&old, "").unwrap();
+        std::fs::write(&young, "").unwrap();
+        make_older(&old, 2 * LEFTOVER);
+        assert_eq!(backend.sweep(usize::MAX).unwrap(), 0);
+        assert!(!old.exists() && young.exists());
+    }
+
+    #[test]
+    fn opening_a_directory_with_many_files_cleans_it_once_a_day() {
+        let scratch = Scratch::new("daily");
+        drop(scratch.open());
+        for i in 0..=MANY {
+            let file = std::fs::File::create_new(scratch.0.join(format!("n{i}"))).unwrap();
+            // Without the sync of `record::create`, a thousand times.
+            record::write_side(&file, 1, None).unwrap();
+        }
+        let files = || std::fs::read_dir(&scratch.0).unwrap().count();
+        let many = files();
+        // Not due yet.
+        drop(scratch.open());
+        assert_eq!(files(), many);
+        make_older(&scratch.0.join(".probe"), 2 * PERIOD);
+        let backend = scratch.open();
+        while files() > 10 {
+            std::thread::yield_now();
+        }
+        drop(backend);
     }
 }

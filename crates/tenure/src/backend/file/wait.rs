@@ -62,7 +62,6 @@ struct Seat {
 
 /// Somebody who sits at a post. Leaves it when dropped; what was delivered and not taken is given back.
 struct Waiter {
-    inner: Arc<Inner>,
     post: Arc<Post>,
     number: u64,
 }
@@ -132,7 +131,6 @@ fn sit_down(inner: &Arc<Inner>, request: &Arc<Request>, spot: &Spot) -> Result<W
         && let Some(number) = post.take_seat(request)
     {
         let waiter = Waiter {
-            inner: inner.clone(),
             post: post.clone(),
             number,
         };
@@ -143,7 +141,6 @@ fn sit_down(inner: &Arc<Inner>, request: &Arc<Request>, spot: &Spot) -> Result<W
     // A new post has a free seat.
     let number = post.take_seat(request).unwrap_or_default();
     let waiter = Waiter {
-        inner: inner.clone(),
         post: post.clone(),
         number,
     };
@@ -274,7 +271,7 @@ impl Post {
         let until = clock.now().after(pause);
         let mut desk = lock(&self.desk);
         loop {
-            if !desk.waiting().is_some_and(|seat| seat.number == number) {
+            if desk.waiting().is_none_or(|seat| seat.number != number) {
                 return false;
             }
             let left = until.since(clock.now());

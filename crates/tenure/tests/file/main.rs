@@ -1,0 +1,13 @@
+//! The `file:` backend through the door, on real files and with real processes.
+
+#![cfg(feature = "file")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod support;
+
+mod faults;
+mod modes;
+mod names;
+mod processes;
+mod taking;
+mod waiting;

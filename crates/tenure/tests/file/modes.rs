@@ -1,0 +1,179 @@
+//! Shared holds and permits.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::backend::{Answer, Backend as _, BoxFuture, Request, file};
+use tenure::{Error, ErrorKind, Mode};
+
+use crate::support::{
+    Scratch, Taken, block_on, give, hold, inspect, is_free, name, now, request, start_waiting,
+    try_it, waiting,
+};
+
+fn with(mut request: Request, mode: Mode) -> Request {
+    request.mode = mode;
+    request
+}
+
+fn permits(limit: u32) -> Mode {
+    Mode::Permits {
+        limit: NonZeroU32::new(limit).unwrap(),
+    }
+}
+
+fn shared(backend: &file::Backend, mode: Mode) -> Option<Taken> {
+    try_it(backend, with(request("a"), mode)).unwrap()
+}
+
+#[test]
+fn shared_holders_are_together_and_keep_out_an_exclusive_one() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let (first, grant) = shared(&one, Mode::Shared).unwrap();
+    let (second, later) = shared(&two, Mode::Shared).unwrap();
+    assert!(later.token > grant.token);
+    assert!(!is_free(&one, "a"));
+    let status = inspect(&two, "a");
+    let tokens: Vec<_> = status
+        .holds
+        .iter()
+        .map(|hold| hold.token.unwrap().get())
+        .collect();
+    assert_eq!(tokens, [grant.token, later.token]);
+    assert!(status.holds.iter().all(|hold| hold.mode == Mode::Shared));
+    assert_eq!(now(one.list(String::new())).unwrap(), [status]);
+    give(&one, first);
+    assert!(!is_free(&one, "a"));
+    assert_eq!(inspect(&one, "a").holds.len(), 1);
+    give(&two, second);
+    assert!(!inspect(&one, "a").is_held());
+    let (alone, last) = try_it(&one, request("a")).unwrap().unwrap();
+    assert!(last.token > later.token);
+    assert!(shared(&two, Mode::Shared).is_none());
+    give(&one, alone);
+}
+
+#[test]
+fn there_are_as_many_permits_as_the_limit_says() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let (first, _) = shared(&backend, permits(2)).unwrap();
+    let (second, _) = shared(&backend, permits(2)).unwrap();
+    assert!(shared(&backend, permits(2)).is_none());
+    // Each is admitted by its own limit, and shared holders are no permits.
+    let (third, _) = shared(&backend, permits(3)).unwrap();
+    let (fourth, _) = shared(&backend, Mode::Shared).unwrap();
+    assert!(!is_free(&backend, "a"));
+    let modes: Vec<_> = inspect(&backend, "a")
+        .holds
+        .iter()
+        .map(|hold| hold.mode)
+        .collect();
+    assert_eq!(modes, [permits(2), permits(2), permits(3), Mode::Shared]);
+    give(&backend, first);
+    give(&backend, third);
+    assert!(shared(&backend, permits(2)).is_some());
+    give(&backend, second);
+    give(&backend, fourth);
+}
+
+#[test]
+fn a_permit_that_becomes_free_is_given_to_a_waiter() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let (first, _) = shared(&backend, permits(1)).unwrap();
+    let (request, future) = start_waiting(&backend, with(waiting("a"), permits(1)));
+    give(&backend, first);
+    let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
+    give(&backend, second);
+}
+
+/// Who waits for a permit must not keep out who waits for the name alone.
+#[test]
+fn waiting_for_a_permit_does_not_hold_the_name() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let (first, _) = shared(&one, permits(1)).unwrap();
+    let (permit, waiter) = start_waiting(&one, with(waiting("a"), permits(1)));
+    let (alone, future) = start_waiting(&two, waiting("a"));
+    give(&one, first);
+    // Whichever comes first, the other follows when that one lets go.
+    block_on(async {
+        let run = async |backend: &file::Backend, request: &Request, future: BoxFuture<_>| {
+            let answer: Result<Answer, Error> = future.await;
+            give(backend, hold(request, answer.unwrap()).unwrap().0);
+        };
+        tokio::join!(run(&one, &permit, waiter), run(&two, &alone, future));
+    });
+}
+
+#[test]
+fn break_ends_one_shared_hold() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let (first, one) = shared(&backend, permits(1)).unwrap();
+    let (second, two) = shared(&backend, Mode::Shared).unwrap();
+    assert!(now(backend.break_lock(name("a"), one.token)).unwrap());
+    let tokens: Vec<_> = inspect(&backend, "a")
+        .holds
+        .iter()
+        .map(|hold| hold.token.unwrap().get())
+        .collect();
+    assert_eq!(tokens, [two.token]);
+    assert!(shared(&backend, permits(1)).is_some(), "the permit is free");
+    assert_eq!(
+        now(backend.release(first)).unwrap(),
+        tenure::backend::Release::NotHeld
+    );
+    give(&backend, second);
+}
+
+#[test]
+fn what_cannot_be_combined_is_refused() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut kept = with(request("a"), Mode::Shared);
+    kept.min_hold = Duration::from_secs(1);
+    let refused = try_it(&backend, kept).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(!scratch.locks().join("a").exists());
+}
+
+/// Readers and writers from several clients on a pair of numbers that are equal whenever nobody writes.
+#[test]
+fn readers_and_writers_never_meet() {
+    let scratch = Scratch::new();
+    let pair = scratch.path().join("pair");
+    std::fs::write(&pair, "0 0").unwrap();
+    std::thread::scope(|scope| {
+        for worker in 0..6 {
+            let (backend, pair) = (scratch.open(), &pair);
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let writes = (worker + round) % 3 == 0;
+                    let mode = match (writes, worker % 2) {
+                        (true, _) => Mode::Exclusive,
+                        (false, 0) => Mode::Shared,
+                        (false, _) => permits(2),
+                    };
+                    let request = Arc::new(with(waiting("a"), mode));
+                    let answer = block_on(backend.acquire(request.clone())).unwrap();
+                    let (hold, _) = hold(&request, answer).unwrap();
+                    let text = std::fs::read_to_string(pair).unwrap();
+                    let (a, b) = text.split_once(' ').unwrap();
+                    assert_eq!(a, b, "a writer is inside");
+                    if writes {
+                        let next = a.parse::<u64>().unwrap() + 1;
+                        std::fs::write(pair, format!("{next} {a}")).unwrap();
+                        std::thread::yield_now();
+                        std::fs::write(pair, format!("{next} {next}")).unwrap();
+                    }
+                    give(&backend, hold);
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_to_string(&pair).unwrap(), "120 120");
+}

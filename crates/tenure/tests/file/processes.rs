@@ -1,0 +1,204 @@
+//! Several processes, and what is left of them when they die.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use tenure::backend::Backend as _;
+
+use crate::support::{
+    Other, Scratch, block_on, blocked_on, give, hold, inspect, is_free, now, start_waiting, take,
+    until, waiting,
+};
+
+#[test]
+fn processes_exclude_each_other_and_see_who_holds() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut other = Other::start(&scratch.locks());
+    let token: u64 = other.ask("try a").parse().unwrap();
+    assert!(!is_free(&backend, "a"));
+    let status = inspect(&backend, "a");
+    assert_eq!(status.holds[0].holder.pid, other.pid());
+    assert_eq!(status.holds[0].token.unwrap().get(), token);
+    assert_eq!(other.ask("release"), "Released");
+    let held = take(&backend, "a");
+    assert!(held.token > token);
+    assert_eq!(other.ask("try a"), "busy");
+    give(&backend, held);
+}
+
+#[test]
+fn a_killed_holder_hands_over_at_once() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut last = 0;
+    for _ in 0..5 {
+        let mut other = Other::start(&scratch.locks());
+        let token: u64 = other.ask("try a").parse().unwrap();
+        assert!(token > last);
+        let (request, future) = start_waiting(&backend, waiting("a"));
+        other.kill();
+        let (held, grant) = hold(&request, block_on(future).unwrap()).unwrap();
+        assert!(grant.token > token);
+        last = grant.token;
+        give(&backend, held);
+    }
+}
+
+#[test]
+fn a_dead_holder_is_not_shown() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut other = Other::start(&scratch.locks());
+    other.ask("try a");
+    assert!(inspect(&backend, "a").is_held());
+    drop(other);
+    assert!(!inspect(&backend, "a").is_held());
+    assert!(now(backend.list(String::new())).unwrap().is_empty());
+    assert!(is_free(&backend, "a"));
+}
+
+#[test]
+fn a_holder_that_died_leaves_its_lock_delay() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut other = Other::start(&scratch.locks());
+    other.ask("delayed a");
+    drop(other);
+    assert!(!is_free(&backend, "a"));
+    assert!(inspect(&backend, "a").reserved.is_some());
+}
+
+#[test]
+fn a_killed_waiter_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let held = take(&backend, "a");
+    let mut other = Other::start(&scratch.locks());
+    other.send("lock a");
+    until(|| blocked_on(&scratch.locks().join("a")) == 1);
+    drop(other);
+    give(&backend, held);
+    assert!(is_free(&backend, "a"));
+}
+
+#[test]
+fn four_processes_lose_no_count() {
+    let scratch = Scratch::new();
+    let counter = scratch.path().join("counter");
+    std::fs::write(&counter, "0\n").unwrap();
+    let mut others: Vec<_> = (0..4).map(|_| Other::start(&scratch.locks())).collect();
+    for other in &mut others {
+        other.send(&format!("count 100 {}", counter.display()));
+    }
+    for other in &mut others {
+        assert_eq!(other.answer(), "done");
+    }
+    assert_eq!(std::fs::read_to_string(&counter).unwrap().trim(), "400");
+}
+
+/// `flock(1)` of util-linux, as shell scripts use it.
+#[test]
+fn flock_of_a_shell_and_we_exclude_each_other() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let path = scratch.locks().join("nightly-report");
+    let flock = |how: &str| {
+        let mut flock = Command::new("flock");
+        flock
+            .args([how, "-E", "75"])
+            .arg(&path)
+            .args(["sh", "-c", "echo in; read line"]);
+        flock
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped());
+        flock.spawn().unwrap()
+    };
+    let enter = |how: &str| {
+        let mut inside = flock(how);
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(inside.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert_eq!(line, "in\n");
+        inside
+    };
+    // They first: their file is empty, and the holder has no face.
+    let mut inside = enter("-n");
+    assert!(!is_free(&backend, "nightly-report"));
+    let status = inspect(&backend, "nightly-report");
+    assert_eq!((status.holds.len(), status.holds[0].token), (1, None));
+    assert_eq!(now(backend.list(String::new())).unwrap(), [status]);
+    let (request, future) = start_waiting(&backend, waiting("nightly-report"));
+    drop(inside.stdin.take());
+    inside.wait().unwrap();
+    let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
+    // Then we.
+    assert_eq!(flock("-n").wait().unwrap().code(), Some(75));
+    give(&backend, held);
+    let mut inside = enter("-n");
+    assert!(!is_free(&backend, "nightly-report"));
+    drop(inside.stdin.take());
+    inside.wait().unwrap();
+    assert!(is_free(&backend, "nightly-report"));
+}
+
+#[test]
+fn running_out_of_descriptors_says_what_to_raise() {
+    let scratch = Scratch::new();
+    let mut other = Other::start(&scratch.locks());
+    assert_eq!(other.ask("limit 20"), "ok");
+    let mut held = 0;
+    let error = loop {
+        match other.ask(&format!("try n{held}")) {
+            answer if answer.starts_with("error") => break answer,
+            _ => held += 1,
+        }
+    };
+    assert!(held > 5, "{held}");
+    assert!(error.contains(&format!("holds {held} locks")), "{error}");
+    assert!(error.contains("ulimit -n"), "{error}");
+    assert_eq!(other.ask("release"), "Released");
+    assert!(other.ask("try again").parse::<u64>().is_ok());
+}
+
+#[test]
+fn a_child_process_inherits_no_lock() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let held = take(&backend, "a");
+    let mut child = Command::new("sh")
+        .args(["-c", "ls -l /proc/self/fd; read line"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Free while the child lives.
+    give(&backend, held);
+    assert!(is_free(&scratch.open(), "a"));
+    drop(child.stdin.take());
+    let out = child.wait_with_output().unwrap();
+    let listing = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        !listing.contains(scratch.path().to_str().unwrap()),
+        "{listing}"
+    );
+}
+
+/// A stopped holder keeps the lock; nothing runs out.
+#[test]
+fn a_paused_holder_still_holds() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut other = Other::start(&scratch.locks());
+    other.ask("try a");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(other.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    assert!(!is_free(&backend, "a"));
+    let request = Arc::new(waiting("a"));
+    let mut future = backend.acquire(request.clone());
+    assert!(crate::support::poll(&mut future).is_pending());
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(other.ask("release"), "Released");
+    let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
+    give(&backend, held);
+}

@@ -1,0 +1,319 @@
+//! A directory of its own for each test, and processes that take locks on command.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure::backend::{Answer, Backend as _, BoxFuture, Grant, Hold, Release, Request, file};
+use tenure::{Error, Holder, LockName, OwnerId, Status};
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// A directory that goes away with the test.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!(
+            "tenure-file-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(unique);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the locks lie.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.0.join("locks")
+    }
+
+    pub(crate) fn open(&self) -> file::Backend {
+        file::Backend::open(self.locks()).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
+
+/// A request that does not wait, by a holder that can be recognized.
+pub(crate) fn request(text: &str) -> Request {
+    let mut request = Request::new(name(text), OwnerId::random(), TTL);
+    let mut holder = Holder::new("here", std::process::id());
+    holder.label = "test".into();
+    request.holder = Arc::new(holder);
+    request
+}
+
+pub(crate) fn waiting(text: &str) -> Request {
+    let mut request = request(text);
+    request.wait = true;
+    request
+}
+
+/// Polls once, without a runtime.
+pub(crate) fn poll<T>(future: &mut BoxFuture<T>) -> Poll<T> {
+    future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What must not take more than one poll.
+pub(crate) fn now<T>(mut future: BoxFuture<T>) -> T {
+    match poll(&mut future) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("not ready at the first poll"),
+    }
+}
+
+pub(crate) type Taken = (Hold, Grant);
+
+pub(crate) fn hold(request: &Request, answer: Answer) -> Option<Taken> {
+    match answer {
+        Answer::Granted(grant) => Some((Hold::new(request, grant.token), grant)),
+        _ => None,
+    }
+}
+
+/// One try; `None` when busy.
+pub(crate) fn try_it(backend: &file::Backend, request: Request) -> Result<Option<Taken>, Error> {
+    let request = Arc::new(request);
+    Ok(hold(&request, now(backend.acquire(request.clone()))?))
+}
+
+/// A hold of a name that is free.
+pub(crate) fn take(backend: &file::Backend, text: &str) -> Hold {
+    try_it(backend, request(text))
+        .unwrap()
+        .expect("the name is free")
+        .0
+}
+
+pub(crate) fn is_free(backend: &file::Backend, text: &str) -> bool {
+    match try_it(backend, request(text)).unwrap() {
+        Some((hold, _)) => {
+            give(backend, hold);
+            true
+        }
+        None => false,
+    }
+}
+
+#[track_caller]
+pub(crate) fn give(backend: &file::Backend, hold: Hold) {
+    assert_eq!(now(backend.release(hold)).unwrap(), Release::Released);
+}
+
+pub(crate) fn inspect(backend: &file::Backend, text: &str) -> Status {
+    now(backend.inspect(name(text))).unwrap()
+}
+
+/// A future that waits for the name, past its first poll.
+pub(crate) fn start_waiting(
+    backend: &file::Backend,
+    request: Request,
+) -> (Arc<Request>, BoxFuture<Result<Answer, Error>>) {
+    let request = Arc::new(request);
+    let mut future = backend.acquire(request.clone());
+    assert!(poll(&mut future).is_pending());
+    (request, future)
+}
+
+/// Open descriptors of this process that lead below `dir`.
+pub(crate) fn open_below(dir: &Path) -> Vec<PathBuf> {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    targets.filter(|target| target.starts_with(dir)).collect()
+}
+
+/// Yields until `condition` holds. There is no event for what it asks; the test would hang if it never came.
+pub(crate) fn until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
+}
+
+/// Whether so many lock calls on the file are blocked in the kernel, as the kernel itself lists them.
+pub(crate) fn blocked_on(path: &Path) -> usize {
+    use std::os::unix::fs::MetadataExt as _;
+    let inode = format!(":{} ", std::fs::metadata(path).unwrap().ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    locks
+        .lines()
+        .filter(|line| line.contains("-> FLOCK") && line.contains(&inode))
+        .count()
+}
+
+/// Another process, which runs [`child`] and obeys.
+pub(crate) struct Other {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// The environment variable that makes [`child`] obey.
+const COMMANDED: &str = "TENURE_TEST_LOCK_DIR";
+
+impl Other {
+    pub(crate) fn start(dir: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "support::child",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(COMMANDED, dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        Self { child, to, from }
+    }
+
+    pub(crate) fn send(&mut self, command: &str) {
+        writeln!(self.to, "{command}").unwrap();
+    }
+
+    /// The next answer.
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.from.read_line(&mut line).unwrap() > 0,
+                "the other process ended"
+            );
+            // The rest is the test harness talking.
+            if let Some((_, answer)) = line.trim_end().split_once('@') {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.send(command);
+        self.answer()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9`, without waiting for the end.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test: the program of [`Other`]. Without a command it has nothing to do.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(COMMANDED) else {
+        return;
+    };
+    let backend = file::Backend::open(Path::new(&dir)).unwrap();
+    let mut held = Vec::new();
+    let answer = |text: String| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "@{text}").and_then(|()| out.flush()).unwrap();
+    };
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (verb, text) = line.split_once(' ').unwrap_or((&line, ""));
+        match verb {
+            "try" => match try_it(&backend, request(text)) {
+                Ok(Some((hold, grant))) => {
+                    held.push(hold);
+                    answer(format!("{}", grant.token));
+                }
+                Ok(None) => answer("busy".into()),
+                Err(err) => answer(format!("error {err}")),
+            },
+            "delayed" => {
+                let mut delayed = request(text);
+                delayed.lock_delay = Duration::from_secs(3600);
+                held.push(try_it(&backend, delayed).unwrap().unwrap().0);
+                answer("held".into());
+            }
+            "lock" => {
+                let request = Arc::new(waiting(text));
+                let answered = block_on(backend.acquire(request.clone())).unwrap();
+                let (hold, grant) = hold(&request, answered).unwrap();
+                held.push(hold);
+                answer(format!("{}", grant.token));
+            }
+            "release" => {
+                let hold = held.pop().unwrap();
+                answer(format!("{:?}", now(backend.release(hold)).unwrap()));
+            }
+            "limit" => {
+                let limit = Some(text.parse().unwrap());
+                let limit = rustix::process::Rlimit {
+                    current: limit,
+                    maximum: limit,
+                };
+                rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+                answer("ok".into());
+            }
+            // Adds one to the number in the file, `n` times, with the lock held.
+            "count" => {
+                let (n, path) = text.split_once(' ').unwrap();
+                for _ in 0..n.parse::<u32>().unwrap() {
+                    let request = Arc::new(waiting("counter"));
+                    let answered = block_on(backend.acquire(request.clone())).unwrap();
+                    let (hold, _) = hold(&request, answered).unwrap();
+                    add_one(Path::new(path));
+                    give(&backend, hold);
+                }
+                answer("done".into());
+            }
+            other => panic!("what is {other}?"),
+        }
+    }
+}
+
+/// Reads, lets others run, writes: loses counts unless it is alone.
+pub(crate) fn add_one(path: &Path) {
+    let count: u64 = std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    std::thread::yield_now();
+    std::fs::write(path, format!("{}\n", count + 1)).unwrap();
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}

@@ -1,0 +1,297 @@
+//! Taking, giving back, looking, breaking: one hold at a time.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::time::Duration;
+
+use tenure::backend::{Backend as _, Hold, Release, Renewal, Severity};
+use tenure::guarantees::Fault;
+use tenure::{ErrorKind, LostReason, Mode};
+
+use crate::support::{
+    Scratch, give, inspect, is_free, name, now, open_below, poll, request, take, try_it, waiting,
+};
+
+#[test]
+fn a_free_name_is_taken_and_given_back_in_one_poll_without_a_runtime() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let (hold, grant) = try_it(&backend, request("a")).unwrap().unwrap();
+    assert_eq!(grant.ttl, None);
+    assert!(try_it(&backend, request("a")).unwrap().is_none());
+    assert!(is_free(&backend, "b"));
+    // Also when it would have waited.
+    let other = try_it(&backend, waiting("c")).unwrap().unwrap().0;
+    give(&backend, other);
+    give(&backend, hold);
+    let (hold, again) = try_it(&backend, request("a")).unwrap().unwrap();
+    assert!(again.token > grant.token);
+    give(&backend, hold);
+}
+
+#[test]
+fn releasing_what_one_does_not_hold_frees_nobody() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let hold = take(&one, "a");
+    let stranger = Hold::new(&request("a"), 0);
+    assert_eq!(now(one.release(stranger)).unwrap(), Release::NotHeld);
+    assert_eq!(now(two.release(hold.clone())).unwrap(), Release::NotHeld);
+    assert!(!is_free(&two, "a"));
+    give(&one, hold.clone());
+    assert_eq!(now(one.release(hold)).unwrap(), Release::NotHeld);
+}
+
+#[test]
+fn tokens_follow_the_clock_and_grow_when_the_file_is_deleted() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let wall = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::try_from(since.unwrap().as_micros()).unwrap()
+    };
+    let before = wall();
+    let mut last = 0;
+    for round in 0..100 {
+        let hold = take(&backend, "a");
+        assert!(hold.token > last, "{} after {last}", hold.token);
+        last = hold.token;
+        give(&backend, hold);
+        if round % 10 == 0 {
+            std::fs::remove_file(scratch.locks().join("a")).unwrap();
+        }
+    }
+    assert!(before <= last && last <= wall());
+}
+
+#[test]
+fn the_holder_is_visible_and_gone_when_it_is() {
+    let scratch = Scratch::new();
+    let (backend, other) = (scratch.open(), scratch.open());
+    assert!(!inspect(&other, "jobs/1").is_held());
+    let hold = take(&backend, "jobs/1");
+    let status = inspect(&other, "jobs/1");
+    let [held] = &status.holds[..] else {
+        panic!("{status:?}")
+    };
+    assert_eq!(
+        (held.holder.pid, &*held.holder.label),
+        (std::process::id(), "test")
+    );
+    assert_eq!(held.mode, Mode::Exclusive);
+    assert_eq!(held.token.unwrap().get(), hold.token);
+    assert!(held.holder.since.unwrap().elapsed().unwrap() < Duration::from_secs(60));
+    assert_eq!(status.queue, None);
+
+    let _second = take(&other, "jobs/2");
+    let _third = take(&other, "mail");
+    let long = "ü".repeat(400);
+    let _fourth = take(&other, &long);
+    let list = |prefix: &str| {
+        let list = now(backend.list(prefix.into())).unwrap();
+        list.iter()
+            .map(|status| status.name.as_str().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(list("jobs/"), ["jobs/1", "jobs/2"]);
+    assert_eq!(list(""), ["jobs/1", "jobs/2", "mail", &long]);
+    give(&backend, hold);
+    assert_eq!(list("jobs/"), ["jobs/2"]);
+    assert!(!inspect(&other, "jobs/1").is_held());
+}
+
+/// The owner id lets whoever knows it release, so it must not lie where others may read it.
+#[test]
+fn the_owner_id_is_not_in_the_file() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let hold = take(&backend, "a");
+    let file = std::fs::read(scratch.locks().join("a")).unwrap();
+    let text = String::from_utf8_lossy(&file);
+    assert!(text.contains("\"pid\""), "{text}");
+    assert!(!text.contains(&hold.owner.to_hex()));
+    assert!(
+        !file
+            .windows(16)
+            .any(|window| window == hold.owner.as_bytes())
+    );
+}
+
+#[test]
+fn break_ends_that_very_hold_and_no_other() {
+    let scratch = Scratch::new();
+    let (holder, breaker) = (scratch.open(), scratch.open());
+    let break_it = |token| now(breaker.break_lock(name("a"), token)).unwrap();
+    assert!(!break_it(1));
+    let hold = take(&holder, "a");
+    assert!(!break_it(hold.token - 1) && !break_it(hold.token + 1));
+    let renew = |hold: &Hold| now(holder.renew(vec![hold.clone()])).pop().unwrap();
+    assert!(matches!(renew(&hold), Renewal::Renewed { ttl: None, .. }));
+    assert!(break_it(hold.token));
+    assert!(!break_it(hold.token));
+    assert!(matches!(renew(&hold), Renewal::Lost(LostReason::TakenOver)));
+    let next = take(&breaker, "a");
+    assert!(next.token > hold.token);
+    assert_eq!(now(holder.release(hold.clone())).unwrap(), Release::NotHeld);
+    assert!(matches!(
+        renew(&hold),
+        Renewal::Lost(LostReason::StoreSaysNo)
+    ));
+    assert!(!is_free(&holder, "a"));
+    give(&breaker, next);
+    assert!(is_free(&holder, "a"));
+    let left: Vec<_> = std::fs::read_dir(scratch.locks())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|file| !matches!(file.as_str(), "a" | ".mutex" | ".probe"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() {
+    let scratch = Scratch::new();
+    let (backend, other) = (scratch.open(), scratch.open());
+    let hour = Duration::from_secs(3600);
+    let mut kept = request("kept");
+    kept.min_hold = hour;
+    let (hold, _) = try_it(&backend, kept).unwrap().unwrap();
+    give(&backend, hold);
+    assert!(!is_free(&other, "kept"));
+    let status = inspect(&other, "kept");
+    let left = status.reserved.unwrap();
+    assert!(
+        !status.is_held() && left <= hour && left > hour / 2,
+        "{status:?}"
+    );
+
+    let delayed = || {
+        let mut delayed = request("delayed");
+        delayed.lock_delay = hour;
+        try_it(&backend, delayed).unwrap().unwrap().0
+    };
+    give(&backend, delayed());
+    let mut hold = delayed();
+    hold.unclean = true;
+    give(&backend, hold);
+    assert!(!is_free(&other, "delayed"));
+    assert!(inspect(&other, "delayed").reserved.unwrap() > hour / 2);
+}
+
+#[test]
+fn a_broken_hold_leaves_its_lock_delay() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut delayed = request("a");
+    delayed.lock_delay = Duration::from_secs(3600);
+    let (hold, _) = try_it(&backend, delayed).unwrap().unwrap();
+    assert!(now(backend.break_lock(name("a"), hold.token)).unwrap());
+    assert!(!is_free(&backend, "a"));
+    assert!(inspect(&backend, "a").reserved.is_some());
+}
+
+/// The clock may have been set back an hour since the reservation was written: it begins once more, no longer.
+#[test]
+fn a_reservation_from_the_future_lasts_its_length_at_most() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let mut kept = request("a");
+    kept.min_hold = Duration::from_millis(1);
+    let (hold, _) = try_it(&backend, kept).unwrap().unwrap();
+    give(&backend, hold);
+    // `until` is the fifth number of a head; its check is the tenth. Both slots are made to promise the year 2100.
+    let path = scratch.locks().join("a");
+    let before = std::fs::read(&path).unwrap();
+    let mut bytes = before.clone();
+    let far = 4_102_444_800_000_000_u64.to_le_bytes();
+    for slot in [0, 1024] {
+        bytes[slot + 40..slot + 48].copy_from_slice(&far);
+        let sum = check(&bytes[slot..slot + 80]);
+        bytes[slot + 80..slot + 88].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let (request, future) = crate::support::start_waiting(&backend, waiting("a"));
+    let answer = crate::support::block_on(future).unwrap();
+    assert!(crate::support::hold(&request, answer).is_some());
+}
+
+/// As documented in the record module, written a second time.
+fn check(bytes: &[u8]) -> u64 {
+    let odd = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut sum = bytes.len() as u64 ^ odd;
+    let mut words: Vec<[u8; 8]> = bytes
+        .chunks(8)
+        .map(|word| word.try_into().unwrap())
+        .collect();
+    words.push([0; 8]);
+    for word in words {
+        sum = (sum ^ u64::from_le_bytes(word)).wrapping_mul(odd);
+        sum ^= sum >> 32;
+    }
+    sum
+}
+
+#[test]
+fn close_gives_everything_back_and_leaves_no_descriptor() {
+    let scratch = Scratch::new();
+    let (backend, other) = (scratch.open(), scratch.open());
+    for i in 0..10 {
+        take(&backend, &format!("n{i}"));
+    }
+    now(backend.close());
+    assert!(is_free(&other, "n3"));
+    let closed = try_it(&backend, request("a")).unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+    drop((backend, other));
+    let open = open_below(scratch.path());
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn files_are_private() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let _hold = take(&backend, "a");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&scratch.locks()) & 0o7777, 0o700);
+    for entry in std::fs::read_dir(scratch.locks()).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path) & 0o7777, 0o600, "{path:?}");
+        assert_eq!(std::fs::metadata(&path).unwrap().nlink(), 1);
+    }
+}
+
+#[test]
+fn the_guarantees_fill_the_table() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let guarantees = backend.guarantees();
+    assert_eq!(guarantees.backend, "file");
+    for fault in Fault::ALL {
+        assert!(
+            guarantees
+                .cell(fault)
+                .is_some_and(|cell| !cell.note.is_empty()),
+            "{fault:?}"
+        );
+        assert!(guarantees.survives(fault));
+    }
+    let findings = now(backend.check()).unwrap();
+    assert!(findings.len() >= 4, "{findings:?}");
+    assert!(
+        findings
+            .iter()
+            .all(|finding| finding.severity != Severity::Bad),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_request_that_was_stopped_takes_nothing() {
+    let scratch = Scratch::new();
+    let backend = scratch.open();
+    let stopped = waiting("a");
+    stopped.stop.raise();
+    assert!(try_it(&backend, stopped).unwrap().is_none());
+    let mut list = backend.list(String::new());
+    assert!(matches!(poll(&mut list), std::task::Poll::Ready(Ok(list)) if list.is_empty()));
+}

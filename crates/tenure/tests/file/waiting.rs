@@ -1,0 +1,223 @@
+//! Waiting for one's turn, giving up, and what is left behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::ErrorKind;
+use tenure::backend::{Answer, Backend as _, Release};
+
+use crate::support::{
+    Scratch, add_one, block_on, blocked_on, give, hold, inspect, is_free, name, now, open_below,
+    poll, request, start_waiting, take, try_it, until, waiting,
+};
+
+#[test]
+fn a_waiter_gets_the_name_when_it_is_released() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let first = take(&one, "a");
+    let (request, future) = start_waiting(&two, waiting("a"));
+    let token = first.token;
+    give(&one, first);
+    let (second, grant) = hold(&request, block_on(future).unwrap()).unwrap();
+    assert!(grant.token > token);
+    assert!(!is_free(&one, "a"));
+    give(&two, second);
+}
+
+/// One waits, gives up, waits again: the same thread is still blocked for it.
+#[test]
+fn a_thread_that_is_left_behind_is_adopted_by_the_next_waiter() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let path = scratch.locks().join("a");
+    let first = take(&one, "a");
+    for _ in 0..5 {
+        let (request, future) = start_waiting(&two, waiting("a"));
+        until(|| blocked_on(&path) == 1);
+        request.stop.raise();
+        assert!(matches!(block_on(future).unwrap(), Answer::Busy));
+    }
+    assert_eq!(blocked_on(&path), 1);
+    let (request, future) = start_waiting(&two, waiting("a"));
+    assert_eq!(blocked_on(&path), 1);
+    give(&one, first);
+    let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
+    assert_eq!(blocked_on(&path), 0);
+    give(&two, second);
+}
+
+#[test]
+fn giving_up_leaves_nothing_once_the_holder_is_gone() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let path = scratch.locks().join("a");
+    let first = take(&one, "a");
+    let (request, future) = start_waiting(&two, waiting("a"));
+    until(|| blocked_on(&path) == 1);
+    request.stop.raise();
+    assert!(matches!(block_on(future).unwrap(), Answer::Busy));
+    give(&one, first);
+    until(|| blocked_on(&path) == 0);
+    // The ghost may hold it for an instant, which a try sits out.
+    assert!(is_free(&one, "a"));
+    drop((one, two));
+    until(|| open_below(scratch.path()).is_empty());
+}
+
+/// Stop and release at the same time, again and again: granted or not, the name is never leaked.
+#[test]
+fn a_grant_that_comes_after_the_stop_is_given_back() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let mut outcomes = [0, 0];
+    for round in 0..300 {
+        let first = take_eventually(&one);
+        let (request, future) = start_waiting(&two, waiting("a"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The two meet at different points.
+                (0..round % 60).for_each(|_| std::hint::spin_loop());
+                request.stop.raise();
+            });
+            give(&one, first);
+        });
+        match hold(&request, block_on(future).unwrap()) {
+            Some((second, _)) => {
+                outcomes[0] += 1;
+                give(&two, second);
+            }
+            None => outcomes[1] += 1,
+        }
+    }
+    let last = take_eventually(&one);
+    give(&one, last);
+    assert_eq!(outcomes[0] + outcomes[1], 300, "{outcomes:?}");
+}
+
+fn take_eventually(backend: &tenure::backend::file::Backend) -> tenure::backend::Hold {
+    let request = Arc::new(waiting("a"));
+    hold(
+        &request,
+        block_on(backend.acquire(request.clone())).unwrap(),
+    )
+    .unwrap()
+    .0
+}
+
+/// A runtime that shuts down drops its futures wherever they are.
+#[test]
+fn a_waiter_dropped_with_its_runtime_gives_back_what_it_was_handed() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let first = take(&one, "a");
+    let (_request, future) = start_waiting(&two, waiting("a"));
+    give(&one, first);
+    // Recorded for the waiter, but never taken.
+    until(|| inspect(&one, "a").is_held());
+    drop(future);
+    assert!(is_free(&one, "a"));
+}
+
+#[test]
+fn close_ends_waiting() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let _first = take(&one, "a");
+    let (_request, future) = start_waiting(&two, waiting("a"));
+    now(two.close());
+    assert_eq!(block_on(future).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// The kernel does not wake who is blocked on the replaced file, as its holder still lives.
+#[test]
+fn a_waiter_gets_the_name_when_it_is_broken() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let first = take(&one, "a");
+    let path = scratch.locks().join("a");
+    let request = Arc::new(waiting("a"));
+    let (second, grant) = block_on(async {
+        let waiter = tokio::spawn(two.acquire(request.clone()));
+        while blocked_on(&path) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(now(one.break_lock(name("a"), first.token)).unwrap());
+        hold(&request, waiter.await.unwrap().unwrap()).unwrap()
+    });
+    assert!(grant.token > first.token);
+    assert_eq!(now(one.release(first)).unwrap(), Release::NotHeld);
+    give(&two, second);
+}
+
+#[test]
+fn a_waiter_gets_the_name_when_its_reservation_is_over() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let mut kept = request("a");
+    kept.min_hold = Duration::from_millis(200);
+    let start = std::time::Instant::now();
+    let (first, _) = try_it(&one, kept).unwrap().unwrap();
+    give(&one, first);
+    let (request, future) = start_waiting(&two, waiting("a"));
+    let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
+    assert!(
+        start.elapsed() >= Duration::from_millis(200),
+        "{:?}",
+        start.elapsed()
+    );
+    give(&two, second);
+}
+
+#[test]
+fn giving_up_during_a_reservation_frees_the_kernel_lock() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.open(), scratch.open());
+    let mut kept = request("a");
+    kept.min_hold = Duration::from_secs(3600);
+    let (first, _) = try_it(&one, kept).unwrap().unwrap();
+    give(&one, first);
+    let (request, mut future) = start_waiting(&two, waiting("a"));
+    let file = std::fs::File::open(scratch.locks().join("a")).unwrap();
+    until(|| {
+        let is_taken = file.try_lock().is_err();
+        file.unlock().unwrap();
+        is_taken
+    });
+    assert!(poll(&mut future).is_pending());
+    request.stop.raise();
+    assert!(matches!(block_on(future).unwrap(), Answer::Busy));
+    file.lock().unwrap();
+}
+
+/// 8 threads with a client each, in processes' manner: through the file only.
+#[test]
+fn a_counter_loses_no_count() {
+    let scratch = Scratch::new();
+    let counter = scratch.path().join("counter");
+    std::fs::write(&counter, "0\n").unwrap();
+    let tokens: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (backend, counter) = (scratch.open(), &counter);
+                scope.spawn(move || {
+                    let mut tokens = Vec::new();
+                    for _ in 0..100 {
+                        let held = take_eventually(&backend);
+                        tokens.push(held.token);
+                        add_one(counter);
+                        give(&backend, held);
+                    }
+                    tokens
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    assert_eq!(std::fs::read_to_string(&counter).unwrap().trim(), "800");
+    let unique: std::collections::BTreeSet<_> = tokens.iter().collect();
+    assert_eq!(unique.len(), 800);
+}
