@@ -414,13 +414,8 @@ impl Held {
 
     /// Gives the name back, and hands out the open file of an exclusive hold for the next time.
     pub(super) fn give_back_and_keep(mut self, unclean: bool) -> (Release, Option<Idle>) {
-        // Replacing or removing the file takes its only name away; moving the directory as a whole does not,
-        // and is found by the regular checks.
-        let linked = |lock: &Locked| {
-            // An error is no reason to believe that somebody took it.
-            rustix::fs::fstat(lock.file()).map_or(true, |stat| stat.st_nlink > 0)
-        };
-        let ours = linked(&self.lock) && self.side.as_ref().is_none_or(|side| linked(&side.lock));
+        // An error (no rights on a parent any more, say) is no reason to believe that somebody took it.
+        let ours = self.is_current().unwrap_or(true);
         if ours {
             let written = match &self.side {
                 Some(side) => record::write_side(side.lock.file(), self.token, None),
@@ -483,8 +478,10 @@ impl IdleFiles {
         files.insert(name.clone(), idle);
     }
 
-    pub(super) fn clear(&self) {
-        rt::lock(&self.0).clear();
+    /// Closes them all; says whether there were any.
+    pub(super) fn clear(&self) -> bool {
+        let files = std::mem::take(&mut *rt::lock(&self.0));
+        !files.is_empty()
     }
 }
 

@@ -202,7 +202,12 @@ impl Inner {
         }
         let sent = Clock::system().now();
         let spot = Spot::new(&self.path, names::encode(&request.name));
-        if let Some(held) = self.try_now(request, &spot)? {
+        let taken = match self.try_now(request, &spot) {
+            // Once more without the files that are open only to be quick.
+            Err(_) if self.idle.clear() => self.try_now(request, &spot),
+            taken => taken,
+        };
+        if let Some(held) = taken? {
             let token = self.keep(request, held)?;
             return Ok(Answer::Granted(Grant::new(
                 token,
