@@ -180,3 +180,21 @@ fn the_readme_lists_the_backends_of_this_build_and_no_other() {
         .collect();
     assert_eq!(listed, tenure::client::SCHEMES);
 }
+
+#[test]
+fn the_tests_that_the_failures_page_names_exist() {
+    let page = fs::read_to_string(repository().join("docs/failures.md")).unwrap();
+    let named: Vec<_> = page
+        .split('`')
+        .filter_map(|code| code.split_once(".rs::"))
+        .collect();
+    assert!(named.len() > 20, "{}", named.len());
+    for (file, test) in named {
+        let source = fs::read_to_string(repository().join(format!("crates/{file}.rs")));
+        let source = source.unwrap_or_else(|err| panic!("crates/{file}.rs: {err}"));
+        assert!(
+            source.contains(&format!("fn {test}(")),
+            "crates/{file}.rs has no test `{test}`"
+        );
+    }
+}
