@@ -182,6 +182,24 @@ fn the_readme_lists_the_backends_of_this_build_and_no_other() {
 }
 
 #[test]
+fn the_readme_lists_the_exit_codes_of_the_command_line() {
+    let numbers = |text: &str, head| -> Vec<String> {
+        let cells = first_cells(text, head).join(" ");
+        let words = cells.split(|c: char| !c.is_ascii_digit());
+        words
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let source = fs::read_to_string(repository().join("crates/tenure-cli/src/exit.rs")).unwrap();
+    let page = source.replace("//! ", "");
+    let codes = numbers(&readme, "| Code |");
+    assert_eq!(codes, numbers(&page, "| code |"));
+    assert!(codes.len() > 10, "{codes:?}");
+}
+
+#[test]
 fn the_tests_that_the_failures_page_names_exist() {
     let page = fs::read_to_string(repository().join("docs/failures.md")).unwrap();
     let named: Vec<_> = page
