@@ -194,7 +194,7 @@ pub use owner::Owner;
 /// So what [`Lock::run`] promises holds here: the body may enter the same lock again, and it is dropped at
 /// its current await when the lock is lost. The future is `Send` when the body is.
 ///
-/// An ordinary `fn` is locked too, when `client` is a [`tenure::blocking::Client`](crate::blocking::Client). Its body cannot be
+/// An ordinary `fn` is locked too, when `client` is a `tenure::blocking::Client`. Its body cannot be
 /// stopped from outside; it should look at `guard.is_held()` now and then.
 ///
 /// # Arguments
@@ -217,6 +217,8 @@ pub use owner::Owner;
 ///
 /// A duration is a string with a unit, `"500ms"`, `"5s"`, `"2m"`, `"1h"` or `"1h30m"`, read by the compiler;
 /// or an expression that is a [`Duration`](std::time::Duration).
+///
+/// What is not in this list, `renew`, `drift` and `owner`, takes a call of [`Lock::run`].
 ///
 /// # Errors
 ///
