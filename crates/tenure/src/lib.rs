@@ -223,8 +223,8 @@ pub use owner::Owner;
 /// # Errors
 ///
 /// The function returns `Result<T, E>` where `E: From<tenure::Error>`. Errors of the lock are converted:
-/// those of [`Lock::run`], above all [`WaitElapsed`](ErrorKind::WaitElapsed) and [`Lost`](ErrorKind::Lost). After `Lost` the value of the body is dropped:
-/// work may have overlapped with that of the next holder.
+/// those of [`Lock::run`], above all [`WaitElapsed`](ErrorKind::WaitElapsed) and [`Lost`](ErrorKind::Lost).
+/// After `Lost` the outcome of the body is dropped: work may have overlapped with that of the next holder.
 #[cfg(feature = "macros")]
 pub use tenure_macros::locked;
 
