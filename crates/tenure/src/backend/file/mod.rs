@@ -2,23 +2,23 @@
 //!
 //! # How it works
 //!
-//! A hold is an exclusive (or shared) `flock(2)` on the file of the name in a private directory, see [`names`].
+//! A hold is an exclusive (or shared) `flock(2)` on the file of the name in a private directory, see `names.rs`.
 //! The kernel frees it when the holder gives it back or dies, and at no other time: there is no lease, so nothing can
 //! run out while a process is paused or the machine sleeps. `flock DIR/nightly-report COMMAND` in a shell
 //! takes the same lock as we do for the name `nightly-report`.
 //!
-//! The file holds the token counter and who the holder is, see [`record`]. The fencing token is
+//! The file holds the token counter and who the holder is, see `record.rs`. The fencing token is
 //! `max(last + 1, wall clock in µs)`: it grows across restarts of the machine, and across the loss of the file as long
 //! as the clock was not set back meanwhile.
 //!
 //! # Waiting
 //!
-//! A free name is taken in the first poll. Waiting takes a plain thread that is blocked in the kernel, see [`wait`].
+//! A free name is taken in the first poll. Waiting takes a plain thread that is blocked in the kernel, see `wait.rs`.
 //! Permits are the exception: who waits for one looks again every 1 to 20 ms.
 //!
 //! # Breaking
 //!
-//! A kernel lock cannot be taken from a process that lives. [`break_lock`](Backend::break_lock) puts a new file in the
+//! A kernel lock cannot be taken from a process that lives. [`break_lock`](crate::Client::break_lock) puts a new file in the
 //! place of the old one: the name is free at once, the former holder learns of it when it checks
 //! (at every third of its ttl) or releases. Who waits for the name notices within a second.
 //! The hold of a shared holder or permit is ended the same way, but its process keeps the name from exclusive
