@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, Status};
+use tenure::{Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, OwnerId, Status};
 
 use crate::args;
 use crate::duration::rounded;
@@ -34,10 +34,7 @@ impl Plan {
     /// # Errors
     /// `Invalid`, naming the input and its cure.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names = names
-            .iter()
-            .map(|name| lock_name(name))
-            .collect::<Result<_, _>>()?;
+        let names = names.iter().map(lock_name).collect::<Result<_, _>>()?;
         let mut options = Options::default();
         options.mode = match how.permits {
             Some(limit) => Mode::Permits { limit },
@@ -110,7 +107,6 @@ pub(crate) async fn acquire(
                     drop(grant);
                     store::close(client).await;
                     talk.erase();
-                    talk.event("exit", json!({ "code": Exit::Signal(signal).code() }));
                     return Err(Exit::Signal(signal));
                 }
                 outcome = &mut grant => outcome,
@@ -130,7 +126,6 @@ pub(crate) async fn acquire(
                 Exit::Busy(_) => say_busy(client, plan, talk, &error).await,
                 _ => talk.error(output::error_text(&error)),
             }
-            talk.event("exit", json!({ "code": exit.code() }));
             Err(exit)
         }
     }
@@ -155,10 +150,12 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
         .tokens()
         .map(|(name, token)| (name.as_str(), token.get()))
         .unzip();
+    let owners: Vec<_> = guard.owner_ids().map(OwnerId::to_hex).collect();
     json!({
         "names": names,
         "tokens": tokens,
         "owner": guard.owner_id().to_hex(),
+        "owners": owners,
         "waited_ms": output::millis(waited),
     })
 }

@@ -1,8 +1,7 @@
 //! `tenure`: hold a distributed lock while a command runs.
 
-mod args;
-
 mod acquire;
+mod args;
 mod bench;
 mod check;
 mod completion;
@@ -13,6 +12,7 @@ mod watch;
 
 mod flocks;
 mod guardian;
+mod limits;
 mod link;
 mod signals;
 mod tree;

@@ -6,35 +6,33 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::json;
-use tenure::{Client, Error, ErrorKind, Guard, LostReason};
+use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
 
 use crate::acquire::{self, Plan};
 use crate::args::{Common, Run};
 use crate::clock;
 use crate::exit::Exit;
+use crate::limits::LimitRule;
 use crate::link::Link;
 use crate::output::{self, Talk};
 use crate::signals::{self, Signals};
 use crate::store;
 use crate::wire::{Limits, NEVER, Report};
 
-/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and
-/// to look through the tree. One hundredth of the lease, within these bounds.
-const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-
 /// How late the guardian may be before we do its work.
 const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Runs the command under the lock.
 pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
-    match prepare(common, args, talk).await {
+    let exit = match prepare(common, args, talk).await {
         Ok((client, exit)) => {
             store::close(&client).await;
-            talk.event("exit", json!({ "code": exit.code() }));
             exit
         }
         Err(exit) => exit,
-    }
+    };
+    talk.event("exit", json!({ "code": exit.code() }));
+    exit
 }
 
 async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Exit), Exit> {
@@ -93,7 +91,7 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
             return Ok((client, Exit::Failed));
         }
     };
-    let limits = LimitRule::new(args, &guard);
+    let limits = LimitRule::new(args, guard.remaining(), clock::now());
     let supervision = Supervision {
         args,
         talk,
@@ -106,56 +104,6 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
     };
     let exit = supervision.run(&client, &mut signals).await;
     Ok((client, exit))
-}
-
-/// How limits for the command follow from what is left of the hold.
-struct LimitRule {
-    /// Between TERM and KILL at the end of a lease.
-    grace: Duration,
-    margin: Duration,
-    /// From `--max-hold`.
-    own: Limits,
-    /// How often to look for an extension; `None` where no lease runs.
-    look_every: Option<Duration>,
-}
-
-impl LimitRule {
-    fn new(args: &Run, guard: &Guard) -> Self {
-        let ttl = args.acquire.ttl;
-        // A healthy lease is renewed when a third of it has passed. So its last third is never reached
-        // unless something is wrong, and that is what the command may use to end.
-        let third = ttl / 3;
-        let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
-            let term_at = clock::after(clock::now(), max_hold);
-            Limits {
-                term_at,
-                kill_at: clock::after(term_at, args.grace),
-            }
-        });
-        let leased = guard.remaining() != Duration::MAX;
-        Self {
-            grace: args.grace.min(third),
-            margin: (ttl / 100).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
-            own,
-            // Renewals come at every third. A look per sixth passes them on at half of the lease at the latest.
-            look_every: leased.then_some(ttl / 6),
-        }
-    }
-
-    fn now(&self, guard: &Guard) -> Limits {
-        let remaining = guard.remaining();
-        let deadline = if remaining == Duration::MAX {
-            NEVER
-        } else {
-            clock::after(clock::now(), remaining)
-        };
-        let kill_at = clock::before(deadline, self.margin);
-        let lease = Limits {
-            term_at: clock::before(kill_at, self.grace),
-            kill_at,
-        };
-        lease.min(self.own)
-    }
 }
 
 struct Supervision<'a> {
@@ -190,7 +138,7 @@ impl Supervision<'_> {
         if client.guarantees().backend == "file" {
             self.share_descriptors();
         }
-        self.sent = self.limits.now(&self.guard);
+        self.sent = self.limits.at(clock::now(), self.guard.remaining());
         // Never on a lease that was lost meanwhile. The guardian looks at the clock once more.
         if !self.guard.is_held() {
             return self.never_began().await;
@@ -213,7 +161,7 @@ impl Supervision<'_> {
             .tokens()
             .map(|(name, token)| (name.as_str().to_owned(), token.to_string()))
             .unzip();
-        let owners = vec![self.guard.owner_id().to_hex(); names.len()];
+        let owners: Vec<_> = self.guard.owner_ids().map(OwnerId::to_hex).collect();
         [names.join("\n"), tokens.join("\n"), owners.join("\n")]
     }
 
@@ -230,7 +178,12 @@ impl Supervision<'_> {
 
     async fn supervise(&mut self, signals: &mut Signals) -> Ending {
         let mut lost = pin!(self.guard.lost());
-        let mut look = self.limits.look_every.map(tokio::time::interval);
+        let mut look = self.limits.look_every.map(|every| {
+            let mut look = tokio::time::interval(every);
+            // After a stop there is one look to be made up for, not many.
+            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            look
+        });
         loop {
             let give_up_at =
                 clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
@@ -268,7 +221,7 @@ impl Supervision<'_> {
                     self.limit(Limits { term_at: now, kill_at });
                 }
                 () = tick(&mut look), if self.lost.is_none() => {
-                    self.limit(self.limits.now(&self.guard));
+                    self.limit(self.limits.at(clock::now(), self.guard.remaining()));
                 }
                 () = until(give_up_at) => return Ending::GuardianGone,
             }
@@ -290,13 +243,24 @@ impl Supervision<'_> {
             link,
             lost,
             limits,
+            sent,
             ..
         } = self;
-        match ending {
-            // Whatever it left hangs below us now.
-            Ending::GuardianGone => link.kill_tree(),
-            _ => link.close(),
-        }
+        let ending = match ending {
+            Ending::GuardianGone => {
+                // Whatever it left hangs below us now.
+                link.kill_tree();
+                if clock::now() >= sent.term_at {
+                    Ending::ByUs
+                } else {
+                    ending
+                }
+            }
+            _ => {
+                link.close();
+                ending
+            }
+        };
         let over = clock::now() >= limits.own.term_at;
         let released = guard.release().await;
         let lost_now = matches!(&released, Err(error) if error.is_lost());

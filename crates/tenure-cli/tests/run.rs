@@ -93,6 +93,8 @@ fn the_environment_names_the_lock_and_wins_over_what_was_inherited() {
     assert_eq!(both[1].lines().count(), 2);
     assert_eq!(both[2].lines().count(), 2);
     assert_eq!(both[0], "a\nb");
+    let owners: Vec<_> = both[2].lines().collect();
+    assert_ne!(owners[0], owners[1]);
 }
 
 #[test]
@@ -304,6 +306,17 @@ fn tenure_is_stopped_and_its_guardian_keeps_the_time() {
     talk.signal(Signal::CONT);
     assert_eq!(talk.code(), 76);
     assert_eq!(talk.event("exit")["code"], 76);
+}
+
+#[test]
+fn a_guardian_that_is_stopped_is_not_waited_for() {
+    let store = Store::new();
+    let options = ["--max-hold", "300ms", "--grace", "100ms"];
+    let mut talk = store.start_run(&options, "x", STUBBORN);
+    talk.lines_are(&["up", "up", "up"]);
+    kill_process(children(talk.pid())[0], Signal::STOP).unwrap();
+    assert_eq!(talk.rest(), "");
+    assert_eq!(talk.code(), 76);
 }
 
 #[test]

@@ -93,6 +93,11 @@ impl Guard {
         self.first().held().owner()
     }
 
+    /// The identity of each name's hold, in byte order of the names.
+    pub fn owner_ids(&self) -> impl Iterator<Item = OwnerId> {
+        self.all().iter().map(|entrance| entrance.held().owner())
+    }
+
     /// Time until the local deadline, after which we claim nothing; zero when the hold is lost,
     /// [`Duration::MAX`] where no lease runs (`memory:`, `file:`: as long as the process lives).
     ///

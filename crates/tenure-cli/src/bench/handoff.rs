@@ -47,7 +47,7 @@ fn handoffs(first: Vec<Note>, second: Vec<Note>) -> Vec<Duration> {
         .collect()
 }
 
-/// Between two tasks that use this client.
+/// Between two tasks that use this client. Both locks are fair: who comes back at once waits for the other.
 pub(super) async fn between_tasks_ours(
     client: &Client,
     name: &str,
@@ -67,7 +67,6 @@ pub(super) async fn between_tasks_ours(
                 released: clock::now(),
             });
             guard.release().await?;
-            tokio::task::yield_now().await;
         }
         Ok(notes)
     };
@@ -90,7 +89,6 @@ pub(super) async fn between_tasks_raw(mutex: &Mutex<()>, rounds: u32) -> Vec<Dur
                 released: clock::now(),
             });
             drop(guard);
-            tokio::task::yield_now().await;
         }
         notes
     };

@@ -1,0 +1,129 @@
+//! Until when the command may run: from what is left of the hold to the guardian's orders.
+
+use std::time::Duration;
+
+use crate::args::Run;
+use crate::clock;
+use crate::wire::{Limits, NEVER};
+
+/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and
+/// to look through the tree. One hundredth of the lease, within these bounds.
+const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// How limits for the command follow from what is left of the hold.
+pub(crate) struct LimitRule {
+    /// Between TERM and KILL at the end of a lease.
+    grace: Duration,
+    pub(crate) margin: Duration,
+    /// From `--max-hold`.
+    pub(crate) own: Limits,
+    /// How often to look for an extension; `None` where no lease runs.
+    pub(crate) look_every: Option<Duration>,
+}
+
+impl LimitRule {
+    /// `remaining` of the hold at the instant `now`, which is that of the grant.
+    pub(crate) fn new(args: &Run, remaining: Duration, now: u64) -> Self {
+        let ttl = args.acquire.ttl;
+        let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
+            let term_at = clock::after(now, max_hold);
+            Limits {
+                term_at,
+                kill_at: clock::after(term_at, args.grace),
+            }
+        });
+        Self {
+            // A healthy lease is renewed when a third of it has passed. So its last third is never reached
+            // unless something is wrong, and that is what the command may use to end.
+            grace: args.grace.min(ttl / 3),
+            margin: (ttl / 100).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
+            own,
+            // Renewals come at every third. A look per sixth passes them on at half of the lease at the latest.
+            look_every: (remaining != Duration::MAX).then_some(ttl / 6),
+        }
+    }
+
+    /// The limits when `remaining` is left of the hold at the instant `now`.
+    pub(crate) fn at(&self, now: u64, remaining: Duration) -> Limits {
+        let deadline = if remaining == Duration::MAX {
+            NEVER
+        } else {
+            clock::after(now, remaining)
+        };
+        let kill_at = clock::before(deadline, self.margin);
+        let lease = Limits {
+            term_at: clock::before(kill_at, self.grace),
+            kill_at,
+        };
+        lease.min(self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Action, Cli};
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: u64 = 1_000 * SECOND;
+
+    fn rule(options: &[&str], remaining: Duration) -> LimitRule {
+        let arguments = [&["tenure", "run"], options, &["x", "--", "true"]].concat();
+        match Cli::try_parse_from(arguments).unwrap().action {
+            Action::Run(args) => LimitRule::new(&args, remaining, NOW),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn kill_lands_before_the_deadline_and_term_a_grace_time_earlier() {
+        let left = Duration::from_secs(30);
+        let limits = rule(&[], left).at(NOW, left);
+        assert_eq!(limits.kill_at, NOW + 30 * SECOND - SECOND / 20);
+        assert_eq!(limits.term_at, limits.kill_at - 5 * SECOND);
+    }
+
+    #[test]
+    fn a_healthy_lease_never_reaches_its_term() {
+        for (ttl, millis) in [
+            ("60ms", 60),
+            ("1s", 1_000),
+            ("5s", 5_000),
+            ("30s", 30_000),
+            ("1h", 3_600_000),
+        ] {
+            let ttl_left = Duration::from_millis(millis);
+            let rule = rule(&["--ttl", ttl, "--grace", "1h"], ttl_left);
+            let limits = rule.at(NOW, ttl_left);
+            // The renewal comes at a third, and is passed on with the next look.
+            let passed_on = clock::after(NOW, ttl_left / 3 + rule.look_every.unwrap());
+            assert!(passed_on < limits.term_at, "{ttl}");
+            assert!(limits.kill_at < clock::after(NOW, ttl_left), "{ttl}");
+        }
+    }
+
+    #[test]
+    fn where_no_lease_runs_there_is_no_limit_but_our_own() {
+        let none = rule(&[], Duration::MAX);
+        assert_eq!(none.at(NOW, Duration::MAX), Limits::NONE);
+        assert_eq!(none.look_every, None);
+        let own = rule(&["--max-hold", "1m", "--grace", "2s"], Duration::MAX);
+        let limits = own.at(NOW + 50 * SECOND, Duration::MAX);
+        assert_eq!(
+            limits,
+            Limits {
+                term_at: NOW + 60 * SECOND,
+                kill_at: NOW + 62 * SECOND
+            }
+        );
+    }
+
+    #[test]
+    fn a_lost_hold_has_no_time_left() {
+        let left = Duration::from_secs(30);
+        let limits = rule(&[], left).at(NOW, Duration::ZERO);
+        assert!(limits.term_at < NOW && limits.kill_at < NOW);
+    }
+}

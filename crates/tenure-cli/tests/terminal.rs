@@ -1,0 +1,265 @@
+//! `tenure` on a terminal: a pseudo-terminal of its own that controls its session.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use support::Store;
+
+/// A process whose standard streams are a terminal, and the one who sits at it.
+struct Terminal {
+    keys: File,
+    child: Child,
+    shown: String,
+}
+
+impl Terminal {
+    fn new(store: &Store, arguments: &[&str]) -> Self {
+        Self::of(
+            store,
+            &[&[env!("CARGO_BIN_EXE_tenure")], arguments].concat(),
+        )
+    }
+
+    fn of(store: &Store, command: &[&str]) -> Self {
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        tcsetwinsize(
+            &master,
+            Winsize {
+                ws_row: 24,
+                ws_col: 200,
+                ws_xpixel: 0,
+                ws_ypixel: 0,
+            },
+        )
+        .unwrap();
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let stream = || -> Stdio { ioctl_tiocgptpeer(&master, flags).unwrap().into() };
+        // `setsid -c` makes the terminal the controlling one.
+        let child = Command::new("setsid")
+            .arg("-c")
+            .args(command)
+            .env("TENURE_URL", store.url())
+            .env("PS1", "")
+            .stdin(stream())
+            .stdout(stream())
+            .stderr(stream())
+            .spawn()
+            .unwrap();
+        Self {
+            keys: File::from(master),
+            child,
+            shown: String::new(),
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until that is shown; what was shown up to then is forgotten.
+    fn shows(&mut self, wanted: &str) -> String {
+        loop {
+            if let Some(at) = self.shown.find(wanted) {
+                let rest = self.shown.split_off(at + wanted.len());
+                return std::mem::replace(&mut self.shown, rest);
+            }
+            assert!(
+                self.read(),
+                "the end came before {wanted:?}; shown: {:?}",
+                self.shown
+            );
+        }
+    }
+
+    /// All that is still shown, when everybody has left the terminal.
+    fn rest(&mut self) -> String {
+        while self.read() {}
+        std::mem::take(&mut self.shown)
+    }
+
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        match self.keys.read(&mut bytes) {
+            // An error is how a terminal says that nobody is left on its other side.
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                self.shown += &String::from_utf8_lossy(&bytes[..len]);
+                true
+            }
+        }
+    }
+
+    fn code(&mut self) -> i32 {
+        self.child
+            .wait()
+            .unwrap()
+            .code()
+            .expect("it ends by itself")
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_command_reads_from_the_terminal() {
+    let store = Store::new();
+    let script = "echo up; read line; echo \"<$line>\"";
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "sh", "-c", script]);
+    terminal.shows("up");
+    terminal.press("hello\n");
+    terminal.shows("<hello>");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn keys_reach_the_command_once_and_tenure_waits_for_it() {
+    let store = Store::new();
+    for (key, name) in [("\x03", "INT"), ("\x1c", "QUIT")] {
+        let script = format!(
+            "trap 'echo asked' {name}; echo up; read line; read line; echo \"<$line>\"; exit 5"
+        );
+        let mut terminal = Terminal::new(&store, &["run", "x", "--", "sh", "-c", &script]);
+        terminal.shows("up");
+        terminal.press(key);
+        terminal.shows("asked");
+        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75, "held on");
+        terminal.press("on\non\n");
+        let until_end = terminal.shows("<on>");
+        assert!(!until_end.contains("asked"), "{until_end:?}");
+        assert_eq!(terminal.code(), 5);
+    }
+}
+
+#[test]
+fn other_signals_reach_the_command_on_a_terminal_too() {
+    let store = Store::new();
+    let script = "trap 'echo parent; exit 9' TERM; sh -c 'trap \"echo child; exit\" TERM; echo up; while :; do sleep 0.01; done'";
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "sh", "-c", script]);
+    terminal.shows("up");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&terminal.child),
+        Signal::TERM,
+    )
+    .unwrap();
+    terminal.shows("child");
+    terminal.shows("parent");
+    assert_eq!(terminal.code(), 9);
+}
+
+#[test]
+fn kill_9_ends_the_tree_on_a_terminal_too() {
+    let store = Store::new();
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "sh", "-c", support::STUBBORN]);
+    for _ in 0..3 {
+        terminal.shows("up");
+    }
+    terminal.child.kill().unwrap();
+    // The terminal's other side is closed by the last process that has it open.
+    terminal.rest();
+}
+
+#[test]
+fn a_wait_is_told_on_one_line_that_goes_away() {
+    let store = Store::new();
+    let mut holder = store.start(&["hold", "--label", "deploy", "x"]);
+    holder.line();
+    let pid = format!("pid {}", holder.child.id());
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
+    for _ in 0..2 {
+        // Drawn again, in place: no line feed in between.
+        let line = terminal.shows("\x1b[K");
+        for word in [
+            "\rwaiting ",
+            "\"x\" is held by ",
+            &pid,
+            "\"deploy\"",
+            "since 2",
+        ] {
+            assert!(line.contains(word), "{word}: {line:?}");
+        }
+        assert!(!line.contains('\n'), "{line:?}");
+    }
+    holder.close_input();
+    let before = terminal.shows("ran");
+    assert!(before.ends_with("\r\x1b[Kran"), "{before:?}");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn ctrl_c_ends_a_wait_at_once() {
+    let store = Store::new();
+    let mut holder = store.start(&["hold", "x"]);
+    holder.line();
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
+    terminal.shows("waiting ");
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 130);
+    let rest = terminal.rest();
+    assert!(
+        rest.ends_with("\r\x1b[K") && !rest.contains("ran"),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn quiet_draws_nothing() {
+    let store = Store::new();
+    let mut holder = store.start(&["hold", "x"]);
+    holder.line();
+    let arguments = ["run", "-q", "--wait", "1500ms", "x", "--", "true"];
+    let mut terminal = Terminal::new(&store, &arguments);
+    assert_eq!(terminal.code(), 75);
+    assert_eq!(terminal.rest(), "");
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_goes_on() {
+    let store = Store::new();
+    let script = "echo u\"\"p; read line; echo \"<$line>\"";
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
+    shell.press(&format!("stty -echo; {tenure} run x -- sh -c '{script}'\n"));
+    shell.shows("up\r\n");
+    shell.press("\x1a");
+    shell.shows("Stopped");
+    // The shell has the terminal again, and the name is still held.
+    shell.press("echo s\"\"hell\n");
+    shell.shows("shell\r\n");
+    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
+    shell.press("fg\n");
+    shell.shows("run x");
+    shell.press("hello\n");
+    shell.shows("<hello>");
+    shell.press("exit 3\n");
+    assert_eq!(shell.code(), 3);
+}
+
+#[test]
+fn watch_draws_a_table_and_ends_on_ctrl_c() {
+    let store = Store::new();
+    let mut holder = store.start(&["hold", "x"]);
+    holder.line();
+    let mut terminal = Terminal::new(&store, &["watch", "--interval", "50ms"]);
+    terminal.shows("1 held");
+    terminal.shows(&holder.child.id().to_string());
+    holder.close_input();
+    terminal.shows("0 held");
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 0);
+}
