@@ -127,6 +127,30 @@ async fn an_error_on_renewal_is_neither_loss_nor_success() {
 }
 
 #[tokio::test]
+async fn the_deadline_counts_from_before_a_request_that_was_long_on_its_way() {
+    let (store, client) = store();
+    let way = TTL / 20;
+    store.disturb(Step::Acquire, memory::Disturbance::Late(way));
+    let lock = client.lock("a");
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    store.advance(way);
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.remaining() <= TTL - way, "{:?}", guard.remaining());
+    guard.release().await.unwrap();
+
+    store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
+    let lock = client.lock("a");
+    let acquiring = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    settle().await;
+    store.advance(TTL / 5);
+    let err = acquiring.await.unwrap().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Invalid, "{err}");
+    settle().await;
+    assert!(store.is_idle());
+}
+
+#[tokio::test]
 async fn a_refused_renewal_is_a_loss_at_once_and_touches_nobody_else() {
     let (store, client) = store();
     let other = Client::from_backend(store.clone()).unwrap();

@@ -116,9 +116,10 @@ impl Backend {
         }))
     }
 
-    /// Moves the clock forward, stopping wherever something waits for a point in between.
+    /// Moves the clock forward in one step; what was due on the way is due now.
     ///
-    /// What then happens happens in tasks: await something before you look.
+    /// What then happens happens in tasks: await something before you look, and make steps that are
+    /// shorter than a third of the ttl where renewals shall be in time.
     ///
     /// # Panics
     /// On a store that runs on the real clock.
@@ -268,11 +269,11 @@ impl Store {
         self.virtual_clock.is_some().then_some(ttl)
     }
 
-    fn grant(&self, token: u64, sent: Time, ttl: Duration) -> Grant {
+    fn grant(&self, token: u64, sent: Time, round_trip: Duration, ttl: Duration) -> Grant {
         match self.lease(ttl) {
             // Breaking is the only way to lose such a hold, and the one who breaks tells us.
             None => Grant::new(token, sent, Duration::ZERO, None).watched(),
-            lease => Grant::new(token, sent, Duration::ZERO, lease),
+            lease => Grant::new(token, sent, round_trip, lease),
         }
     }
 
@@ -396,7 +397,9 @@ impl Door for Backend {
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         let apply = {
             let request = request.clone();
-            move |store: &Arc<Store>| store.acquire(&request)
+            // Read before the request is on its way: a test may make the way long.
+            let sent = self.0.clock.now();
+            move |store: &Arc<Store>| store.acquire(&request, sent)
         };
         // Nothing was applied when a request is stopped before it reached the table.
         let first = self.request(Step::Acquire, Some(request.clone()), apply, || {
@@ -511,12 +514,13 @@ struct Queued(oneshot::Receiver<(u64, Time)>);
 
 impl Store {
     /// `Err`: queued.
-    fn acquire(&self, request: &Request) -> Result<Answer, Queued> {
+    fn acquire(&self, request: &Request, sent: Time) -> Result<Answer, Queued> {
         self.with_state(
             |state, now| match state.acquire(request, self.lease(request.ttl), now) {
                 Verdict::Busy => Ok(Answer::Busy),
                 Verdict::Granted { token } => {
-                    Ok(Answer::Granted(self.grant(token, now, request.ttl)))
+                    let way = now.since(sent);
+                    Ok(Answer::Granted(self.grant(token, sent, way, request.ttl)))
                 }
                 Verdict::Queued => {
                     let (sender, receiver) = oneshot::channel();
@@ -535,7 +539,7 @@ impl Store {
             match state.try_acquire(request, self.lease(request.ttl), now) {
                 Verdict::Granted { token } => {
                     state.requests += 1;
-                    Some(self.grant(token, now, request.ttl))
+                    Some(self.grant(token, now, Duration::ZERO, request.ttl))
                 }
                 Verdict::Queued | Verdict::Busy => None,
             }
@@ -563,7 +567,9 @@ impl Store {
                     let (token, at) = granted.map_err(|_| {
                         Error::new(ErrorKind::Closed, "the place in the queue is gone")
                     })?;
-                    return Ok(Answer::Granted(self.grant(token, at, request.ttl)));
+                    // Nothing has to keep a place alive here: the lease begins with the hand-over.
+                    let grant = self.grant(token, at, Duration::ZERO, request.ttl);
+                    return Ok(Answer::Granted(grant));
                 }
                 () = request.stop.raised() => break,
                 // Nobody else may be there to notice that a lease or a reservation is over.
