@@ -157,6 +157,10 @@ mod guard;
 mod lock;
 mod owner;
 
+// For authors of backends.
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
 pub use client::{Client, connect};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};

@@ -1,0 +1,400 @@
+//! One run of one behaviour: its names, its clients, its time.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::Location;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::backend::BoxFuture;
+use crate::error::Step;
+use crate::guarantees::Guarantees;
+use crate::rt::lock;
+use crate::time::Time;
+use crate::{Client, Error, Guard, OwnerId};
+
+use super::harness::{Harness, Look, Trouble};
+
+/// How long anything may take that happens at once on an idle machine. Generous: when it is over,
+/// the thing did not happen.
+pub const SOON: Duration = Duration::from_secs(15);
+
+/// Between two looks at something that nobody tells us about.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A behaviour that was not shown: what was expected and what was seen, and where in the suite.
+#[derive(Clone, Debug)]
+pub struct Failure(String);
+
+/// What a behaviour comes to.
+pub type Verdict = Result<(), Failure>;
+
+impl Failure {
+    /// A failure that says what was expected and what was seen.
+    #[track_caller]
+    pub fn new(text: impl fmt::Display) -> Self {
+        let at = Location::caller();
+        Self(format!("{text} [{}:{}]", at.file(), at.line()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Error> for Failure {
+    #[track_caller]
+    fn from(err: Error) -> Self {
+        Self::new(format_args!("unexpected error: {err:?}"))
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    #[track_caller]
+    fn from(err: std::io::Error) -> Self {
+        Self::new(format_args!("unexpected error: {err}"))
+    }
+}
+
+impl From<tokio::task::JoinError> for Failure {
+    #[track_caller]
+    fn from(err: tokio::task::JoinError) -> Self {
+        Self::new(format_args!("a task of the behaviour ended badly: {err}"))
+    }
+}
+
+/// Ends the behaviour unless the condition holds.
+macro_rules! check {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err($crate::conformance::Failure::new(format_args!($($text)+)));
+        }
+    };
+}
+pub(super) use check;
+
+/// One run of one behaviour against one harness.
+pub struct Case {
+    harness: Arc<dyn Harness>,
+    id: String,
+    names: Mutex<BTreeSet<String>>,
+}
+
+impl Case {
+    pub(super) fn new(harness: Arc<dyn Harness>) -> Arc<Self> {
+        Arc::new(Self {
+            harness,
+            id: OwnerId::random().to_hex()[..10].to_owned(),
+            names: Mutex::default(),
+        })
+    }
+
+    /// The store under test.
+    pub fn harness(&self) -> &dyn Harness {
+        &*self.harness
+    }
+
+    /// What it promises.
+    pub fn guarantees(&self) -> Guarantees {
+        self.harness.guarantees()
+    }
+
+    /// See [`Harness::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.harness.ttl()
+    }
+
+    /// How much earlier than the store a holder stops believing, by rule 2.
+    pub fn margin(&self) -> Duration {
+        (self.ttl() / 100).max(Duration::from_millis(2))
+    }
+
+    /// Now, on the clients' clock.
+    pub fn now(&self) -> Time {
+        self.harness.clock().now()
+    }
+
+    /// Lower-case letters and digits that no other run has.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A plain name of this run only.
+    pub fn name(&self, tail: &str) -> String {
+        let name = format!("{tail}-{}", self.id);
+        self.note(&name);
+        name
+    }
+
+    /// Notes a name, so that it is looked at when the run is over: nothing may be left of it.
+    pub fn note(&self, name: &str) {
+        lock(&self.names).insert(name.to_owned());
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        lock(&self.names).iter().cloned().collect()
+    }
+
+    /// A new independent client.
+    ///
+    /// # Errors
+    /// The harness could not make one.
+    pub async fn client(&self) -> Result<Client, Failure> {
+        Ok(self.harness.client().await?)
+    }
+
+    /// Acquires and expects no contention.
+    ///
+    /// # Errors
+    /// It was busy.
+    #[track_caller]
+    pub fn take(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
+        let lock = client.lock(name).ttl(self.ttl());
+        let busy = Failure::new("the name should be free");
+        async move { lock.try_acquire().await?.ok_or(busy) }
+    }
+
+    /// Lets that much time pass in the store.
+    pub async fn pass(&self, time: Duration) {
+        let until = self.now().after(time);
+        loop {
+            let left = until.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            match self.harness.advance(left.min(self.step())) {
+                Some(advanced) => advanced.await,
+                None => self.harness.clock().sleep_until(until).await,
+            }
+        }
+    }
+
+    /// A step of virtual time.
+    fn step(&self) -> Duration {
+        self.ttl() / 64
+    }
+
+    /// Awaits what needs no time to pass in the store.
+    ///
+    /// # Errors
+    /// It did not happen.
+    #[track_caller]
+    pub fn soon<'a, T>(
+        &'a self,
+        what: &'a str,
+        future: impl Future<Output = T> + 'a,
+    ) -> impl Future<Output = Result<T, Failure>> + 'a {
+        let late = Failure::new(format_args!("did not happen: {what}"));
+        async move {
+            match tokio::time::timeout(SOON, future).await {
+                Ok(value) => Ok(value),
+                Err(_) => Err(late),
+            }
+        }
+    }
+
+    /// Awaits what happens within `limit` of the store's time.
+    ///
+    /// # Errors
+    /// It did not happen.
+    #[track_caller]
+    pub fn in_time<'a, T>(
+        &'a self,
+        limit: Duration,
+        what: &'a str,
+        future: impl Future<Output = T> + 'a,
+    ) -> impl Future<Output = Result<T, Failure>> + 'a {
+        let late = Failure::new(format_args!("did not happen within {limit:?}: {what}"));
+        async move {
+            let mut future = pin!(future);
+            let until = self.now().after(limit);
+            // Real time passes by itself; SOON is for what the machine takes beyond.
+            while let Some(advanced) = self.harness.advance(self.step()) {
+                tokio::select! {
+                    biased;
+                    value = &mut future => return Ok(value),
+                    () = advanced => {}
+                }
+                if self.now() >= until {
+                    return match tokio::time::timeout(SOON, future).await {
+                        Ok(value) => Ok(value),
+                        Err(_) => Err(late),
+                    };
+                }
+            }
+            match tokio::time::timeout(limit + SOON, future).await {
+                Ok(value) => Ok(value),
+                Err(_) => Err(late),
+            }
+        }
+    }
+
+    /// Starts `future` as a task, and returns once it has been polled for the first time.
+    pub async fn start<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let (polled, was_polled) = oneshot::channel();
+        let mut future = Box::pin(future);
+        let mut polled = Some(polled);
+        let task = tokio::spawn(std::future::poll_fn(move |cx| {
+            let poll = future.as_mut().poll(cx);
+            if let Some(polled) = polled.take() {
+                let _ = polled.send(());
+            }
+            poll
+        }));
+        let _ = was_polled.await;
+        task
+    }
+
+    /// A look at the store.
+    ///
+    /// # Errors
+    /// The harness could not look.
+    pub async fn look(&self, name: &str) -> Result<Look, Failure> {
+        self.harness.look(name).await
+    }
+
+    /// Looks again and again until the store shows what is expected.
+    ///
+    /// # Errors
+    /// It never did; the last look is in the text.
+    #[track_caller]
+    pub fn until_look<'a>(
+        &'a self,
+        name: &'a str,
+        what: &'a str,
+        expected: impl Fn(Look) -> bool + 'a,
+    ) -> impl Future<Output = Verdict> + 'a {
+        let never = Failure::new(format_args!("the store never showed: {what}"));
+        async move {
+            let start = std::time::Instant::now();
+            loop {
+                let look = self.look(name).await?;
+                if expected(look) {
+                    return Ok(());
+                }
+                if start.elapsed() > SOON {
+                    return Err(Failure(format!("{never}, last look: {look:?}")));
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+    }
+
+    /// Until so many requests wait in the store (or, if nobody can see that, at once).
+    ///
+    /// # Errors
+    /// They never did.
+    pub async fn until_waiting(&self, name: &str, count: usize) -> Verdict {
+        self.until_look(name, &format!("{count} waiting"), |look| {
+            look.waiters.is_none_or(|waiters| waiters >= count)
+        })
+        .await
+    }
+
+    /// Until nobody holds the name and nobody waits for it.
+    ///
+    /// # Errors
+    /// Something is left.
+    pub async fn until_idle(&self, name: &str) -> Verdict {
+        self.until_look(name, "nothing left", |look| {
+            look.holders == 0 && look.waiters.unwrap_or(0) == 0
+        })
+        .await
+    }
+
+    /// Until nobody but the holders of the name show any sign of waiting, as far as that can be seen.
+    ///
+    /// # Errors
+    /// A waiter is left.
+    pub async fn until_nobody_waits(&self, name: &str) -> Verdict {
+        if self.harness.stale_waiters() {
+            return Ok(());
+        }
+        self.until_look(name, "no waiter left", |look| {
+            look.waiters.unwrap_or(0) == 0
+        })
+        .await
+    }
+
+    /// [`Harness::evict`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn evict(&self, name: &str) -> Verdict {
+        self.capability("evict", self.harness.evict(name)).await
+    }
+
+    /// [`Harness::disturb`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn disturb(&self, step: Step, trouble: Trouble) -> Verdict {
+        self.capability("disturb", self.harness.disturb(step, trouble))
+            .await
+    }
+
+    /// [`Harness::pause_store`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn pause_store(&self) -> Verdict {
+        self.capability("pause_store", self.harness.pause_store())
+            .await
+    }
+
+    /// [`Harness::resume_store`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn resume_store(&self) -> Verdict {
+        self.capability("resume_store", self.harness.resume_store())
+            .await
+    }
+
+    /// [`Harness::wipe_store`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn wipe_store(&self) -> Verdict {
+        self.capability("wipe_store", self.harness.wipe_store())
+            .await
+    }
+
+    /// [`Harness::restart_store`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn restart_store(&self) -> Verdict {
+        self.capability("restart_store", self.harness.restart_store())
+            .await
+    }
+
+    /// [`Harness::break_connection`].
+    ///
+    /// # Errors
+    /// This harness cannot.
+    pub async fn break_connection(&self) -> Verdict {
+        self.capability("break_connection", self.harness.break_connection())
+            .await
+    }
+
+    async fn capability(&self, what: &str, capability: Option<BoxFuture<Verdict>>) -> Verdict {
+        let Some(capability) = capability else {
+            return Err(Failure::new(format_args!("this harness has no {what}")));
+        };
+        self.soon(what, capability).await?
+    }
+}

@@ -1,0 +1,511 @@
+//! Rules 13 to 16a: how holds and waits end.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::error::Step;
+use crate::{ErrorKind, LostReason, Renew};
+
+use super::case::{Case, Failure, Verdict, check};
+use super::harness::Trouble;
+
+/// Rule 13: when `release` has answered, the name is free.
+pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("free"),
+    );
+    for _ in 0..10 {
+        case.take(&first, &name).await?.release().await?;
+        check!(
+            case.look(&name).await?.holders == 0,
+            "the store still shows a holder"
+        );
+        case.take(&second, &name).await?.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 13: a release compares the owner; that of a former holder is an error and changes nothing.
+pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("stale"),
+    );
+    let third = case.client().await?;
+    for drops in [false, true] {
+        let old = case.take(&first, &name).await?;
+        case.evict(&name).await?;
+        let new = case.take(&second, &name).await?;
+        if drops {
+            drop(old);
+            case.pass(case.ttl() / 4).await;
+        } else {
+            let late = old.release().await.map_err(|err| err.kind());
+            check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+        }
+        check!(new.is_held(), "the next hold was ended");
+        check!(
+            case.look(&name).await?.holders == 1,
+            "the store let go of the next hold"
+        );
+        check!(
+            third.lock(&name).try_acquire().await?.is_none(),
+            "two hold it"
+        );
+        new.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 13: who releases what had ended before learns it, whatever has happened to the name since.
+pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("late"));
+    let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
+    let guard = lock.acquire().await?;
+    case.in_time(case.ttl(), "the end", guard.lost()).await?;
+    let late = guard.release().await.map_err(|err| err.kind());
+    check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+    case.until_idle(&name).await?;
+    case.take(&client, &name).await?.release().await?;
+    Ok(())
+}
+
+/// Rule 13: a release of unknown fate says so, and is repeated until the store has let go.
+pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("unsure"),
+    );
+    for (trouble, expected) in [
+        (Trouble::RequestLost, ErrorKind::Unreachable),
+        (Trouble::ReplyLost, ErrorKind::Indeterminate),
+    ] {
+        for drops in [false, true] {
+            let guard = case.take(&first, &name).await?;
+            case.disturb(Step::Release, trouble).await?;
+            if drops {
+                drop(guard);
+            } else {
+                let kind = guard.release().await.map_err(|err| err.kind());
+                check!(kind == Err(expected), "{kind:?} instead of {expected:?}");
+            }
+            case.until_idle(&name).await?;
+            // Repeated under its own owner id, it must not touch whoever came meanwhile.
+            let next = case.take(&second, &name).await?;
+            case.pass(case.ttl()).await;
+            check!(next.is_held(), "the repeated release ended the next hold");
+            next.release().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Rule 13: `break_lock` ends the hold with that token, and its holder is told.
+pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("break"),
+    );
+    let other = case.name("break-not");
+    let (guard, bystander) = (
+        case.take(&first, &name).await?,
+        case.take(&first, &other).await?,
+    );
+    let token = guard.token().get();
+    for wrong in [0, token - 1, token + 1, u64::MAX] {
+        let broken = second.break_lock(&name, wrong).await?;
+        check!(!broken, "{wrong} was broken instead of {token}");
+    }
+    check!(guard.is_held(), "another token ended the hold");
+    check!(
+        second.break_lock(&name, token).await?,
+        "{token} could not be broken"
+    );
+    let next = case.take(&second, &name).await?;
+    check!(next.token().get() > token, "the token did not grow");
+    let reason = case
+        .in_time(case.ttl(), "the holder is told", guard.lost())
+        .await?;
+    check!(
+        matches!(reason, LostReason::TakenOver | LostReason::StoreSaysNo),
+        "lost because {reason}"
+    );
+    check!(
+        !second.break_lock(&name, token).await?,
+        "{token} was broken twice"
+    );
+    let late = guard.release().await.map_err(|err| err.kind());
+    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    check!(next.is_held(), "the next hold was ended, too");
+    check!(bystander.is_held(), "a hold of another name was ended");
+    bystander.release().await?;
+    next.release().await?;
+    Ok(())
+}
+
+/// Rule 14: dropping the guard is enough.
+pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("drop"),
+    );
+    for _ in 0..10 {
+        drop(case.take(&first, &name).await?);
+        let lock = second.lock(&name).ttl(case.ttl());
+        case.soon("the next holder", lock.acquire())
+            .await??
+            .release()
+            .await?;
+    }
+    Ok(())
+}
+
+/// Rule 14: also in a thread that has no runtime, without a panic.
+pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("outside"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let dropped = std::thread::spawn(move || drop(guard));
+    check!(dropped.join().is_ok(), "the drop panicked");
+    let lock = second.lock(&name).ttl(case.ttl());
+    case.soon("the next holder", lock.acquire())
+        .await??
+        .release()
+        .await?;
+    Ok(())
+}
+
+/// Rule 14: also when the runtime of its client is gone; then the lease ends it, if not we.
+pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("orphan"));
+    let (theirs, their_name) = (case.clone(), name.clone());
+    let orphan = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let guard = runtime.block_on(async {
+            let client = theirs.client().await?;
+            theirs.take(&client, &their_name).await
+        })?;
+        runtime.shutdown_background();
+        drop(guard);
+        Ok::<_, Failure>(())
+    });
+    match orphan.join() {
+        Ok(outcome) => outcome?,
+        Err(_) => return Err(Failure::new("the drop panicked")),
+    }
+    let lock = client.lock(&name).ttl(case.ttl());
+    let limit = case.ttl() + Duration::from_secs(1);
+    let next = case
+        .in_time(limit, "the next holder", lock.acquire())
+        .await??;
+    next.release().await?;
+    Ok(())
+}
+
+/// Rule 14: a release that was begun is brought to its end, though its caller was cancelled.
+pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("begun"),
+    );
+    for polls in 0..3 {
+        let guard = case.take(&first, &name).await?;
+        {
+            let mut release = pin!(guard.release());
+            let mut cx = Context::from_waker(Waker::noop());
+            for _ in 0..polls {
+                if release.as_mut().poll(&mut cx).is_ready() {
+                    break;
+                }
+            }
+        }
+        let lock = second.lock(&name).ttl(case.ttl());
+        let next = case.soon("the next holder", lock.acquire()).await??;
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 15: who gives up waiting leaves no place in the queue and no hold.
+pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("gave-up"),
+    );
+    let third = case.client().await?;
+    let guard = case.take(&first, &name).await?;
+    let lock = second.lock(&name).ttl(case.ttl());
+    let waiting = case
+        .start(async move { lock.acquire().await.map(drop) })
+        .await;
+    case.until_waiting(&name, 1).await?;
+    waiting.abort();
+    let _ = waiting.await;
+    case.until_nobody_waits(&name).await?;
+    check!(guard.is_held(), "the holder lost it");
+    guard.release().await?;
+    case.until_idle(&name).await?;
+    case.take(&third, &name).await?.release().await?;
+    case.take(&second, &name).await?.release().await?;
+    Ok(())
+}
+
+/// Rule 15: at whichever poll an acquire is dropped, free name or not, the name can be had afterwards.
+pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("poll"),
+    );
+    for polls in 1..=12 {
+        for taken in [false, true] {
+            let holder = match taken {
+                true => Some(case.take(&second, &name).await?),
+                false => None,
+            };
+            let lock = first.lock(&name).ttl(case.ttl());
+            let mut acquire = Box::pin(async move { lock.acquire().await });
+            for poll in 0..polls {
+                // Polled with the task's own waker now and then, with none otherwise.
+                let ready = std::future::poll_fn(|cx| {
+                    let mut noop = Context::from_waker(Waker::noop());
+                    let cx = if poll % 2 == 0 { cx } else { &mut noop };
+                    Poll::Ready(acquire.as_mut().poll(cx))
+                })
+                .await;
+                match ready {
+                    Poll::Ready(guard) => {
+                        drop(guard?);
+                        break;
+                    }
+                    Poll::Pending => tokio::task::yield_now().await,
+                }
+            }
+            drop(acquire);
+            if let Some(holder) = holder {
+                check!(holder.is_held(), "the holder lost it at poll {polls}");
+                holder.release().await?;
+            }
+            let lock = second.lock(&name).ttl(case.ttl());
+            let next = case.soon("the next holder", lock.acquire()).await??;
+            next.release().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Rule 15: a grant that nobody picks up any more is given back (hand-over and drop in one moment).
+pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
+    case: Arc<Case>,
+) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("race"),
+    );
+    let third = case.client().await?;
+    for round in 0..30 {
+        let guard = case.take(&first, &name).await?;
+        let lock = second.lock(&name).ttl(case.ttl());
+        let waiting = case
+            .start(async move { lock.acquire().await.map(drop) })
+            .await;
+        case.until_waiting(&name, 1).await?;
+        let release = tokio::spawn(guard.release());
+        for _ in 0..round % 5 {
+            tokio::task::yield_now().await;
+        }
+        waiting.abort();
+        let _ = waiting.await;
+        release.await??;
+        let lock = third.lock(&name).ttl(case.ttl());
+        let next = case.soon("the next holder", lock.acquire()).await??;
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 15: a request of unknown fate counts as "maybe held" and is cleaned up.
+pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("ghost"),
+    );
+    for (trouble, expected) in [
+        (Trouble::RequestLost, ErrorKind::Unreachable),
+        (Trouble::ReplyLost, ErrorKind::Indeterminate),
+    ] {
+        case.disturb(Step::Acquire, trouble).await?;
+        let lock = first.lock(&name).ttl(case.ttl());
+        let answer = case.soon("an answer", lock.acquire()).await?;
+        let kind = answer.map(drop).map_err(|err| err.kind());
+        check!(kind == Err(expected), "{kind:?} instead of {expected:?}");
+        let again = case.soon("the same client again", lock.acquire()).await??;
+        again.release().await?;
+        let lock = second.lock(&name).ttl(case.ttl());
+        let next = case.soon("the next holder", lock.acquire()).await??;
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 15: also when no answer ever comes: the wait ends, or the caller gives up, and nothing is left.
+pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("hang"),
+    );
+    for drops in [false, true] {
+        case.disturb(Step::Acquire, Trouble::ReplyNever).await?;
+        let lock = first.lock(&name).ttl(case.ttl()).wait(case.ttl() / 4);
+        if drops {
+            let hanging = case
+                .start(async move { lock.acquire().await.map(drop) })
+                .await;
+            hanging.abort();
+            let _ = hanging.await;
+        } else {
+            let limit = case.ttl() / 4 + Duration::from_secs(1);
+            let answer = case
+                .in_time(limit, "the end of the wait", lock.acquire())
+                .await?;
+            check!(answer.is_err(), "granted by a store that does not answer");
+        }
+        case.resume_store().await?;
+        case.until_idle(&name).await?;
+        let lock = second.lock(&name).ttl(case.ttl());
+        let next = case.soon("the next holder", lock.acquire()).await??;
+        next.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 16: a hold that is not kept alive ends within its ttl (+ 1 s) for everybody who waits.
+pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("over"),
+    );
+    let old = first
+        .lock(&name)
+        .ttl(case.ttl())
+        .renew(Renew::Never)
+        .acquire()
+        .await?;
+    let lock = second.lock(&name).ttl(case.ttl());
+    let waiting = case.start(async move { lock.acquire().await }).await;
+    case.until_waiting(&name, 1).await?;
+    let limit = case.ttl() + Duration::from_secs(1);
+    let new = case
+        .in_time(limit, "the waiter's turn", waiting)
+        .await???;
+    check!(!old.is_held(), "both claim to hold it");
+    check!(new.token() > old.token(), "the token did not grow");
+    drop(old);
+    new.release().await?;
+    Ok(())
+}
+
+/// Rule 16a: `min_hold` keeps the name taken past the release, for exactly that long.
+pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("every"),
+    );
+    let every = case.ttl() * 2;
+    let start = case.now();
+    let lock = first.lock(&name).ttl(case.ttl()).min_hold(every);
+    lock.acquire().await?.release().await?;
+    let tried = second.lock(&name).try_acquire().await?;
+    check!(tried.is_none(), "free before `min_hold` was over");
+    let reserved = second.inspect(&name).await?.reserved;
+    check!(
+        reserved.is_some_and(|left| left <= every),
+        "reserved for {reserved:?} of {every:?}"
+    );
+    let lock = second.lock(&name).ttl(case.ttl());
+    let limit = every + Duration::from_secs(1);
+    let next = case
+        .in_time(limit, "the next holder", lock.acquire())
+        .await??;
+    let passed = case.now().since(start);
+    check!(passed >= every, "taken after {passed:?} of {every:?}");
+    next.release().await?;
+    Ok(())
+}
+
+/// Rule 16a: after an unclean end the name stays reserved for `lock_delay`.
+pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("delay"),
+    );
+    let delay = case.ttl();
+    let lock = first
+        .lock(&name)
+        .ttl(case.ttl())
+        .lock_delay(delay)
+        .renew(Renew::Never);
+    let start = case.now();
+    let old = lock.acquire().await?;
+    case.in_time(case.ttl(), "the end", old.lost()).await?;
+    let lock = second.lock(&name).ttl(case.ttl());
+    let limit = delay + case.margin() + Duration::from_secs(1);
+    let next = case
+        .in_time(limit, "the next holder", lock.acquire())
+        .await??;
+    let (passed, least) = (case.now().since(start), case.ttl() + delay);
+    check!(
+        passed >= least,
+        "taken after {passed:?}; lease and delay are {least:?}"
+    );
+    drop(old);
+    check!(
+        next.is_held(),
+        "the drop of the old guard ended the new hold"
+    );
+    next.release().await?;
+    Ok(())
+}
+
+/// Rule 16a: a clean end reserves nothing.
+pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("clean"),
+    );
+    let lock = first
+        .lock(&name)
+        .ttl(case.ttl())
+        .lock_delay(case.ttl() * 1_000);
+    lock.acquire().await?.release().await?;
+    case.take(&second, &name).await?.release().await?;
+    drop(lock.acquire().await?);
+    let lock = second.lock(&name).ttl(case.ttl());
+    case.soon("the next holder", lock.acquire())
+        .await??
+        .release()
+        .await?;
+    Ok(())
+}

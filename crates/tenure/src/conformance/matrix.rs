@@ -1,0 +1,404 @@
+//! Runs every behaviour against a store, and lets no cell of the matrix go unexplained.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::backend::BoxFuture;
+use crate::guarantees::Guarantees;
+use crate::rt::lock;
+
+use super::case::{Case, Failure, SOON, Verdict};
+use super::harness::Harness;
+use super::{BEHAVIOURS, taker};
+
+/// How long one behaviour may take; then it hangs. Every single wait inside it has a shorter limit.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// One thing that every backend must do, or must have a reason not to.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    /// `theme::name`.
+    pub name: &'static str,
+    /// The number of the rule in the specification.
+    pub rule: &'static str,
+    /// `Err(reason)`: does not apply to this store, or cannot be shown with this harness.
+    pub needs: fn(&Guarantees, &dyn Harness) -> Result<(), &'static str>,
+    /// Shows it.
+    pub run: fn(Arc<Case>) -> BoxFuture<Verdict>,
+}
+
+impl Behaviour {
+    /// Whether it concerns everybody at the store, so that nothing else may run beside it.
+    fn is_alone(&self) -> bool {
+        self.name.starts_with("faults::")
+    }
+}
+
+impl fmt::Debug for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// How to open a harness.
+pub type Open = fn() -> BoxFuture<Result<Arc<dyn Harness>, Failure>>;
+
+/// A store and how to open it.
+pub struct Setup {
+    /// The name in the table.
+    pub name: &'static str,
+    /// Opens a harness; called once for each behaviour, in the runtime that the behaviour will use.
+    pub open: Open,
+    /// Behaviours get a runtime of one thread each: needed where time is virtual.
+    pub single_thread: bool,
+    /// How many behaviours may run at a time.
+    pub together: usize,
+    /// The skips that are expected, by their reason. Any other skip is a failure, and so is a behaviour
+    /// that is listed here and runs.
+    pub skips: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// What came of one cell.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The behaviour was shown, and nothing was left behind.
+    Passed,
+    /// It does not apply; the reason.
+    Skipped(&'static str),
+    /// It was not shown; what happened instead.
+    Failed(String),
+}
+
+/// One column of the matrix.
+pub struct Report {
+    setup: &'static str,
+    cells: Vec<(&'static Behaviour, Outcome, Duration)>,
+    problems: Vec<String>,
+}
+
+/// Runs all behaviours. Call it outside of async code: it brings runtimes of its own.
+pub fn run(setup: &Setup) -> Report {
+    run_only(setup, |_| true)
+}
+
+/// Runs the behaviours that are picked; the others are missing in the report, which is a problem there.
+pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
+    let picked = BEHAVIOURS.iter().filter(|behaviour| pick(behaviour.name));
+    let (alone, together): (VecDeque<_>, VecDeque<_>) = picked.partition(|b| b.is_alone());
+    let results = Mutex::new(BTreeMap::new());
+    for (queue, workers) in [(together, setup.together.max(1)), (alone, 1)] {
+        let queue = Mutex::new(queue);
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    while let Some(behaviour) = { lock(&queue).pop_front() } {
+                        let start = Instant::now();
+                        let outcome = run_cell(setup, behaviour);
+                        lock(&results).insert(behaviour.name, (outcome, start.elapsed()));
+                    }
+                });
+            }
+        });
+    }
+    let mut results = results.into_inner().unwrap_or_default();
+    let cells = BEHAVIOURS
+        .iter()
+        .filter_map(|behaviour| {
+            let (outcome, took) = results.remove(behaviour.name)?;
+            Some((behaviour, outcome, took))
+        })
+        .collect();
+    Report::new(setup, cells)
+}
+
+/// In a thread of its own, so that a behaviour that blocks its thread is a failure, too.
+fn run_cell(setup: &Setup, behaviour: &'static Behaviour) -> Outcome {
+    let (sender, receiver) = mpsc::channel();
+    let (open, single_thread) = (setup.open, setup.single_thread);
+    let spawned = std::thread::Builder::new()
+        .name(behaviour.name.into())
+        .spawn(move || {
+            let mut builder = if single_thread {
+                tokio::runtime::Builder::new_current_thread()
+            } else {
+                tokio::runtime::Builder::new_multi_thread()
+            };
+            let runtime = builder.worker_threads(2).enable_all().build();
+            let outcome = match runtime {
+                Ok(runtime) => {
+                    let outcome = runtime.block_on(async {
+                        let cell = tokio::time::timeout(LIMIT, cell(open, behaviour));
+                        cell.await
+                            .unwrap_or_else(|_| Outcome::Failed("hangs".into()))
+                    });
+                    runtime.shutdown_background();
+                    outcome
+                }
+                Err(err) => Outcome::Failed(format!("no runtime: {err}")),
+            };
+            // The one who asked may have given up.
+            let _ = sender.send(outcome);
+        });
+    if let Err(err) = spawned {
+        return Outcome::Failed(format!("no thread: {err}"));
+    }
+    receiver
+        .recv_timeout(LIMIT + SOON)
+        .unwrap_or_else(|_| Outcome::Failed("hangs and blocks its thread, or panicked".into()))
+}
+
+async fn cell(open: Open, behaviour: &Behaviour) -> Outcome {
+    let harness = match open().await {
+        Ok(harness) => harness,
+        Err(err) => return Outcome::Failed(format!("the harness could not be opened: {err}")),
+    };
+    let outcome = match (behaviour.needs)(&harness.guarantees(), &*harness) {
+        Err(reason) => Outcome::Skipped(reason),
+        Ok(()) => match shown(harness.clone(), behaviour).await {
+            Ok(()) => Outcome::Passed,
+            Err(failure) => Outcome::Failed(failure.to_string()),
+        },
+    };
+    match (harness.tear_down().await, outcome) {
+        (Err(err), Outcome::Passed) => Outcome::Failed(format!("tear-down: {err}")),
+        (_, outcome) => outcome,
+    }
+}
+
+async fn shown(harness: Arc<dyn Harness>, behaviour: &Behaviour) -> Verdict {
+    let case = Case::new(harness);
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let before = metrics.num_alive_tasks();
+    // A task of its own catches panics and lets go of everything the behaviour had.
+    tokio::spawn((behaviour.run)(case.clone())).await??;
+    for name in case.names() {
+        case.until_idle(&name).await?;
+    }
+    let start = Instant::now();
+    while metrics.num_alive_tasks() > before {
+        if start.elapsed() > SOON {
+            let left = metrics.num_alive_tasks() - before;
+            return Err(Failure::new(format_args!("{left} tasks are left behind")));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+impl Report {
+    fn new(setup: &Setup, cells: Vec<(&'static Behaviour, Outcome, Duration)>) -> Self {
+        let mut problems = Vec::new();
+        let explained = |name: &str| {
+            let mut skips = setup.skips.iter();
+            skips
+                .find(|(_, names)| names.contains(&name))
+                .map(|(reason, _)| *reason)
+        };
+        for behaviour in BEHAVIOURS {
+            let cell = cells.iter().find(|(run, ..)| run.name == behaviour.name);
+            let name = behaviour.name;
+            match (cell.map(|(_, outcome, _)| outcome), explained(name)) {
+                (None, _) => problems.push(format!("{name}: neither run nor skipped")),
+                (Some(Outcome::Failed(text)), _) => problems.push(format!("{name}: {text}")),
+                (Some(Outcome::Skipped(reason)), None) => {
+                    problems.push(format!("{name}: unexpected skip: {reason}"));
+                }
+                (Some(Outcome::Skipped(reason)), Some(expected)) if *reason != expected => {
+                    problems.push(format!(
+                        "{name}: skipped because \"{reason}\", expected was \"{expected}\""
+                    ));
+                }
+                (Some(Outcome::Passed), Some(_)) => {
+                    problems.push(format!("{name}: listed as skipped, but it runs"));
+                }
+                (Some(Outcome::Skipped(_)), Some(_)) | (Some(Outcome::Passed), None) => {}
+            }
+        }
+        for name in setup.skips.iter().flat_map(|(_, names)| *names) {
+            if !BEHAVIOURS.iter().any(|behaviour| behaviour.name == *name) {
+                problems.push(format!("{name}: listed as skipped, but there is none"));
+            }
+        }
+        Self {
+            setup: setup.name,
+            cells,
+            problems,
+        }
+    }
+
+    /// What is wrong, one line each, beginning with the name of the behaviour.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Every cell.
+    pub fn cells(&self) -> impl Iterator<Item = (&'static Behaviour, &Outcome)> {
+        self.cells
+            .iter()
+            .map(|(behaviour, outcome, _)| (*behaviour, outcome))
+    }
+
+    /// Prints the table.
+    ///
+    /// # Panics
+    /// When there are [problems](Report::problems); the message names the cells.
+    pub fn assert(&self) {
+        println!("{self}");
+        assert!(
+            self.problems.is_empty(),
+            "{}: {} cells of the matrix are not as they should be:\n  {}\n",
+            self.setup,
+            self.problems.len(),
+            self.problems.join("\n  ")
+        );
+    }
+}
+
+/// The table: behaviour, rule, outcome.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+        for (behaviour, outcome, took) in &self.cells {
+            let millis = took.as_millis();
+            let (name, rule) = (behaviour.name, behaviour.rule);
+            write!(f, "{:<16} {name:<64} rule {rule:<6}", self.setup)?;
+            match outcome {
+                Outcome::Passed => {
+                    passed += 1;
+                    writeln!(f, "ok {millis:>6} ms")?;
+                }
+                Outcome::Skipped(reason) => {
+                    skipped += 1;
+                    writeln!(f, "skipped: {reason}")?;
+                }
+                Outcome::Failed(text) => {
+                    failed += 1;
+                    writeln!(f, "FAILED after {millis} ms: {text}")?;
+                }
+            }
+        }
+        write!(
+            f,
+            "{}: {passed} passed, {skipped} skipped, {failed} failed, of {}",
+            self.setup,
+            BEHAVIOURS.len()
+        )
+    }
+}
+
+/// What behaviours may need.
+pub(super) mod needs {
+    use super::{Guarantees, Harness, taker};
+    use crate::error::Step;
+    use crate::guarantees::{Fault, Order};
+
+    use super::super::harness::Trouble;
+
+    type Needs = Result<(), &'static str>;
+
+    fn unless(missing: bool, reason: &'static str) -> Needs {
+        if missing { Err(reason) } else { Ok(()) }
+    }
+
+    pub(in super::super) fn nothing(_: &Guarantees, _: &dyn Harness) -> Needs {
+        Ok(())
+    }
+
+    pub(in super::super) fn leases(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(!h.leases(), "no lease runs in this store")
+    }
+
+    pub(in super::super) fn processes(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            !taker::is_possible(h),
+            "no other process can reach this store",
+        )
+    }
+
+    pub(in super::super) fn requests(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.requests().is_none(),
+            "requests to this store cannot be counted",
+        )
+    }
+
+    pub(in super::super) fn evict(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.evict("x").is_none(),
+            "nothing but `break_lock` takes a hold away in this store",
+        )
+    }
+
+    pub(in super::super) fn lost_requests(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.disturb(Step::Acquire, Trouble::RequestLost).is_none(),
+            "no request to this store can get lost",
+        )
+    }
+
+    pub(in super::super) fn pausing(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(h.pause_store().is_none(), "this store cannot fall silent")
+    }
+
+    pub(in super::super) fn connections(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.break_connection().is_none(),
+            "there is no connection to this store",
+        )
+    }
+
+    pub(in super::super) fn wiping(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.wipe_store().is_none(),
+            "this store forgets nothing while it runs",
+        )
+    }
+
+    pub(in super::super) fn restarting(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.restart_store().is_none(),
+            "this store cannot be restarted",
+        )
+    }
+
+    pub(in super::super) fn secret(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(h.secret().is_none(), "there is no password for this store")
+    }
+
+    pub(in super::super) fn fair(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(g.order != Order::Fair, "no order of waiters is promised")
+    }
+
+    pub(in super::super) fn shared(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.shared, "no shared holds")
+    }
+
+    pub(in super::super) fn permits(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.permits, "no permits")
+    }
+
+    pub(in super::super) fn min_hold(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.min_hold, "no `min_hold`")
+    }
+
+    pub(in super::super) fn lock_delay(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.lock_delay, "no `lock_delay`")
+    }
+
+    pub(in super::super) fn something_unsupported(g: &Guarantees, _: &dyn Harness) -> Needs {
+        let everything = g.shared && g.permits && g.min_hold && g.lock_delay;
+        unless(
+            everything && g.order == Order::Fair,
+            "this store can do everything",
+        )
+    }
+
+    pub(in super::super) fn survives_pause(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(
+            !g.survives(Fault::HolderPaused),
+            "promises nothing when the holder is paused",
+        )
+    }
+}

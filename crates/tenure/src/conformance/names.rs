@@ -1,0 +1,340 @@
+//! Rule 17: any text is a name, and no two names are the same lock.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::{ErrorKind, LockName};
+
+use super::case::{Case, Failure, Verdict, check};
+
+/// Rule 17: holding one name says nothing about another.
+pub(super) async fn names_do_not_interact(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let held = case.take(&first, &a).await?;
+    let other = case.take(&second, &b).await?;
+    check!(
+        second.lock(&a).try_acquire().await?.is_none(),
+        "two hold {a}"
+    );
+    other.release().await?;
+    check!(held.is_held(), "the release of another name ended the hold");
+    let status = second.inspect(&a).await?;
+    check!(status.name.as_str() == a && status.is_held(), "{status:?}");
+    check!(
+        !second.inspect(&b).await?.is_held(),
+        "{b} is free and shown as held"
+    );
+    held.release().await?;
+    Ok(())
+}
+
+/// Rule 17: names are compared byte for byte.
+pub(super) async fn names_differ_by_case(case: Arc<Case>) -> Verdict {
+    let id = case.id().to_owned();
+    distinct(
+        &case,
+        vec![
+            format!("order-{id}"),
+            format!("Order-{id}"),
+            format!("ORDER-{id}"),
+            format!("ordeR-{id}"),
+            format!("straße-{id}"),
+            format!("strasse-{id}"),
+            format!("STRASSE-{id}"),
+            format!("İi-{id}"),
+            format!("ıI-{id}"),
+        ],
+    )
+    .await
+}
+
+/// Rule 17: paths, controls, wildcards, escapes, look-alikes and the names of other people's side keys:
+/// all of them are names, each a lock of its own.
+pub(super) async fn hostile_names_are_all_distinct(case: Arc<Case>) -> Verdict {
+    let id = case.id();
+    let mut names: Vec<String> = [
+        ".",
+        "..",
+        "/",
+        "//",
+        " ",
+        "\t",
+        "\n",
+        "\0",
+        "*",
+        "?",
+        "%",
+        "\\",
+        "'",
+        "\"",
+        "~",
+        "-",
+        "#",
+        "$",
+        "{}",
+        "{a}",
+        "a{b}c",
+        "[a-z]",
+        "CON",
+        "nul",
+        ".mutex",
+        ".floor",
+        ".probe",
+        "-rf",
+        "--help",
+        "lock-0000000001",
+    ]
+    .map(String::from)
+    .into();
+    for (before, after) in [
+        ("", ""),
+        ("../", ""),
+        ("../../", ""),
+        ("./", ""),
+        ("/", ""),
+        ("//", ""),
+        ("", "/"),
+        ("", "//"),
+        ("", "/."),
+        ("", "/.."),
+        (".", ""),
+        ("..", ""),
+        ("", "."),
+        ("", ".."),
+        ("", " "),
+        (" ", ""),
+        ("", "\0"),
+        ("\0", ""),
+        ("", "\0a"),
+        ("", "\0b"),
+        ("", "\n"),
+        ("", "\r\n"),
+        ("", "\t"),
+        ("", "\u{1b}[31m"),
+        ("", "\u{7f}"),
+        ("", "%"),
+        ("", "%2f"),
+        ("", "%2F"),
+        ("", "%252f"),
+        ("", "/x"),
+        ("", "%2fx"),
+        ("", "\\x"),
+        ("", "%00"),
+        ("", "%s0"),
+        ("", "%p0"),
+        ("", "%~"),
+        ("", "*"),
+        ("", "?"),
+        ("", "[a]"),
+        ("", "{x}"),
+        ("{", "}"),
+        ("{{", "}}"),
+        ("", ":"),
+        ("", "::"),
+        ("", ":queue"),
+        ("", ":token"),
+        ("", "'"),
+        ("", "''"),
+        ("", "\""),
+        ("", "`id`"),
+        ("", "$(id)"),
+        ("", ";drop"),
+        ("", "--"),
+        ("", "\u{e9}"),
+        ("", "e\u{301}"),
+        ("", "\u{1f980}"),
+        ("", "\u{1f980}\u{200d}"),
+        ("\u{feff}", ""),
+        ("\u{202e}", ""),
+        ("", "\u{a0}"),
+        ("", "\u{212b}"),
+        ("", "\u{c5}"),
+        ("", "A\u{30a}"),
+        ("", "\u{fb01}"),
+        ("", "fi"),
+        ("", "\u{ff0f}"),
+        ("", "\u{10ffff}"),
+        ("", "~"),
+        ("", "~1"),
+        ("", "@{0}"),
+        ("", "\u{1}"),
+        ("", "\u{85}"),
+    ] {
+        names.push(format!("{before}{id}{after}"));
+    }
+    distinct(&case, names).await
+}
+
+/// Rule 17: up to 1,000 bytes, of which each one counts.
+pub(super) async fn long_names_are_told_apart_by_every_byte(case: Arc<Case>) -> Verdict {
+    let id = case.id();
+    let filled = |length: usize, with: &str| {
+        let mut name = id.to_owned();
+        while name.len() + with.len() <= length {
+            name.push_str(with);
+        }
+        name
+    };
+    let mut names = Vec::new();
+    for length in [
+        60, 61, 63, 64, 65, 128, 180, 181, 200, 255, 256, 511, 512, 767, 768, 999, 1_000,
+    ] {
+        names.push(filled(length, "x"));
+        names.push(filled(length, "/"));
+    }
+    for length in [64, 256, 1_000] {
+        names.push(filled(length - 1, "x") + "y");
+        names.push(filled(length / 2, "x") + "y" + &filled(length / 2 - 1, "x"));
+        names.push(filled(length - 1, "x").to_uppercase() + "x");
+    }
+    for with in ["\0", "%", " ", "\u{e9}", "\u{1f980}", "\u{10ffff}"] {
+        names.push(filled(LockName::MAX_LEN, with));
+    }
+    distinct(&case, names).await
+}
+
+/// All of these can be held at the same time, each of them once.
+async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let unique: BTreeSet<_> = names.iter().collect();
+    check!(
+        unique.len() == names.len(),
+        "a name is tried twice: {names:?}"
+    );
+    let mut guards = Vec::new();
+    for name in &names {
+        case.note(name);
+        let Some(guard) = first.lock(name).ttl(case.ttl() * 50).try_acquire().await? else {
+            return Err(Failure::new(format_args!(
+                "{name:?} is taken by a name that it should have nothing to do with"
+            )));
+        };
+        guards.push(guard);
+    }
+    let mut tokens = Vec::new();
+    for (name, guard) in names.iter().zip(&guards) {
+        let tried = second.lock(name).try_acquire().await?;
+        check!(tried.is_none(), "two hold {name:?}");
+        let status = second.inspect(name).await?;
+        let token = status.holds.first().and_then(|hold| hold.token);
+        check!(
+            token == Some(guard.token()),
+            "{name:?} is shown with {token:?}"
+        );
+        tokens.push(guard.token());
+    }
+    let listed: BTreeSet<_> = second
+        .list("")
+        .await?
+        .into_iter()
+        .map(|status| status.name.as_str().to_owned())
+        .collect();
+    for name in &names {
+        check!(listed.contains(name), "{name:?} is held and not listed");
+    }
+    for guard in guards {
+        check!(guard.is_held(), "{} was lost", guard.name());
+        guard.release().await?;
+    }
+    for name in &names {
+        let guard = second.lock(name).ttl(case.ttl()).try_acquire().await?;
+        let Some(guard) = guard else {
+            return Err(Failure::new(format_args!(
+                "{name:?} was released and is taken"
+            )));
+        };
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 17: a prefix is text, not a pattern.
+pub(super) async fn a_prefix_is_taken_literally(case: Arc<Case>) -> Verdict {
+    let client = case.client().await?;
+    let id = case.id();
+    let mut guards = Vec::new();
+    for tail in [
+        "a", "a%b", "a_b", "a*b", "a?b", "axb", "A%b", "a\\b", "a[x]b", "a/b", "a/b/c",
+    ] {
+        let name = format!("{id}/{tail}");
+        case.note(&name);
+        guards.push(case.take(&client, &name).await?);
+    }
+    for (prefix, expected) in [
+        ("a%", &["a%b"][..]),
+        ("a_", &["a_b"]),
+        ("a*", &["a*b"]),
+        ("a?", &["a?b"]),
+        ("a[", &["a[x]b"]),
+        ("a\\", &["a\\b"]),
+        ("a/", &["a/b", "a/b/c"]),
+        ("A", &["A%b"]),
+        ("b", &[]),
+    ] {
+        let listed = client.list(format!("{id}/{prefix}")).await?;
+        let listed: Vec<_> = listed.iter().map(|status| status.name.as_str()).collect();
+        let expected: Vec<_> = expected.iter().map(|tail| format!("{id}/{tail}")).collect();
+        check!(
+            listed == expected,
+            "\"{prefix}\" lists {listed:?}, not {expected:?}"
+        );
+    }
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 17: no name, label or host can write to somebody's terminal or log.
+pub(super) async fn control_characters_are_escaped(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let name = format!("{}\u{1b}[2J\r\n\u{0}\u{7}\u{202e}\u{2028}\"x", case.id());
+    case.note(&name);
+    let label = "why\u{1b}]0;title\u{7}\r\n\u{202e}not";
+    let guard = first
+        .lock(&name)
+        .ttl(case.ttl())
+        .label(label)
+        .acquire()
+        .await?;
+    let busy = second
+        .lock(&name)
+        .wait(std::time::Duration::ZERO)
+        .acquire()
+        .await;
+    let Err(busy) = busy else {
+        return Err(Failure::new("two hold it"));
+    };
+    check!(busy.kind() == ErrorKind::WaitElapsed, "{busy:?}");
+    let status = second.inspect(&name).await?;
+    let Some(hold) = status.holds.first() else {
+        return Err(Failure::new("the holder is not shown"));
+    };
+    check!(
+        hold.holder.label == label,
+        "the label came back as {:?}",
+        hold.holder.label
+    );
+    let wrong = second
+        .lock(format!("{name}{}", "x".repeat(1_000)))
+        .acquire()
+        .await;
+    let Err(wrong) = wrong else {
+        return Err(Failure::new("a name with more than 1,000 bytes was locked"));
+    };
+    for text in [
+        busy.to_string(),
+        format!("{busy:?}"),
+        wrong.to_string(),
+        format!("{wrong:?}"),
+        guard.name().to_string(),
+        format!("{guard:?}"),
+        hold.holder.to_string(),
+    ] {
+        let bad = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{2028}');
+        check!(!text.contains(bad), "not escaped: {text:?}");
+    }
+    guard.release().await?;
+    Ok(())
+}

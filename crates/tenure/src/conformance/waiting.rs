@@ -1,0 +1,321 @@
+//! Rules 8 to 12: how one waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::ErrorKind;
+
+use super::case::{Case, Failure, Verdict, check};
+
+/// Rule 12: `acquire` gives up after `wait`, not before, and names the holder.
+pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("wait"),
+    );
+    let guard = first
+        .lock(&name)
+        .ttl(case.ttl())
+        .label("the first")
+        .acquire()
+        .await?;
+    let wait = case.ttl() / 2;
+    let start = case.now();
+    let lock = second.lock(&name).ttl(case.ttl()).wait(wait);
+    let answer = case
+        .in_time(wait, "the end of the wait", lock.acquire())
+        .await?;
+    let waited = case.now().since(start);
+    let Err(err) = answer else {
+        return Err(Failure::new("two hold it"));
+    };
+    check!(
+        err.kind() == ErrorKind::WaitElapsed,
+        "{err:?} instead of WaitElapsed"
+    );
+    check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+    let holder = err.holder();
+    check!(
+        holder.is_some_and(|holder| holder.label == "the first"),
+        "the error names {holder:?}"
+    );
+    check!(
+        err.to_string().contains("the first"),
+        "\"{err}\" does not name the holder"
+    );
+    case.until_nobody_waits(&name).await?;
+    guard.release().await?;
+    case.take(&second, &name).await?.release().await?;
+    Ok(())
+}
+
+/// Rule 12: zero means one try, without any time passing, and leaves no waiter.
+pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("zero"),
+    );
+    let lock = second.lock(&name).ttl(case.ttl()).wait(Duration::ZERO);
+    lock.acquire().await?.release().await?;
+    let guard = case.take(&first, &name).await?;
+    let answer = case.soon("the answer to one try", lock.acquire()).await?;
+    let kind = answer.map(drop).map_err(|err| err.kind());
+    check!(
+        kind == Err(ErrorKind::WaitElapsed),
+        "{kind:?} instead of WaitElapsed"
+    );
+    let tried = case
+        .soon("the answer to one try", lock.try_acquire())
+        .await??;
+    check!(tried.is_none(), "two hold it");
+    let waiters = case.look(&name).await?.waiters;
+    check!(waiters.unwrap_or(0) == 0, "{waiters:?} wait after one try");
+    guard.release().await?;
+    Ok(())
+}
+
+/// Rule 12: without `wait` one waits for as long as it takes.
+pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("ever"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let lock = second.lock(&name).ttl(case.ttl());
+    let waiting = case.start(async move { lock.acquire().await }).await;
+    case.pass(case.ttl() * 4).await;
+    check!(!waiting.is_finished(), "the wait ended by itself");
+    guard.release().await?;
+    case.soon("the waiter's turn", waiting)
+        .await???
+        .release()
+        .await?;
+    Ok(())
+}
+
+/// Rule 8: however release and acquire race, a waiter is woken up.
+pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
+    let name = case.name("ping");
+    let mut players = Vec::new();
+    for _ in 0..3 {
+        let client = case.client().await?;
+        let lock = client.lock(&name).ttl(case.ttl() * 100);
+        players.push(tokio::spawn(async move {
+            for round in 0..100 {
+                let guard = lock.acquire().await?;
+                // Sometimes the others are waiting by then, sometimes they are just about to.
+                for _ in 0..round % 7 {
+                    tokio::task::yield_now().await;
+                }
+                guard.release().await?;
+            }
+            Ok::<_, Failure>(())
+        }));
+    }
+    for player in players {
+        case.soon("every player gets through", player).await???;
+    }
+    Ok(())
+}
+
+/// Rule 9: the tasks of one client stand in the store's queue once.
+pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("queue"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        let lock = second.lock(&name).ttl(case.ttl());
+        waiting.push(
+            case.start(async move { lock.acquire().await?.release().await })
+                .await,
+        );
+    }
+    case.until_waiting(&name, 1).await?;
+    let look = case.look(&name).await?;
+    check!(
+        look.waiters.is_none_or(|waiters| waiters == 1),
+        "{look:?} for one client"
+    );
+    guard.release().await?;
+    for task in waiting {
+        case.soon("every task has its turn", task).await???;
+    }
+    Ok(())
+}
+
+/// Rule 9: first come, first served among the tasks of one client.
+pub(super) async fn tasks_of_a_client_are_served_in_order(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("fifo"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut waiting = Vec::new();
+    for i in 0..10 {
+        let (lock, served) = (second.lock(&name).ttl(case.ttl()), served.clone());
+        let task = async move {
+            let guard = lock.acquire().await?;
+            let _ = served.send(i);
+            guard.release().await
+        };
+        waiting.push(case.start(task).await);
+    }
+    guard.release().await?;
+    for i in 0..10 {
+        let next = case
+            .soon("the next task has its turn", order.recv())
+            .await?;
+        check!(
+            next == Some(i),
+            "{next:?} is served when it is the turn of {i}"
+        );
+    }
+    for task in waiting {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Rule 10: first come, first served among clients, where that is promised.
+pub(super) async fn clients_are_served_in_order(case: Arc<Case>) -> Verdict {
+    let name = case.name("fair");
+    let guard = case.take(&case.client().await?, &name).await?;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut waiting = Vec::new();
+    for i in 0..8 {
+        let client = case.client().await?;
+        let (lock, served) = (
+            client.lock(&name).ttl(case.ttl()).fair(true),
+            served.clone(),
+        );
+        let task = async move {
+            let guard = lock.acquire().await?;
+            let _ = served.send(i);
+            guard.release().await
+        };
+        waiting.push(case.start(task).await);
+        case.until_waiting(&name, i + 1).await?;
+    }
+    guard.release().await?;
+    for i in 0..8 {
+        let next = case
+            .soon("the next client has its turn", order.recv())
+            .await?;
+        check!(
+            next == Some(i),
+            "{next:?} is served when it is the turn of {i}"
+        );
+    }
+    for task in waiting {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Rule 10: a release is the turn of one waiter; the others go on waiting.
+pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
+    const CLIENTS: usize = 8;
+    let name = case.name("herd");
+    let guard = case.take(&case.client().await?, &name).await?;
+    let (granted, mut grants) = mpsc::unbounded_channel();
+    let mut waiting = Vec::new();
+    for _ in 0..CLIENTS {
+        let (client, granted) = (case.client().await?, granted.clone());
+        let lock = client.lock(&name).ttl(case.ttl());
+        let task = async move { granted.send(lock.acquire().await) };
+        waiting.push(case.start(task).await);
+    }
+    case.until_waiting(&name, CLIENTS).await?;
+    guard.release().await?;
+    for left in (0..CLIENTS).rev() {
+        let Some(guard) = case
+            .soon("the next one has its turn", grants.recv())
+            .await?
+        else {
+            return Err(Failure::new("a waiter has vanished"));
+        };
+        let guard = guard?;
+        let look = case.look(&name).await?;
+        check!(
+            look.holders == 1,
+            "{look:?}, and there should be one holder"
+        );
+        check!(
+            look.waiters.is_none_or(|waiters| waiters == left),
+            "{look:?}, and {left} should wait"
+        );
+        check!(grants.try_recv().is_err(), "two were granted at once");
+        guard.release().await?;
+    }
+    for task in waiting {
+        let _ = task.await?;
+    }
+    Ok(())
+}
+
+/// Rule 12: `close` ends every wait at once, with an error that says so.
+pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("close"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let lock = second.lock(&name).ttl(case.ttl());
+        waiting.push(
+            case.start(async move { lock.acquire().await.map(drop) })
+                .await,
+        );
+    }
+    case.until_waiting(&name, 1).await?;
+    case.soon("the client closes", second.close()).await?;
+    for task in waiting {
+        let outcome = case.soon("the wait ends", task).await??;
+        let kind = outcome.map_err(|err| err.kind());
+        check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+    }
+    case.until_nobody_waits(&name).await?;
+    check!(guard.is_held(), "the holder lost it");
+    guard.release().await?;
+    Ok(())
+}
+
+/// Rule 11: who gives up while others wait behind it does not hold them up.
+pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdict {
+    let name = case.name("skip");
+    let guard = case.take(&case.client().await?, &name).await?;
+    let mut waiting = Vec::new();
+    for i in 0..3 {
+        let lock = case.client().await?.lock(&name).ttl(case.ttl());
+        waiting.push(case.start(async move { lock.acquire().await }).await);
+        case.until_waiting(&name, i + 1).await?;
+    }
+    let last = waiting.pop();
+    for task in waiting {
+        task.abort();
+        // Aborted tasks are dropped in their own time; then the wait is over.
+        let _ = task.await;
+    }
+    guard.release().await?;
+    let Some(last) = last else {
+        return Err(Failure::new("nobody waits"));
+    };
+    case.soon("the turn of the one that stayed", last)
+        .await???
+        .release()
+        .await?;
+    Ok(())
+}

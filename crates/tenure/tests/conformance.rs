@@ -1,0 +1,167 @@
+//! The matrix: every backend shows every behaviour, or has a reason not to that is written here.
+
+mod harness {
+    #[cfg(feature = "file")]
+    pub(crate) mod file;
+    pub(crate) mod memory;
+}
+
+use tenure::conformance::{Setup, run};
+
+/// On the real clock nothing can go wrong in a store that is part of the process.
+#[test]
+fn memory() {
+    run(&Setup {
+        name: "memory",
+        open: harness::memory::open,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LEASE,
+            NO_PROCESSES,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_WIPE,
+            NO_PASSWORD,
+            CAN_EVERYTHING,
+            NEVER_SILENT,
+            (
+                "nothing but `break_lock` takes a hold away in this store",
+                &[
+                    "holding::one_failing_hold_does_not_stop_the_others",
+                    "holding::a_refused_renewal_is_a_loss_and_never_resurrects",
+                    "holding::tokens_grow_over_eviction",
+                    "ending::a_stale_release_frees_nobody_else",
+                ],
+            ),
+            NO_LOST_REQUESTS,
+        ],
+    })
+    .assert();
+}
+
+/// Leases, lost requests and silence, on a clock that the test moves.
+#[test]
+fn memory_with_a_virtual_clock() {
+    run(&Setup {
+        name: "memory, virtual",
+        open: harness::memory::open_virtual,
+        single_thread: true,
+        together: 2,
+        skips: &[
+            NO_PROCESSES,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_WIPE,
+            NO_PASSWORD,
+            CAN_EVERYTHING,
+        ],
+    })
+    .assert();
+}
+
+/// Kernel locks, with other processes to be killed and stopped.
+#[cfg(feature = "file")]
+#[test]
+fn file() {
+    run(&Setup {
+        name: "file",
+        open: harness::file::open,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LEASE,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_PASSWORD,
+            NEVER_SILENT,
+            NO_LOST_REQUESTS,
+            (
+                "no order of waiters is promised",
+                &[
+                    "waiting::clients_are_served_in_order",
+                    "modes::a_writer_is_not_starved",
+                ],
+            ),
+            (
+                "requests to this store cannot be counted",
+                &["reentrance::entering_again_costs_no_request"],
+            ),
+        ],
+    })
+    .assert();
+}
+
+type Skips = (&'static str, &'static [&'static str]);
+
+const NO_LEASE: Skips = (
+    "no lease runs in this store",
+    &[
+        "holding::claims_never_overlap_when_a_lease_runs_out",
+        "holding::the_deadline_lies_a_margin_before_the_end_of_the_lease",
+        "holding::the_deadline_counts_from_before_the_request",
+        "holding::a_reply_after_the_deadline_is_no_grant",
+        "holding::a_ttl_too_short_for_the_round_trip_is_refused",
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+        "holding::a_lease_does_not_run_out_while_it_waits",
+        "holding::many_holds_are_renewed_by_few_requests",
+        "holding::renewal_ends_with_the_guard",
+        "faults::lost_fires_by_the_deadline_of_a_silent_store",
+    ],
+);
+
+const NO_LOST_REQUESTS: Skips = (
+    "no request to this store can get lost",
+    &[
+        "ending::a_release_without_an_answer_is_typed_and_repeated",
+        "ending::an_acquire_without_an_answer_leaves_nothing",
+        "ending::an_acquire_that_hangs_leaves_nothing",
+    ],
+);
+
+const NEVER_SILENT: Skips = (
+    "this store cannot fall silent",
+    &["faults::a_silent_store_never_grants"],
+);
+
+const NO_PROCESSES: Skips = (
+    "no other process can reach this store",
+    &[
+        "faults::a_killed_holder_frees_the_lock",
+        "faults::tokens_grow_over_crashes",
+        "faults::lock_delay_reserves_after_a_crash",
+        "faults::a_killed_waiter_does_not_block_the_queue",
+        "faults::a_stopped_waiter_does_not_keep_the_lock_from_others",
+        "faults::a_paused_holder_behaves_as_promised",
+        "faults::processes_exclude_each_other",
+        "faults::a_holder_in_another_process_is_visible",
+    ],
+);
+
+const NO_CONNECTION: Skips = (
+    "there is no connection to this store",
+    &[
+        "faults::a_broken_connection_does_not_end_a_lease",
+        "faults::a_broken_connection_is_noticed",
+    ],
+);
+
+const NO_RESTART: Skips = (
+    "this store cannot be restarted",
+    &["faults::a_restarted_store_keeps_its_promise"],
+);
+
+const NO_WIPE: Skips = (
+    "this store forgets nothing while it runs",
+    &["faults::a_wiped_store_is_noticed_and_tokens_grow"],
+);
+
+const NO_PASSWORD: Skips = (
+    "there is no password for this store",
+    &["identity::no_error_holds_the_password"],
+);
+
+const CAN_EVERYTHING: Skips = (
+    "this store can do everything",
+    &["identity::what_is_unsupported_is_refused_before_any_request"],
+);

@@ -1,0 +1,206 @@
+//! `file:`, one directory per behaviour. Looks at the kernel's own list of locks, which disturbs nobody.
+
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::backend::{Backend as _, BoxFuture, file};
+use tenure::conformance::{Failure, Harness, Look, Verdict};
+use tenure::guarantees::Guarantees;
+use tenure::{Client, Error};
+
+struct Directory {
+    dir: PathBuf,
+}
+
+pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    Box::pin(async {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = format!("tenure-conformance-{}-{count}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
+        Ok(Arc::new(Directory { dir }) as _)
+    })
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What a behaviour that failed left behind.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Harness for Directory {
+    fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = format!("file:{}", self.dir.display());
+        Box::pin(async move { tenure::connect(&url).await })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        file::Backend::open(&self.dir)
+            .expect("the temporary directory can be used")
+            .guarantees()
+            .clone()
+    }
+
+    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+        let (dir, name) = (self.dir.clone(), name.to_owned());
+        Box::pin(async move { Ok(look(&dir, &name)?) })
+    }
+
+    fn leases(&self) -> bool {
+        false
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    fn tear_down(&self) -> BoxFuture<Verdict> {
+        let dir = self.dir.clone();
+        Box::pin(async move { Ok(fs::remove_dir_all(dir)?) })
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(format!("file:{}", self.dir.display()))
+    }
+
+    fn taker(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    }
+
+    /// A thread that is blocked in the kernel cannot be called back.
+    fn stale_waiters(&self) -> bool {
+        true
+    }
+
+    /// What `rm` does to a lock file.
+    fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
+        let (dir, name) = (self.dir.clone(), name.to_owned());
+        Some(Box::pin(async move {
+            let file = file_of(&dir, &name)?.ok_or_else(|| Failure::new("no such lock file"))?;
+            Ok(fs::remove_file(file)?)
+        }))
+    }
+
+    /// What `rm -rf` does to a lock directory.
+    fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
+        let dir = self.dir.clone();
+        Some(Box::pin(async move { Ok(fs::remove_dir_all(dir)?) }))
+    }
+}
+
+fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
+    let Some(path) = file_of(dir, name)? else {
+        return Ok(Look {
+            holders: 0,
+            waiters: Some(0),
+        });
+    };
+    let holders = if is_locked(&path)? {
+        1
+    } else {
+        let own = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut sides = 0;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let side = entry.file_name();
+            let tail = side.to_str().and_then(|side| side.strip_prefix(&*own));
+            if tail.is_some_and(|tail| tail.starts_with("%s") || tail.starts_with("%p")) {
+                sides += usize::from(is_locked(&entry.path())?);
+            }
+        }
+        sides
+    };
+    Ok(Look {
+        holders,
+        waiters: Some(waiters(&path)?),
+    })
+}
+
+/// Whether somebody has the kernel lock exclusively: asked with a lock of our own, for an instant.
+fn is_locked(path: &Path) -> std::io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // Gone since the directory was listed.
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(err) => return Err(err),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => file.unlock().map(|()| false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(err)) => Err(err),
+    }
+}
+
+/// How many are blocked in the kernel's lock call, by the kernel's list of all locks.
+///
+/// A list of more than a page is read in pieces, and what changes between two pieces makes others appear
+/// twice or not at all. Then only a number that several looks in a row agree on counts.
+fn waiters(path: &Path) -> std::io::Result<usize> {
+    const ONE_PIECE: usize = 3_500;
+    const AGREE: usize = 6;
+    let stat = match fs::metadata(path) {
+        Ok(stat) => stat,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(err) => return Err(err),
+    };
+    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
+    // `1: -> FLOCK ADVISORY WRITE 4711 fe:00:9978273 0 EOF`; without the arrow for who has the lock,
+    // with more blanks in front of it for who stands behind another one.
+    let id = format!(" {major:02x}:{minor:02x}:{} ", stat.ino());
+    let (mut agreed, mut times) = (0, 0);
+    loop {
+        let list = fs::read_to_string("/proc/locks")?;
+        let lines = list.lines().filter(|line| line.contains(&id));
+        let count = lines
+            .filter(|line| line.split_whitespace().nth(1) == Some("->"))
+            .count();
+        if list.len() < ONE_PIECE {
+            return Ok(count);
+        }
+        times = if count == agreed { times + 1 } else { 1 };
+        agreed = count;
+        if times == AGREE {
+            return Ok(agreed);
+        }
+    }
+}
+
+/// The lock file of a name, if there is one: by the published encoding, not by the library's code.
+fn file_of(dir: &Path, name: &str) -> std::io::Result<Option<PathBuf>> {
+    let mut file = String::new();
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => file.push(byte.into()),
+            b'.' if at > 0 => file.push('.'),
+            _ => file.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    if file.len() <= 180 {
+        let path = dir.join(file);
+        return Ok(path.exists().then_some(path));
+    }
+    // The file of a long name has a digest in its own name, and the name inside.
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(err) => return Err(err),
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if !path.to_string_lossy().contains("%~") {
+            continue;
+        }
+        let mut inside = vec![0; 2 * tenure::LockName::MAX_LEN];
+        let length = File::open(&path)?.read_at(&mut inside, 2048)?;
+        let inside = String::from_utf8_lossy(&inside[..length]);
+        if inside.trim_end_matches(['\0', '\n']) == name || inside.starts_with(name) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
