@@ -1,0 +1,246 @@
+//! Real processes on the file store, killed at random: no increment that was reported is lost, no token
+//! comes twice, and the work goes on after every kill.
+
+#![cfg(feature = "file")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tenure::OwnerId;
+use tenure::conformance::taker::{Taker, read_count};
+
+/// How long the next step of the others may take. Generous: when it is over, they are stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+const NAME: &str = "counter";
+
+/// A directory with locks and a counter; removed at the end.
+struct Site(PathBuf);
+
+impl Site {
+    fn new() -> Self {
+        let unique = OwnerId::random().to_hex();
+        let site = std::env::temp_dir().join(format!("tenure-crash-{unique}"));
+        fs::create_dir(&site).unwrap();
+        File::create(site.join("counter")).unwrap();
+        Self(site)
+    }
+
+    fn counter(&self) -> PathBuf {
+        self.0.join("counter")
+    }
+
+    fn url(&self) -> String {
+        format!("file:{}", self.0.join("locks").display())
+    }
+
+    /// A process that increments the counter `count` times.
+    fn counting(&self, count: u64, options: &[&str]) -> Taker {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+        command.arg("count").arg(self.url()).arg(NAME);
+        command.arg(self.counter()).arg(count.to_string());
+        command.args(options);
+        Taker::spawn(command).unwrap()
+    }
+
+    fn count(&self) -> u64 {
+        read_count(&File::open(self.counter()).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What all processes have said so far.
+#[derive(Default)]
+struct Book {
+    /// Reported value to the token under which it was written.
+    counts: BTreeMap<u64, u64>,
+    /// Token to the process that was granted it.
+    tokens: BTreeMap<u64, usize>,
+    /// Whether the last thing a process said is that it holds.
+    holds: BTreeMap<usize, bool>,
+}
+
+impl Book {
+    /// Enters a line of process `who`.
+    fn enter(&mut self, who: usize, line: &str) {
+        let words: Vec<_> = line.split(' ').collect();
+        self.holds.insert(who, words[0] == "held");
+        match words.as_slice() {
+            ["held", token] => {
+                let before = self.tokens.insert(token.parse().unwrap(), who);
+                assert!(
+                    before.is_none(),
+                    "token {token} was granted twice: to {before:?} and {who}"
+                );
+            }
+            ["count", value, token] => {
+                let (value, token) = (value.parse().unwrap(), token.parse().unwrap());
+                let holder = self.tokens.get(&token);
+                assert_eq!(holder, Some(&who), "token {token} is somebody else's");
+                let before = self.counts.insert(value, token);
+                assert!(
+                    before.is_none(),
+                    "two increments made {value}: one of them is lost"
+                );
+            }
+            _ => panic!("process {who} says {line:?}"),
+        }
+    }
+
+    /// What must be true of all entries together.
+    fn assert_consistent(&self) {
+        let tokens: Vec<_> = self.counts.values().collect();
+        assert!(
+            tokens.is_sorted_by(|a, b| a < b),
+            "a later increment was made under a smaller token"
+        );
+    }
+}
+
+/// The next line of any of the processes that still talk, and whose it is.
+async fn next_line(takers: &mut [Taker], next: &mut usize) -> Option<(usize, Option<String>)> {
+    let count = takers.len();
+    if count == 0 {
+        return None;
+    }
+    // Starts elsewhere each time: nobody is overheard because somebody else talks all the time.
+    *next = (*next + 1) % count;
+    let start = *next;
+    let mut lines: Vec<_> = takers
+        .iter_mut()
+        .map(|taker| Box::pin(taker.line()))
+        .collect();
+    let any = std::future::poll_fn(|cx| {
+        for i in 0..count {
+            let at = (start + i) % count;
+            if let std::task::Poll::Ready(line) = lines[at].as_mut().poll(cx) {
+                return std::task::Poll::Ready((at, line));
+            }
+        }
+        std::task::Poll::Pending
+    });
+    let line = tokio::time::timeout(PATIENCE, any).await;
+    Some(line.expect("everybody is stuck: no line from any process"))
+}
+
+#[tokio::test]
+async fn eight_processes_count_to_four_thousand() {
+    let site = Site::new();
+    let mut takers: Vec<_> = (0..8)
+        .map(|_| site.counting(500, &["--sleep", "50us"]))
+        .collect();
+    let mut book = Book::default();
+    for (who, taker) in takers.iter_mut().enumerate() {
+        // The lines of the others wait in their channels meanwhile.
+        let mut said = Vec::new();
+        while let Some(line) = tokio::time::timeout(PATIENCE, taker.line()).await.unwrap() {
+            said.push(line);
+        }
+        assert!(
+            taker.wait().unwrap().success(),
+            "process {who}: {:?}",
+            said.last()
+        );
+        said.iter().for_each(|line| book.enter(who, line));
+    }
+    book.assert_consistent();
+    assert_eq!(site.count(), 4_000);
+    assert_eq!(book.counts.len(), 4_000);
+    assert_eq!(book.tokens.len(), 4_000);
+}
+
+#[tokio::test]
+async fn killed_holders_lose_nothing_that_was_reported() {
+    const PROCESSES: usize = 8;
+    const KILLS: usize = 60;
+    let site = Site::new();
+    let mut book = Book::default();
+    let mut names = Vec::new();
+    let mut takers = Vec::new();
+    let mut born = 0;
+    let mut start = |takers: &mut Vec<Taker>, names: &mut Vec<usize>| {
+        // Every third process stops for good when it holds for the second time: a sure kill of a holder.
+        let stick: &[&str] = if born % 3 == 0 {
+            &["--stick-at", "2"]
+        } else {
+            &[]
+        };
+        let options = [&["--sleep", "300us"], stick].concat();
+        takers.push(site.counting(1_000_000, &options));
+        names.push(born);
+        born += 1;
+    };
+    for _ in 0..PROCESSES {
+        start(&mut takers, &mut names);
+    }
+    let (mut next, mut kills, mut holders_killed, mut since_kill) = (0, 0, 0, 0u64);
+    let mut turns: BTreeMap<usize, u64> = BTreeMap::new();
+    while kills < KILLS {
+        let (at, line) = next_line(&mut takers, &mut next).await.unwrap();
+        let who = names[at];
+        let line = line.unwrap_or_else(|| panic!("process {who} ended by itself"));
+        book.enter(who, &line);
+        if !line.starts_with("held") {
+            since_kill += 1;
+            continue;
+        }
+        let turn = turns.entry(who).or_default();
+        *turn += 1;
+        let sticks = who % 3 == 0 && *turn == 2;
+        // Otherwise one that holds, or held a moment ago, every few increments.
+        if !sticks && since_kill < 5 + u64::from(random_byte() % 8) {
+            continue;
+        }
+        // Now and then somebody who waits, or is just about to, dies instead.
+        let at = match random_byte() {
+            byte if !sticks && byte < 64 => usize::from(byte) % takers.len(),
+            _ => at,
+        };
+        let (mut killed, who) = (takers.swap_remove(at), names.swap_remove(at));
+        killed.kill().unwrap();
+        // What it had said before it died was said under the lock, and counts.
+        while let Some(line) = killed.line().await {
+            book.enter(who, &line);
+        }
+        holders_killed += usize::from(book.holds.get(&who) == Some(&true));
+        kills += 1;
+        since_kill = 0;
+        // `next_line` has a limit: the loop itself shows that a new holder gets going after each kill.
+        start(&mut takers, &mut names);
+    }
+    for (taker, who) in takers.iter_mut().zip(&names) {
+        taker.kill().unwrap();
+        while let Some(line) = taker.line().await {
+            book.enter(*who, &line);
+        }
+    }
+    book.assert_consistent();
+    let (count, reported) = (site.count(), book.counts.len() as u64);
+    let highest = book.counts.last_key_value().map_or(0, |(value, _)| *value);
+    // A process may die between its write and its report.
+    assert!(
+        count >= highest,
+        "{highest} was reported, and {count} is left"
+    );
+    assert!(
+        reported + (KILLS + PROCESSES) as u64 >= count,
+        "{count}, of which {reported} reported"
+    );
+    assert!(
+        holders_killed >= KILLS / 6,
+        "only {holders_killed} of {KILLS} killed held the lock"
+    );
+    println!("{kills} kills, {holders_killed} of them of holders; {reported} increments reported");
+}
+
+fn random_byte() -> u8 {
+    OwnerId::random().as_bytes()[0]
+}
