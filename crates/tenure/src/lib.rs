@@ -90,7 +90,7 @@
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
-//! | `conformance` | the behaviours that every backend must show, for authors of backends | nothing |
+//! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |
 //!
 //! # Errors
 //!

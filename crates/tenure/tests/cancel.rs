@@ -289,7 +289,7 @@ fn drop_after(
             world.store.resume();
         }
     }
-    let inside = polls % 2 == 0;
+    let inside = polls.is_multiple_of(2);
     world.drop(op, inside);
     world.drop(holders, !inside);
     let about =

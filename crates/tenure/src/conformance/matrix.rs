@@ -240,11 +240,36 @@ impl Report {
             .map(|(behaviour, outcome, _)| (*behaviour, outcome))
     }
 
-    /// Prints the table.
+    /// How many behaviours were shown, and which ones were skipped for which reason.
+    pub fn summary(&self) -> String {
+        let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (behaviour, outcome) in self.cells() {
+            if let Outcome::Skipped(reason) = outcome {
+                skipped.entry(reason).or_default().push(behaviour.name);
+            }
+        }
+        let passed = |outcome: &Outcome| matches!(outcome, Outcome::Passed);
+        let passed = self.cells().filter(|(_, outcome)| passed(outcome)).count();
+        let mut text = format!(
+            "conformance of {}: {passed} of {} behaviours shown\n",
+            self.setup,
+            BEHAVIOURS.len()
+        );
+        for (reason, names) in skipped {
+            text += &format!("  skipped, {reason}: {}\n", names.join(", "));
+        }
+        text
+    }
+
+    /// Prints the summary, past the capture of a test's output: a skip that nobody sees is none.
+    /// The whole table is printed in the ordinary way.
     ///
     /// # Panics
     /// When there are [problems](Report::problems); the message names the cells.
     pub fn assert(&self) {
+        use std::io::Write as _;
+        // Without an output there is nobody to see it.
+        let _ = std::io::stdout().write_all(self.summary().as_bytes());
         println!("{self}");
         assert!(
             self.problems.is_empty(),
