@@ -106,7 +106,7 @@ fn input_and_output_pass_through_untouched() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let data: Vec<u8> = (0..1_000_000_u32).map(|n| (n * 31 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..1_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
     let mut stdin = child.stdin.take().unwrap();
     let sent = data.clone();
     let writer = std::thread::spawn(move || stdin.write_all(&sent).unwrap());

@@ -234,18 +234,24 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     let script = "echo u\"\"p; read line; echo \"<$line>\"";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
-    shell.press(&format!("stty -echo; {tenure} run x -- sh -c '{script}'\n"));
+    // What is typed before the shell has set up the terminal for its prompt may be lost.
+    shell.press("stty -echo; PS1='g''o> '\n");
+    shell.shows("go> ");
+    shell.press(&format!("{tenure} run x -- sh -c '{script}'\n"));
     shell.shows("up\r\n");
     shell.press("\x1a");
     shell.shows("Stopped");
+    shell.shows("go> ");
     // The shell has the terminal again, and the name is still held.
     shell.press("echo s\"\"hell\n");
     shell.shows("shell\r\n");
+    shell.shows("go> ");
     assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
     shell.press("fg\n");
     shell.shows("run x");
     shell.press("hello\n");
     shell.shows("<hello>");
+    shell.shows("go> ");
     shell.press("exit 3\n");
     assert_eq!(shell.code(), 3);
 }

@@ -244,6 +244,18 @@ async fn a_lost_run_does_not_wait_for_a_store_that_is_silent() {
 }
 
 #[tokio::test]
+async fn releasing_a_lost_lock_does_not_wait_for_a_store_that_is_silent() {
+    let (store, client) = store();
+    let guard = client.lock("a").acquire().await.unwrap();
+    store.pause();
+    store.advance(TTL);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    store.resume();
+    settle().await;
+    assert!(store.is_idle());
+}
+
+#[tokio::test]
 async fn lock_all_is_all_or_none() {
     let (store, client) = store();
     let both = client.lock_all(["b", "a", "b"]).acquire().await.unwrap();

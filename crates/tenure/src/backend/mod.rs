@@ -10,9 +10,10 @@
 //! - the owner id is fresh for each acquisition.
 //!
 //! The driver does after it called:
-//! - it polls every returned future to its end, or the runtime is gone. A future is never dropped half-way:
-//!   when the caller loses interest, the driver stops the [`Request`] and polls on in the background.
-//!   So a backend needs no clean-up for dropped futures, only for a stopped request;
+//! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
+//!   never dropped half-way: when the caller loses interest, the driver stops the [`Request`] and polls on in
+//!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
+//!   Futures that only look (`inspect`, `list`, `check`) or break may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;
 //! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind) it calls `release`
 //!   for that owner, again and again, until the answer is definite or the ttl has passed.

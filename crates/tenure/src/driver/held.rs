@@ -254,6 +254,12 @@ impl Held {
             return self.settle(before, Ok(outcome));
         }
         let mut releasing = Releasing::new(&self, before);
+        if let State::Lost(_) = before {
+            // There is nothing to wait for: the caller must hear of the loss now,
+            // from a store that may be silent. Dropping it sees to the clean-up.
+            drop(releasing);
+            return self.settle(before, Ok(Release::NotHeld));
+        }
         let outcome = match &mut releasing.future {
             Some(future) => future.await,
             None => Ok(Release::NotHeld),
