@@ -271,11 +271,11 @@ fn what_runs_on_in_the_background_does_not_keep_the_lock() {
 fn max_hold_ends_the_command_and_is_no_success() {
     let store = Store::new();
     let script = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut talk = store.start_run(&["--max-hold", "300ms"], "x", script);
+    let mut talk = store.start_run(&["--max-hold", "2s"], "x", script);
     talk.lines_are(&["up", "asked"]);
     assert_eq!(talk.code(), 76);
     assert!(talk.err_rest().contains("--max-hold"));
-    let options = ["--max-hold", "200ms", "--grace", "100ms"];
+    let options = ["--max-hold", "2s", "--grace", "100ms"];
     let mut talk = store.start_run(&options, "x", STUBBORN);
     talk.lines_are(&["up", "up", "up"]);
     assert_eq!(talk.rest(), "");
@@ -290,7 +290,7 @@ fn tenure_is_stopped_and_its_guardian_keeps_the_time() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     // Not standard output: `tenure` itself holds that.
     let script = format!("exec >'{}'; {STUBBORN}", fifo.display());
-    let options = ["--json", "--max-hold", "500ms", "--grace", "100ms"];
+    let options = ["--json", "--max-hold", "2s", "--grace", "100ms"];
     let mut talk = store.start_run(&options, "x", &script);
     let mut tree = BufReader::new(File::open(&fifo).unwrap());
     for _ in 0..3 {
@@ -311,7 +311,7 @@ fn tenure_is_stopped_and_its_guardian_keeps_the_time() {
 #[test]
 fn a_guardian_that_is_stopped_is_not_waited_for() {
     let store = Store::new();
-    let options = ["--max-hold", "300ms", "--grace", "100ms"];
+    let options = ["--max-hold", "2s", "--grace", "100ms"];
     let mut talk = store.start_run(&options, "x", STUBBORN);
     talk.lines_are(&["up", "up", "up"]);
     kill_process(children(talk.pid())[0], Signal::STOP).unwrap();
