@@ -90,6 +90,21 @@ impl Terminal {
 
     fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
+        // Far longer than anything takes here: a test that hangs is to say where.
+        let limit = rustix::event::Timespec {
+            tv_sec: 60,
+            tv_nsec: 0,
+        };
+        let mut ready = [rustix::event::PollFd::new(
+            &self.keys,
+            rustix::event::PollFlags::IN,
+        )];
+        let ready = rustix::event::poll(&mut ready, Some(&limit)).unwrap();
+        assert!(
+            ready > 0,
+            "nothing more was shown for a minute, after {:?}",
+            self.shown
+        );
         match self.keys.read(&mut bytes) {
             // An error is how a terminal says that nobody is left on its other side.
             Ok(0) | Err(_) => false,
