@@ -412,7 +412,6 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
         .await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
-    case.until_waiting(&name, 1).await?;
     let limit = case.ttl() + Duration::from_secs(1);
     let new = case
         .in_time(limit, "the waiter's turn", waiting)

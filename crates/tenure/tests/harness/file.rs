@@ -1,4 +1,4 @@
-//! `file:`, one directory per behaviour. Looks at the kernel's own list of locks, which disturbs nobody.
+//! `file:`, one directory per behaviour. Asks the kernel who holds and who waits.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -117,7 +117,7 @@ fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
     };
     Ok(Look {
         holders,
-        waiters: Some(waiters(&path)?),
+        waiters: waiters(&path)?,
     })
 }
 
@@ -136,38 +136,63 @@ fn is_locked(path: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// How many are blocked in the kernel's lock call, by the kernel's list of all locks.
+/// How many threads, of this process and of its takers, are blocked in the kernel's lock call on this file.
 ///
-/// A list of more than a page is read in pieces, and what changes between two pieces makes others appear
-/// twice or not at all. Then only a number that several looks in a row agree on counts.
-fn waiters(path: &Path) -> std::io::Result<usize> {
-    const ONE_PIECE: usize = 3_500;
-    const AGREE: usize = 6;
-    let stat = match fs::metadata(path) {
-        Ok(stat) => stat,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+/// Asked of each thread. The kernel's list of all locks, `/proc/locks`, would be simpler, but a list of more than
+/// a page is read in pieces, and what changes between two of them makes others appear twice or not at all.
+/// `None` where the number of the system call is not known here.
+fn waiters(path: &Path) -> std::io::Result<Option<usize>> {
+    let flock = match std::env::consts::ARCH {
+        "x86_64" => "73",
+        "aarch64" | "riscv64" => "32",
+        _ => return Ok(None),
+    };
+    let wanted = match fs::metadata(path) {
+        Ok(stat) => (stat.dev(), stat.ino()),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Some(0)),
         Err(err) => return Err(err),
     };
-    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
-    // `1: -> FLOCK ADVISORY WRITE 4711 fe:00:9978273 0 EOF`; without the arrow for who has the lock,
-    // with more blanks in front of it for who stands behind another one.
-    let id = format!(" {major:02x}:{minor:02x}:{} ", stat.ino());
-    let (mut agreed, mut times) = (0, 0);
-    loop {
-        let list = fs::read_to_string("/proc/locks")?;
-        let lines = list.lines().filter(|line| line.contains(&id));
-        let count = lines
-            .filter(|line| line.split_whitespace().nth(1) == Some("->"))
-            .count();
-        if list.len() < ONE_PIECE {
-            return Ok(count);
+    let blocked = |thread: &Path| -> Option<bool> {
+        // `73 0x5 0x2 ..`: the call and its arguments, of which the first is the descriptor.
+        let call = fs::read_to_string(thread.join("syscall")).ok()?;
+        let mut words = call.split_whitespace();
+        if words.next()? != flock {
+            return Some(false);
         }
-        times = if count == agreed { times + 1 } else { 1 };
-        agreed = count;
-        if times == AGREE {
-            return Ok(agreed);
+        let fd = u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+        let stat = fs::metadata(thread.join("fd").join(fd.to_string())).ok()?;
+        Some((stat.dev(), stat.ino()) == wanted)
+    };
+    let mut count = 0;
+    for process in family()? {
+        // Processes and threads may end while we look at them; then they wait for nothing.
+        for thread in fs::read_dir(process.join("task")).into_iter().flatten() {
+            count += usize::from(blocked(&thread?.path()).unwrap_or(false));
         }
     }
+    Ok(Some(count))
+}
+
+/// This process and its children, in `/proc`.
+fn family() -> std::io::Result<Vec<PathBuf>> {
+    let own = std::process::id().to_string();
+    let mut family = vec![Path::new("/proc").join(&own)];
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes()[0].is_ascii_digit() {
+            continue;
+        }
+        // `4711 (name) S 4242 ..`: the parent comes after the state.
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.split(' ').nth(1));
+        if parent == Some(own.as_str()) {
+            family.push(entry.path());
+        }
+    }
+    Ok(family)
 }
 
 /// The lock file of a name, if there is one: by the published encoding, not by the library's code.
