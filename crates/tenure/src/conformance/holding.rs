@@ -364,6 +364,36 @@ pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
+/// Rule 5: what a guard says is read from the clock: no task has to run for it.
+pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("stuck"));
+    let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
+    let guard = lock.acquire().await?;
+    if case.harness().advance(Duration::ZERO).is_some() {
+        case.pass(case.ttl()).await;
+    } else {
+        // Blocks this thread, as a user's long computation would.
+        std::thread::sleep(case.ttl());
+    }
+    check!(
+        !guard.is_held(),
+        "claimed after the lease: {:?}",
+        guard.state()
+    );
+    check!(
+        guard.remaining().is_zero(),
+        "{:?} of nothing remain",
+        guard.remaining()
+    );
+    drop(guard);
+    let lock = client.lock(&name).ttl(case.ttl());
+    case.soon("the next holder", lock.acquire())
+        .await??
+        .release()
+        .await?;
+    Ok(())
+}
+
 /// Rule 5: `lost` resolves on loss only, however long one waits.
 pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("quiet"));
@@ -513,10 +543,9 @@ pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
 /// Rule 7: also when the holder before let its lease run out.
 pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("expiry"));
-    let ttl = case.ttl() / 4;
     let mut last = 0;
-    for _ in 0..4 {
-        let lock = client.lock(&name).ttl(ttl).renew(Renew::Never);
+    for _ in 0..3 {
+        let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
         let limit = case.ttl() + Duration::from_secs(1);
         let guard = case
             .in_time(limit, "the next grant", lock.acquire())
@@ -527,7 +556,7 @@ pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
             guard.token()
         );
         last = guard.token().get();
-        case.in_time(ttl, "the end", guard.lost()).await?;
+        case.in_time(case.ttl(), "the end", guard.lost()).await?;
     }
     Ok(())
 }

@@ -50,6 +50,7 @@ pub struct Setup {
     /// The name in the table.
     pub name: &'static str,
     /// Opens a harness; called once for each behaviour, in the runtime that the behaviour will use.
+    /// A server is better started once, in a static that all harnesses share.
     pub open: Open,
     /// Behaviours get a runtime of one thread each: needed where time is virtual.
     pub single_thread: bool,

@@ -79,6 +79,7 @@ behaviours! {
     holding::renewal_ends_with_the_guard, "4", leases & requests;
     holding::a_fixed_lease_ends, "4", nothing;
     holding::max_hold_ends_a_hold, "4", nothing;
+    holding::a_claim_ends_in_time_though_the_runtime_is_stuck, "5", nothing;
     holding::lost_never_fires_on_release, "5", nothing;
     holding::a_refused_renewal_is_a_loss_and_never_resurrects, "5", evict;
     holding::run_returns_the_value_and_releases, "6", nothing;

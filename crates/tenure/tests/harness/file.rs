@@ -56,7 +56,7 @@ impl Harness for Directory {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_millis(200)
+        Duration::from_millis(300)
     }
 
     fn tear_down(&self) -> BoxFuture<Verdict> {

@@ -76,7 +76,7 @@ impl Harness for Memory {
         if self.is_virtual {
             Duration::from_secs(30)
         } else {
-            Duration::from_millis(100)
+            Duration::from_millis(200)
         }
     }
 
