@@ -5,6 +5,7 @@
 
 mod support;
 
+mod breaking;
 mod faults;
 mod modes;
 mod names;

@@ -18,7 +18,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
-use std::sync::{Mutex, OnceLock};
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::Inner;
@@ -26,7 +27,7 @@ use super::dir::{Dir, Id, Locked, Opened, Spot};
 use super::names::{self, SideKind};
 use super::record::{self, Body, Contents, Head, Pen, State};
 use crate::backend::{Release, Request};
-use crate::error::{Error, ErrorKind};
+use crate::error::{self, Error};
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt;
@@ -35,6 +36,7 @@ use crate::rt;
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: u64,
+    dir: Arc<Dir>,
     spot: Spot,
     id: Id,
     pen: Pen,
@@ -88,14 +90,14 @@ impl Kind {
     }
 
     /// Blocks until the lock is ours.
-    pub(super) fn lock(self, file: &File) -> std::io::Result<()> {
+    pub(super) fn lock(self, file: &File) -> io::Result<()> {
         loop {
             let locked = match self {
                 Self::Exclusive => file.lock(),
                 Self::Shared => file.lock_shared(),
             };
             match locked {
-                Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
                 done => return done,
             }
         }
@@ -107,7 +109,7 @@ pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
     let reserves = !request.min_hold.is_zero() || !request.lock_delay.is_zero();
     if reserves && request.mode != Mode::Exclusive {
         return Err(Error::new(
-            ErrorKind::Unsupported,
+            error::ErrorKind::Unsupported,
             "`min_hold` and `lock_delay` of a file lock need exclusive mode; \
              leave them out, or hold the name exclusively",
         ));
@@ -118,7 +120,7 @@ pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
 /// Records the grant for `request` in the file behind `lock`, and confirms it.
 pub(super) fn take(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Arc<Dir>,
     request: &Request,
     spot: &Spot,
     lock: Locked,
@@ -135,7 +137,7 @@ pub(super) fn take(
 
 fn take_exclusive(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Arc<Dir>,
     request: &Request,
     spot: &Spot,
     lock: Locked,
@@ -170,6 +172,7 @@ fn take_exclusive(
     }
     Ok(Taken::Held(Box::new(Held {
         token: pen.token(),
+        dir: dir.clone(),
         spot: spot.clone(),
         id,
         pen,
@@ -181,7 +184,7 @@ fn take_exclusive(
 
 fn take_shared(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Arc<Dir>,
     request: &Request,
     spot: &Spot,
     lock: Locked,
@@ -226,6 +229,7 @@ fn take_shared(
     }
     Ok(Taken::Held(Box::new(Held {
         token: pen.token(),
+        dir: dir.clone(),
         spot: spot.clone(),
         id,
         pen,
@@ -288,7 +292,7 @@ fn grant(
     contents: &Contents,
     head: Head,
     meanwhile: State,
-) -> std::io::Result<Pen> {
+) -> io::Result<Pen> {
     let mut plan = contents.plan(rt::wall_micros(), head.boot, || dir.floor())?;
     if plan.raise {
         let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&spot.file);
@@ -325,7 +329,7 @@ fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, 
 /// The refusal to overwrite what somebody else wrote.
 pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
     Error::new(
-        ErrorKind::Denied,
+        error::ErrorKind::Denied,
         format!(
             "{} has contents that are not ours, and is left alone; \
              use another lock directory, or empty the file",
@@ -336,7 +340,7 @@ pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
 
 /// How long the name stays taken though nobody holds it. Called with the lock held, so that a record that says
 /// "held exclusively" is a dead man's.
-fn reserved(contents: &Contents, file: &File, now: u64) -> std::io::Result<Option<Duration>> {
+fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Duration>> {
     let Contents::Valid(found) = contents else {
         return Ok(None);
     };
@@ -367,7 +371,7 @@ fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
         Mode::Shared => ("shared", None),
         Mode::Permits { limit } => ("permit", Some(limit.get())),
     };
-    // A quarter of the id is lost on purpose: who reads the file must not learn it.
+    // Enough to tell holders apart; who reads the file learns 32 of the 128 bits at most.
     let digest = record::check(request.owner.as_bytes()) >> 32;
     Body {
         host: Cow::Borrowed(&request.holder.host),
@@ -387,24 +391,31 @@ impl Held {
     ///
     /// # Errors
     /// When that cannot be told.
-    pub(super) fn is_current(&self) -> std::io::Result<bool> {
+    pub(super) fn is_current(&self) -> io::Result<bool> {
+        if self.leads_here()? {
+            return Ok(true);
+        }
+        // Who breaks a lock may find that it came too late and put the file back; until it leaves the mutex,
+        // nothing is decided. A directory without a mutex to enter is no directory of locks any more.
+        match self.dir.enter(0) {
+            Ok(_section) => self.leads_here(),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn leads_here(&self) -> io::Result<bool> {
         let same = |spot: &Spot, id| match Id::at(&spot.path) {
             Ok(there) => Ok(there == id),
-            Err(err)
-                if matches!(
-                    err.kind(),
-                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-                ) =>
-            {
+            Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Ok(false)
             }
             Err(err) => Err(err),
         };
-        Ok(same(&self.spot, self.id)?
-            && self
-                .side
-                .as_ref()
-                .map_or(Ok(true), |side| same(&side.spot, side.id))?)
+        let side = self
+            .side
+            .as_ref()
+            .map_or(Ok(true), |side| same(&side.spot, side.id));
+        Ok(same(&self.spot, self.id)? && side?)
     }
 
     /// Gives the name back. `unclean`: the hold had ended before, so that the lock delay applies.
