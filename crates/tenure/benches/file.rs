@@ -55,10 +55,11 @@ async fn acquire(backend: &Backend, request: Request) -> Hold {
     Hold::new(&request, grant.token)
 }
 
-/// What `acquire` and `release` do, with nothing around it.
-fn by_hand(dir: &Path, name: &str) {
-    let path = dir.join(name);
-    let open = || {
+/// The file of a name, opened as by hand.
+struct ByHand(PathBuf);
+
+impl ByHand {
+    fn open(&self) -> File {
         let mut options = File::options();
         options
             .read(true)
@@ -66,22 +67,24 @@ fn by_hand(dir: &Path, name: &str) {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        options.open(&path).unwrap()
-    };
-    let check = |file: &File| {
-        let there = std::fs::symlink_metadata(&path).unwrap();
-        assert_eq!(there.ino(), file.metadata().unwrap().ino());
-    };
-    let file = open();
-    file.try_lock().unwrap();
-    let mut record = [0; 1112];
-    let _ = file.read_at(&mut record, 0).unwrap();
-    file.write_all_at(&record[..1024], 0).unwrap();
-    check(&file);
-    // Release.
-    std::hint::black_box(std::fs::symlink_metadata(&path).unwrap().ino());
-    file.write_all_at(&record[..1024], 0).unwrap();
-    file.unlock().unwrap();
+        let file = options.open(&self.0).unwrap();
+        std::hint::black_box(file.metadata().unwrap().ino());
+        file
+    }
+
+    /// What `acquire` and `release` do with an open file, with nothing around it.
+    fn pair(&self, file: &File) {
+        let look = || std::hint::black_box(std::fs::symlink_metadata(&self.0).unwrap().ino());
+        let mut record = [0; 1112];
+        file.try_lock().unwrap();
+        let _ = file.read_at(&mut record, 0).unwrap();
+        file.write_all_at(&record[..1024], 0).unwrap();
+        look();
+        // Release.
+        look();
+        file.write_all_at(&record[..1024], 0).unwrap();
+        file.unlock().unwrap();
+    }
 }
 
 /// `flock` and nothing else.
@@ -105,12 +108,11 @@ fn time(rounds: u32, mut pair: impl FnMut()) -> f64 {
 fn pairs(dir: &Path, rounds: u32) {
     let backend = Backend::open(dir.join("locks")).unwrap();
     let name = LockName::new("nightly-report").unwrap();
-    let hand = dir.join("hand");
-    std::fs::create_dir_all(&hand).unwrap();
-    by_hand(&hand, "x");
+    let hand = ByHand(dir.join("hand"));
+    let kept = hand.open();
     for round in 1..=5 {
-        let bare = time(rounds, || bare(&hand, "y"));
-        let hand = time(rounds, || by_hand(&hand, "x"));
+        let bare = time(rounds, || bare(dir, "bare"));
+        let opened = time(rounds, || hand.pair(&hand.open()));
         let ours = time(rounds, || {
             park_on(async {
                 let hold = acquire(&backend, request(&name)).await;
@@ -118,8 +120,21 @@ fn pairs(dir: &Path, rounds: u32) {
             });
         });
         println!(
-            "pair {round}: open+flock+close {bare:.2} µs, same calls by hand {hand:.2} µs, ours {ours:.2} µs, ratio {:.2}",
-            ours / hand
+            "pair {round}: open+flock+close {bare:.2} µs; same calls by hand {opened:.2} µs, \
+             acquire+release {ours:.2} µs, ratio {:.2}",
+            ours / opened
+        );
+        let open = time(rounds, || hand.pair(&kept));
+        let ours = time(rounds, || {
+            let request = request(&name);
+            let grant = backend.acquire_now(&request).unwrap();
+            backend
+                .release_now(&Hold::new(&request, grant.token))
+                .unwrap();
+        });
+        println!(
+            "pair {round}: file kept open, by hand {open:.2} µs, acquire_now+release_now {ours:.2} µs, ratio {:.2}",
+            ours / open
         );
     }
 }
@@ -296,6 +311,18 @@ fn main() {
         std::process::id()
     ));
     std::fs::create_dir_all(&dir).unwrap();
+    let rounds = pair_rounds.min(2_000);
+    let open = time(rounds, || drop(Backend::open(dir.join("locks")).unwrap()));
+    println!("open a directory that exists: {open:.1} µs");
+    let backend = Backend::open(dir.join("locks")).unwrap();
+    let mut fresh = 0;
+    let first = time(rounds.min(200), || {
+        let name = LockName::new(format!("fresh-{fresh}")).unwrap();
+        fresh += 1;
+        park_on(acquire(&backend, request(&name)));
+    });
+    println!("first hold of a name (two syncs): {first:.0} µs");
+    drop(backend);
     pairs(&dir, pair_rounds);
     for round in 1..=3 {
         for kind in [

@@ -287,16 +287,19 @@ impl Drop for OwnRuntime {
 }
 
 /// Blocks this thread for `pause`: for a moment too short to be worth a timer, or on a thread of one's own.
+#[cfg(feature = "file")]
 pub(crate) fn nap(pause: Duration) {
     std::thread::sleep(pause);
 }
 
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
+#[cfg(feature = "file")]
 pub(crate) fn wall_now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
 /// The wall clock in µs since 1970; 0 before that.
+#[cfg(feature = "file")]
 pub(crate) fn wall_micros() -> u64 {
     let since = wall_now()
         .duration_since(std::time::UNIX_EPOCH)

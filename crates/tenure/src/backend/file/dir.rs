@@ -524,3 +524,33 @@ pub(super) fn trouble(what: &str, path: &Path, err: io::Error, fds: usize) -> Er
     };
     Error::new(kind, format!("could not {what} {}: {cure}", path.display())).with_source(err)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trouble_names_the_path_and_its_cure() {
+        let table = [
+            (Errno::MFILE, ErrorKind::Backend, "holds 7 locks"),
+            (Errno::MFILE, ErrorKind::Backend, "ulimit -n"),
+            (Errno::NFILE, ErrorKind::Backend, "fs.file-max"),
+            (Errno::NOSPC, ErrorKind::Backend, "make room"),
+            (Errno::DQUOT, ErrorKind::Backend, "make room"),
+            (Errno::ROFS, ErrorKind::Denied, "read-only"),
+            (Errno::ACCESS, ErrorKind::Denied, "owner and mode"),
+            (Errno::PERM, ErrorKind::Denied, "owner and mode"),
+            (Errno::LOOP, ErrorKind::Denied, "symbolic link"),
+            (Errno::ISDIR, ErrorKind::Denied, "directory: remove it"),
+            (Errno::NOLCK, ErrorKind::Unsupported, "local disk"),
+            (Errno::OPNOTSUPP, ErrorKind::Unsupported, "local disk"),
+            (Errno::IO, ErrorKind::Backend, "look at the file system"),
+        ];
+        for (errno, kind, cure) in table {
+            let error = trouble("open the lock file", Path::new("/locks/a"), errno.into(), 7);
+            let text = error.to_string();
+            assert_eq!(error.kind(), kind, "{text}");
+            assert!(text.contains("/locks/a") && text.contains(cure), "{text}");
+        }
+    }
+}
