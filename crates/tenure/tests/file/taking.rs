@@ -209,8 +209,8 @@ fn a_reservation_from_the_future_lasts_its_length_at_most() {
         bytes[slot + 80..slot + 88].copy_from_slice(&sum.to_le_bytes());
     }
     std::fs::write(&path, bytes).unwrap();
-    let (request, future) = crate::support::start_waiting(&backend, waiting("a"));
-    let answer = crate::support::block_on(future).unwrap();
+    let request = std::sync::Arc::new(waiting("a"));
+    let answer = crate::support::block_on(backend.acquire(request.clone())).unwrap();
     assert!(crate::support::hold(&request, answer).is_some());
 }
 
