@@ -1,0 +1,167 @@
+//! The locks without async: threads, interrupts, loss.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tenure::backend::memory;
+use tenure::blocking::{Client, Interrupt};
+use tenure::{ErrorKind, LostReason, Owner};
+
+fn store() -> (memory::Backend, Client) {
+    let store = memory::Backend::new();
+    let client = Client::from_backend(store.clone()).unwrap();
+    (store, client)
+}
+
+#[test]
+fn threads_exclude_each_other_and_lose_no_count() {
+    let (store, client) = store();
+    let count = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let guard = client.lock("a").acquire().unwrap();
+                    let seen = count.load(std::sync::atomic::Ordering::Relaxed);
+                    std::thread::yield_now();
+                    count.store(seen + 1, std::sync::atomic::Ordering::Relaxed);
+                    guard.release().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(count.into_inner(), 800);
+    assert!(store.is_idle());
+}
+
+#[test]
+fn a_thread_enters_again_and_another_does_not() {
+    let (store, client) = store();
+    let outer = client.lock("a").acquire().unwrap();
+    let inner = client.lock("a").try_acquire().unwrap().unwrap();
+    assert_eq!(outer.token(), inner.token());
+    outer.release().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| client.lock("a").try_acquire().unwrap().is_some());
+        assert!(!other.join().unwrap());
+    });
+    inner.release().unwrap();
+    assert!(store.is_idle());
+}
+
+#[test]
+fn an_explicit_owner_takes_the_place_of_the_thread() {
+    let (_store, client) = store();
+    let owner = Owner::new();
+    let _guard = client.lock("a").owner(&owner).acquire().unwrap();
+    assert!(client.lock("a").try_acquire().unwrap().is_none());
+    std::thread::scope(|scope| {
+        let same = scope.spawn(|| {
+            client
+                .lock("a")
+                .owner(&owner)
+                .try_acquire()
+                .unwrap()
+                .is_some()
+        });
+        assert!(same.join().unwrap());
+    });
+}
+
+#[test]
+fn a_wait_can_be_interrupted_and_leaves_nothing() {
+    let (store, client) = store();
+    let guard = client.lock("a").acquire().unwrap();
+    let interrupt = Interrupt::new();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            client
+                .lock("a")
+                .interrupted_by(&interrupt)
+                .acquire()
+                .map(drop)
+        });
+        while client
+            .inspect("a")
+            .unwrap()
+            .queue
+            .is_none_or(|queue| queue.is_empty())
+        {
+            std::thread::yield_now();
+        }
+        interrupt.raise();
+        assert_eq!(
+            waiting.join().unwrap().unwrap_err().kind(),
+            ErrorKind::Interrupted
+        );
+    });
+    guard.release().unwrap();
+    assert!(store.is_idle());
+}
+
+#[test]
+fn a_wait_that_is_over_names_the_holder() {
+    let (_store, client) = store();
+    let _guard = client.lock("a").label("why").acquire().unwrap();
+    std::thread::scope(|scope| {
+        let lock = client.lock("a").wait(Duration::from_millis(20));
+        let err = scope
+            .spawn(move || lock.acquire().unwrap_err())
+            .join()
+            .unwrap();
+        assert_eq!(err.kind(), ErrorKind::WaitElapsed);
+        assert_eq!(err.holder().unwrap().label, "why");
+    });
+}
+
+#[test]
+fn the_listener_hears_of_a_loss_and_run_cannot_look_like_success() {
+    let (store, client) = store();
+    let (told, hears) = mpsc::channel();
+    let err = client
+        .lock("a")
+        .run(|guard| {
+            guard.on_lost(move |reason| told.send(reason).unwrap());
+            assert!(client.break_lock("a", guard.token()).unwrap());
+            assert_eq!(hears.recv().unwrap(), LostReason::TakenOver);
+            assert!(!guard.is_held());
+        })
+        .unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Lost);
+    assert!(store.is_idle());
+}
+
+#[test]
+fn several_names_and_all_options_are_there() {
+    let (store, client) = store();
+    let guard = client
+        .lock_all(["b", "a"])
+        .ttl(Duration::from_secs(5))
+        .acquire()
+        .unwrap();
+    assert_eq!(guard.tokens().count(), 2);
+    let lock = client.lock_any(["a", "c"]);
+    std::thread::scope(|scope| {
+        let any = scope.spawn(|| lock.acquire().unwrap().name().as_str().to_owned());
+        assert_eq!(any.join().unwrap(), "c");
+    });
+    drop(guard);
+    assert!(store.is_idle());
+}
+
+#[tokio::test]
+async fn inside_async_code_it_is_refused_instead_of_blocking_the_runtime() {
+    let err = tenure::blocking::connect("memory:").unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Closed);
+    assert!(err.to_string().contains("async"), "{err}");
+}
+
+#[test]
+fn a_client_may_be_dropped_inside_async_code() {
+    let (_store, client) = store();
+    let guard = client.lock("a").acquire().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async move { drop((client, guard)) });
+}
