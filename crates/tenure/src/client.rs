@@ -111,30 +111,21 @@ impl Client {
         })
     }
 
-    pub(crate) fn driver(&self) -> &Arc<Driver> {
-        &self.driver
-    }
-
-    /// Tells clients apart within this process.
-    pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.driver).addr()
-    }
-
     /// The lock of that name, to be acquired.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(self.clone(), Target::one(name.as_ref()))
+        Lock::new(self.driver.clone(), Target::one(name.as_ref()))
     }
 
     /// Several locks at once: all or none, acquired in byte order of their names (which keeps clients
     /// from waiting for each other in a circle), under one guard and one `wait`.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        Lock::new(self.clone(), Target::all(names))
+        Lock::new(self.driver.clone(), Target::all(names))
     }
 
     /// Whichever of these locks (buckets) is free first. The search starts at a random place.
     /// [`Guard::name`](crate::Guard::name) tells which one it is.
     pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        Lock::new(self.clone(), Target::any(names))
+        Lock::new(self.driver.clone(), Target::any(names))
     }
 
     /// Who holds `name`, since when, under which number, and who waits.

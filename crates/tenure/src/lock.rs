@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU32;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::driver::Until;
+use crate::driver::{Driver, Until};
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
 use crate::name::LockName;
@@ -15,13 +15,14 @@ use crate::owner::{Approach, Entrance, Owner};
 
 /// One or more names, and how they are to be held.
 ///
-/// Made by [`Client::lock`], [`Client::lock_all`] or [`Client::lock_any`]. Nothing is sent before one of
+/// Made by [`Client::lock`](crate::Client::lock), [`Client::lock_all`](crate::Client::lock_all) or
+/// [`Client::lock_any`](crate::Client::lock_any). Nothing is sent before one of
 /// `acquire`, `try_acquire` and `run` is called; a wrong name or option is reported there.
 /// May be used any number of times, also at the same time: each acquisition is a new one.
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    client: Client,
+    driver: Arc<Driver>,
     target: Result<Target, InvalidTarget>,
     options: Options,
     owner: Option<Owner>,
@@ -83,9 +84,9 @@ impl Target {
 
 /// Options. Each has a default that is safe.
 impl Lock {
-    pub(crate) fn new(client: Client, target: Result<Target, InvalidTarget>) -> Self {
+    pub(crate) fn new(driver: Arc<Driver>, target: Result<Target, InvalidTarget>) -> Self {
         Self {
-            client,
+            driver,
             target,
             options: Options::default(),
             owner: None,
@@ -204,13 +205,13 @@ impl Lock {
         }
         let until = match self.options.wait {
             None => Until::Forever,
-            Some(wait) => Until::from_wait(wait, self.client.driver().clock.now()),
+            Some(wait) => Until::from_wait(wait, self.driver.clock.now()),
         };
         match self.acquire_until(until, fallback).await? {
             Ok(guard) => Ok(guard),
             Err(name) => {
                 let waited = self.options.wait.unwrap_or_default();
-                Err(self.client.driver().wait_elapsed(&name, waited).await)
+                Err(self.driver.wait_elapsed(&name, waited).await)
             }
         }
     }
@@ -275,7 +276,7 @@ impl Lock {
                     ErrorKind::Lost,
                     format!("the lock was lost while the work ran: {reason}; the work was stopped"),
                 );
-                let driver = self.client.driver();
+                let driver = &self.driver;
                 // Dropping the guard cleans up in the background: the caller must hear of the loss
                 // now, and the store that was lost may be slow to answer.
                 return Err(driver.explain(err, guard.name(), Step::Renew));
@@ -295,10 +296,10 @@ impl Lock {
         let Ok(Target::One(name)) = &self.target else {
             return Ok(None);
         };
-        if self.owner.is_some() || Owner::implied(self.client.id(), name).is_some() {
+        if self.owner.is_some() || Owner::implied(self.driver.id(), name).is_some() {
             return Ok(None);
         }
-        let driver = self.client.driver();
+        let driver = &self.driver;
         driver.check_support(&self.options)?;
         let held = driver.acquire_now(name, &self.options)?;
         Ok(held.map(|held| Guard::one(Entrance::only(held))))
@@ -316,7 +317,7 @@ impl Lock {
             .target
             .as_ref()
             .map_err(|InvalidTarget(message)| Error::new(ErrorKind::Invalid, message.clone()))?;
-        self.client.driver().check_support(&self.options)?;
+        self.driver.check_support(&self.options)?;
         match target {
             Target::One(name) => Ok(match self.acquire_one(name, until, fallback).await? {
                 Some(entrance) => Ok(Guard::one(entrance)),
@@ -333,12 +334,12 @@ impl Lock {
         until: Until,
         fallback: Option<&Owner>,
     ) -> Result<Option<Entrance>, Error> {
-        let driver = self.client.driver();
+        let driver = &self.driver;
         let implied;
         let owner = match &self.owner {
             Some(owner) => Some(owner),
             None => {
-                implied = Owner::implied(self.client.id(), name);
+                implied = Owner::implied(self.driver.id(), name);
                 implied.as_ref().or(fallback)
             }
         };
@@ -347,7 +348,7 @@ impl Lock {
             return Ok(held.map(Entrance::only));
         };
         let approach = owner.approach(
-            self.client.id(),
+            self.driver.id(),
             name,
             self.options.mode,
             until != Until::Once,
@@ -400,7 +401,7 @@ impl Lock {
         }
         let name = guard.name().clone();
         let _ = guard.release().await;
-        Err(self.client.driver().explain(
+        Err(self.driver.explain(
             Error::new(
                 ErrorKind::Lost,
                 "one of the locks ended while the others were waited for; retry",

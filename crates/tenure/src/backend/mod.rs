@@ -24,6 +24,7 @@
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
 //! Run [`conformance`](crate::conformance) against a new backend.
 
+mod alarm;
 #[cfg(feature = "file")]
 pub mod file;
 pub mod memory;
@@ -32,7 +33,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::alarm::Alarm;
 use crate::error::Error;
 use crate::fence::OwnerId;
 use crate::guarantees::Guarantees;
@@ -42,6 +42,9 @@ use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Clock, Flag};
 use crate::time::Time;
+
+pub use self::alarm::Alarm;
+pub(crate) use self::alarm::Listener;
 
 /// A boxed future that owns what it needs.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;

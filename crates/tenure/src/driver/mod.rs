@@ -3,7 +3,6 @@
 //! It knows no backend by name. Every background task it starts ends with the client or with the
 //! hold it serves.
 
-pub mod alarm;
 pub(crate) mod held;
 mod renewal;
 mod turns;
@@ -11,7 +10,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Answer, Backend, BoxFuture, Grant, Hold, Request};
+use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Order;
@@ -23,7 +22,6 @@ use crate::options::{Mode, Options};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
-use alarm::Alarm;
 use held::Held;
 use renewal::Renewals;
 use turns::{Turn, Turns};
@@ -56,6 +54,11 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
+    /// Tells clients apart within this process.
+    pub(crate) fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
     /// A driver for `backend`, whose background work runs in the current runtime.
     pub(crate) fn new(backend: Arc<dyn Backend>) -> Result<Arc<Self>, Error> {
         let backend_name = backend.guarantees().backend;
@@ -68,7 +71,7 @@ impl Driver {
             .with_step(Step::Connect)
         })?;
         let renewals = Arc::new(Renewals::default());
-        backend.attach(Alarm(Arc::downgrade(&renewals)));
+        backend.attach(Alarm::new(Arc::<Renewals>::downgrade(&renewals)));
         Ok(Arc::new(Self {
             clock: backend.clock(),
             backend,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
-use crate::backend::Renewal;
+use crate::backend::{Listener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::kernel::lease::Tick;
 use crate::lost::LostReason;
@@ -48,27 +48,6 @@ impl Renewals {
     /// The counterpart of [`Renewals::remember`].
     pub(super) fn forget(&self, held: &Arc<Held>) {
         lock(&self.list).by_owner.remove(&held.owner());
-    }
-
-    /// That hold is over, says the backend.
-    pub(super) fn lost(&self, owner: OwnerId, reason: LostReason) {
-        let held = lock(&self.list)
-            .by_owner
-            .get(&owner)
-            .and_then(Weak::upgrade);
-        if let Some(held) = held {
-            held.refused(reason);
-        }
-    }
-
-    /// All holds are over, says the backend.
-    pub(super) fn all_lost(&self, reason: LostReason) {
-        let all: Vec<_> = lock(&self.list)
-            .by_owner
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        all.iter().for_each(|held| held.refused(reason));
     }
 
     /// Something is due for `held` at another time than before.
@@ -122,6 +101,28 @@ impl Renewals {
             .due
             .first_key_value()
             .map_or(Time::MAX, |((due, _), _)| *due)
+    }
+}
+
+/// What the backend says.
+impl Listener for Renewals {
+    fn lost(&self, owner: OwnerId, reason: LostReason) {
+        let held = lock(&self.list)
+            .by_owner
+            .get(&owner)
+            .and_then(Weak::upgrade);
+        if let Some(held) = held {
+            held.refused(reason);
+        }
+    }
+
+    fn all_lost(&self, reason: LostReason) {
+        let all: Vec<_> = lock(&self.list)
+            .by_owner
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        all.iter().for_each(|held| held.refused(reason));
     }
 }
 

@@ -20,6 +20,8 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
 //! ```
 
+mod script;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::ready;
 use std::pin::pin;
@@ -28,10 +30,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, oneshot};
 
+pub use self::script::Disturbance;
+use self::script::reply_lost;
 use crate::backend::{
-    Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request, Severity,
+    Alarm, Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
+    Severity,
 };
-use crate::driver::alarm::Alarm;
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
@@ -70,21 +74,6 @@ struct State {
     requests: u64,
 }
 
-/// What a test can do to one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Disturbance {
-    /// It does not reach the store: `Unreachable`.
-    RequestLost,
-    /// It is applied and the reply does not come back: `Indeterminate`.
-    ReplyLost,
-    /// It is applied and no reply comes until the request is stopped or the store is
-    /// [resumed](Backend::resume): then `Indeterminate`.
-    ReplyNever,
-    /// It reaches the store this much later.
-    Late(Duration),
-}
-
 impl Default for Backend {
     fn default() -> Self {
         Self::new()
@@ -115,136 +104,6 @@ impl Backend {
             earlier,
         }))
     }
-
-    /// Moves the clock forward in one step; what was due on the way is due now.
-    ///
-    /// What then happens happens in tasks: await something before you look, and make steps that are
-    /// shorter than a third of the ttl where renewals shall be in time.
-    ///
-    /// # Panics
-    /// On a store that runs on the real clock.
-    pub fn advance(&self, by: Duration) {
-        let clock = self
-            .0
-            .virtual_clock
-            .as_ref()
-            .expect("advance needs `with_virtual_clock`");
-        clock.advance(by);
-        self.0.with_state(|_, _| ());
-    }
-
-    /// The next request of that step is disturbed. Calls queue up.
-    pub fn disturb(&self, step: Step, disturbance: Disturbance) {
-        lock(&self.0.state).script.push_back((step, disturbance));
-    }
-
-    /// From now on requests hang.
-    pub fn pause(&self) {
-        lock(&self.0.state).resumed.get_or_insert_default();
-    }
-
-    /// Requests that hang go on, and so does the store.
-    pub fn resume(&self) {
-        let mut state = lock(&self.0.state);
-        if let Some(resumed) = state.resumed.take() {
-            resumed.raise();
-        }
-    }
-
-    /// Ends every hold of `name` as if its lease had run out, unnoticed by the holders.
-    pub fn expire(&self, name: &str) -> Result<usize, Error> {
-        let name = LockName::new(name)?;
-        Ok(self
-            .0
-            .with_state(|state, now| state.table.expire(&name, now)))
-    }
-
-    /// Requests that reached the store so far.
-    pub fn requests(&self) -> u64 {
-        lock(&self.0.state).requests
-    }
-
-    /// Whether nobody holds and nobody waits for anything.
-    pub fn is_idle(&self) -> bool {
-        let mut state = lock(&self.0.state);
-        state.table.tick(self.0.clock.now());
-        state.table.names("").is_empty() && state.waiting.is_empty() && state.holders.is_empty()
-    }
-
-    /// Runs `apply`, on time or as disturbed. `stop` ends what hangs.
-    fn request<T: Send + 'static>(
-        &self,
-        step: Step,
-        stop: Option<Arc<Request>>,
-        apply: impl FnOnce(&Arc<Store>) -> T + Send + 'static,
-        stopped: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> BoxFuture<Result<T, Error>> {
-        let (disturbance, paused) = {
-            let mut state = lock(&self.0.state);
-            state.requests += 1;
-            if state.is_undisturbed() {
-                drop(state);
-                return Box::pin(ready(Ok(apply(&self.0))));
-            }
-            let at = state
-                .script
-                .iter()
-                .position(|(scripted, _)| *scripted == step);
-            (
-                at.and_then(|at| state.script.remove(at)),
-                state.resumed.clone(),
-            )
-        };
-        let store = self.0.clone();
-        Box::pin(async move {
-            let stop_raised = async {
-                match &stop {
-                    Some(request) => request.stop.raised().await,
-                    None => std::future::pending().await,
-                }
-            };
-            if let Some(resumed) = paused {
-                tokio::select! {
-                    biased;
-                    () = resumed.raised() => {}
-                    () = stop_raised => return stopped(),
-                }
-                return Ok(apply(&store));
-            }
-            match disturbance.map(|(_, disturbance)| disturbance) {
-                None => Ok(apply(&store)),
-                Some(Disturbance::RequestLost) => Err(Error::new(
-                    ErrorKind::Unreachable,
-                    "the request was lost, as scripted",
-                )),
-                Some(Disturbance::ReplyLost) => {
-                    drop(apply(&store));
-                    Err(reply_lost())
-                }
-                Some(Disturbance::ReplyNever) => {
-                    drop(apply(&store));
-                    let resumed = lock(&store.state).resumed.get_or_insert_default().clone();
-                    tokio::select! {
-                        () = resumed.raised() => {}
-                        () = stop_raised => {}
-                    }
-                    Err(reply_lost())
-                }
-                Some(Disturbance::Late(by)) => {
-                    let at = store.clock.now().after(by);
-                    tokio::select! {
-                        biased;
-                        () = store.clock.sleep_until(at) => Ok(apply(&store)),
-                        () = stop_raised => stopped(),
-                    }
-                }
-            }
-        })
-    }
-}
-
-fn reply_lost() -> Error {
-    Error::new(ErrorKind::Indeterminate, "the reply was lost, as scripted")
 }
 
 impl Store {
@@ -391,7 +250,9 @@ impl Door for Backend {
     }
 
     fn attach(&self, alarm: Alarm) {
-        lock(&self.0.state).alarms.push(alarm);
+        let mut state = lock(&self.0.state);
+        state.alarms.retain(|alarm| !alarm.is_deaf());
+        state.alarms.push(alarm);
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
