@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -215,6 +216,18 @@ impl Spawner {
     /// The current runtime, if there is one.
     pub(crate) fn current() -> Option<Self> {
         tokio::runtime::Handle::try_current().ok().map(Self)
+    }
+
+    /// Polls `future` once, for a drop that may happen anywhere: in this runtime, in another, in none.
+    /// `Err(None)`: it cannot be polled, because the runtime it needs is gone.
+    pub(crate) fn poll_anywhere<F: Future + Unpin>(
+        &self,
+        future: F,
+    ) -> Result<F::Output, Option<F>> {
+        let _inside = self.0.enter();
+        // Timers and sockets panic when their runtime was shut down; a drop must not.
+        catch_unwind(AssertUnwindSafe(|| poll_now(future)))
+            .map_or(Err(None), |polled| polled.map_err(Some))
     }
 
     /// Runs `future` in the background. On a runtime that has shut down it is dropped.

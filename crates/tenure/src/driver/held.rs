@@ -11,7 +11,7 @@ use crate::kernel::lease::{Lease, State, Tick};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::rt::{Flag, lock, poll_now};
+use crate::rt::{Flag, lock};
 use crate::time::Time;
 
 use super::Driver;
@@ -346,10 +346,10 @@ impl Drop for Releasing {
             return;
         };
         // Quick stores are done at the first poll, in or out of a runtime.
-        let pending = match poll_now(future) {
+        let pending = match self.driver.spawner.poll_anywhere(future) {
             Ok(Ok(_)) => return,
             Ok(Err(_)) => None,
-            Err(pending) => Some(pending),
+            Err(pending) => pending,
         };
         let (driver, hold) = (self.driver.clone(), self.hold.clone());
         self.driver.spawner.spawn(async move {

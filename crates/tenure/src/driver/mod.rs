@@ -359,7 +359,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.renewals.stop();
         if !self.closed.is_raised()
-            && let Err(pending) = poll_now(self.backend.close())
+            && let Err(Some(pending)) = self.spawner.poll_anywhere(self.backend.close())
         {
             self.spawner.spawn(pending);
         }
@@ -448,20 +448,13 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.future.is_none() {
+        let Some(future) = self.future.take() else {
             return;
-        }
+        };
         self.request.stop.raise();
-        let answer = self.poll_once();
-        let (driver, request) = (self.driver.clone(), self.request.clone());
-        let (future, turn) = (self.future.take(), self.turn.take());
+        let (driver, request, turn) = (self.driver.clone(), self.request.clone(), self.turn.take());
         let see_to_its_end = async move {
-            let answer = match (answer, future) {
-                (Some(answer), _) => answer,
-                (None, Some(future)) => future.await,
-                (None, None) => return,
-            };
-            let token = match answer {
+            let token = match future.await {
                 Ok(Answer::Granted(grant)) => grant.token,
                 Err(err) if err.kind() == ErrorKind::Indeterminate => 0,
                 Ok(Answer::Busy) | Err(_) => return,
@@ -469,12 +462,12 @@ impl Drop for Attempt {
             // The turn goes on before the clean-up: whoever is next waits in the store, behind us.
             drop(turn);
             driver
-                .clone()
                 .release_until_definite(Hold::new(&request, token))
                 .await;
         };
         // Quick stores are done at once, in or out of a runtime.
-        if let Err(pending) = poll_now(Box::pin(see_to_its_end)) {
+        let polled = self.driver.spawner.poll_anywhere(Box::pin(see_to_its_end));
+        if let Err(Some(pending)) = polled {
             self.driver.spawner.spawn(pending);
         }
     }
