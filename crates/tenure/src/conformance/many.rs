@@ -83,6 +83,29 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
+/// Rule 3: what was lost while the others were waited for is no part of a grant.
+pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let busy = case.take(&second, &b).await?;
+    let all = first.lock_all([&a, &b]).ttl(case.ttl());
+    let waiting = case
+        .start(async move { all.acquire().await.map(drop) })
+        .await;
+    case.until_waiting(&b, 1).await?;
+    let held = second.inspect(&a).await?;
+    let token = held.holds.first().and_then(|hold| hold.token);
+    let token = token.ok_or(Failure::new("the first name is not held meanwhile"))?;
+    check!(second.break_lock(&a, token).await?, "nothing to break");
+    // Time for a renewal, by which the loss is noticed at the latest.
+    case.pass(case.ttl()).await;
+    busy.release().await?;
+    let outcome = case.soon("an answer", waiting).await??;
+    let kind = outcome.map_err(|err| err.kind());
+    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    Ok(())
+}
+
 /// Rule 12: one `wait` for all names together, and nothing is kept when it is over.
 pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);

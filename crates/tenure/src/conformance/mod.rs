@@ -156,6 +156,7 @@ behaviours! {
     many::lock_all_is_all_or_none, "1", nothing;
     many::lock_all_in_any_order_does_not_deadlock, "1", nothing;
     many::lock_all_is_lost_when_one_is, "5", nothing;
+    many::lock_all_notices_a_loss_while_it_waits, "3", nothing;
     many::lock_all_keeps_one_wait_for_all, "12", nothing;
     many::a_dropped_lock_all_leaves_nothing, "15", nothing;
     many::lock_any_takes_whichever_is_free, "1", nothing;
