@@ -335,13 +335,15 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
     let guard = case.take(&first, &name).await?;
     case.soon("the client closes", first.close()).await?;
     case.soon("a second close", first.close()).await?;
-    let kind = first
-        .lock(&name)
-        .acquire()
-        .await
-        .map(drop)
-        .map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+    for name in [&name, &case.name("closed-free")] {
+        let waits = first.lock(name).acquire().await.map(drop);
+        let tries = first.lock(name).try_acquire().await.map(drop);
+        let run = first.lock(name).run(async |_| ()).await;
+        for outcome in [waits, tries, run] {
+            let kind = outcome.map_err(|err| err.kind());
+            check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+        }
+    }
     drop(guard);
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
