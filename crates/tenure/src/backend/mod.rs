@@ -71,7 +71,7 @@ pub trait Backend: Send + Sync + 'static {
     /// An error of kind `Indeterminate` means that something may be left; with any other error nothing is.
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>>;
 
-    /// Takes the name at once or says `None`: for stores in this process, which can tell without
+    /// Takes the name at once or says `None`: for stores on this machine, which can tell without
     /// waiting for anybody. After `None` nothing of the request is left, and `acquire` is called.
     ///
     /// Several of these may run at the same time for one name.
