@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -52,6 +52,15 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
         // `tenure` sees the socket close without a report, and says so.
         Err(_) => ExitCode::from(70),
     }
+}
+
+/// A search along PATH that met a directory closed to us ends with "permission denied" when it found nothing.
+/// A shell says "not found" then.
+fn as_a_shell_says(command: &OsStr, errno: i32) -> i32 {
+    if errno == Errno::ACCESS.raw_os_error() && find(command).is_none() {
+        return Errno::NOENT.raw_os_error();
+    }
+    errno
 }
 
 fn parse(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
@@ -226,7 +235,7 @@ impl<'a> Guardian<'a> {
                 self.stage = Stage::Running;
                 self.tell(Report::Started(pid.as_raw_pid().unsigned_abs()));
             }
-            Err(errno) => self.tell(Report::NotStarted(errno)),
+            Err(errno) => self.tell(Report::NotStarted(as_a_shell_says(&self.argv[0], errno))),
         }
     }
 
@@ -381,7 +390,7 @@ fn spawn(
 
 /// The file that PATH leads to.
 pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
-    if Path::new(program).components().count() > 1 {
+    if program.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
     }
     std::env::split_paths(&std::env::var_os("PATH")?)

@@ -37,6 +37,20 @@ fn the_status_of_the_command_passes_through() {
 }
 
 #[test]
+fn a_command_that_is_nowhere_is_not_found_though_a_directory_of_path_is_closed_to_us() {
+    let store = Store::new();
+    // For root no mode is an obstacle: there this shows only that the ordinary search goes on working.
+    let closed = store.path("closed");
+    std::fs::create_dir(&closed).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", closed.display());
+    let mut command = store.tenure(&["run", "x", "--", "no-such-command-anywhere"]);
+    let output = command.env("PATH", path).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_command_that_cannot_run_exits_as_in_a_shell_and_frees_the_name() {
     let store = Store::new();
     let broken = store.path("broken");
