@@ -189,7 +189,8 @@ impl Client {
     }
 
     /// Ends all waits (with [`Closed`](ErrorKind::Closed)) and the link to the store.
-    /// Holds are not renewed any more; release them before.
+    /// Holds that are left are lost, with the reason [`SessionGone`](crate::LostReason::SessionGone);
+    /// release them before.
     pub async fn close(&self) {
         self.driver.close().await;
     }

@@ -508,3 +508,30 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
         .await?;
     Ok(())
 }
+
+/// Rule 5: who closes a client with locks in hand is told that they are gone, before anybody else has them.
+pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = (
+        case.client().await?,
+        case.client().await?,
+        case.name("close"),
+    );
+    let guard = case.take(&first, &name).await?;
+    let lost = guard.lost();
+    case.soon("the client closes", first.close()).await?;
+    check!(!guard.is_held(), "the holder still believes");
+    let reason = case.soon("the loss is told", lost).await?;
+    check!(
+        reason == crate::LostReason::SessionGone,
+        "the reason is {reason:?}"
+    );
+    let kind = guard.release().await.map_err(|err| err.kind());
+    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    let limit = case.ttl() + Duration::from_secs(1);
+    let lock = second.lock(&name).ttl(case.ttl());
+    let next = case
+        .in_time(limit, "the next holder", lock.acquire())
+        .await??;
+    next.release().await?;
+    Ok(())
+}

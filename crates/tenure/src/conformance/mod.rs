@@ -106,6 +106,7 @@ behaviours! {
     ending::a_release_after_loss_is_an_error, "13", nothing;
     ending::a_release_without_an_answer_is_typed_and_repeated, "13", lost_requests;
     ending::break_lock_ends_exactly_that_hold, "13", nothing;
+    ending::closing_a_client_ends_its_holds, "5", nothing;
     ending::a_dropped_guard_releases, "14", nothing;
     ending::a_guard_dropped_outside_the_runtime_releases, "14", nothing;
     ending::a_guard_may_outlive_its_runtime, "14", nothing;

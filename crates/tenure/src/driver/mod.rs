@@ -10,13 +10,14 @@ mod turns;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Request};
+use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Listener as _, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Order;
 use crate::holder::Holder;
 use crate::kernel::lease::{Lease, State, Terms};
 use crate::kernel::pace;
+use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Options};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
@@ -287,6 +288,10 @@ impl Driver {
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
         let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some(), clocked);
         self.renewals.remember(&held);
+        if self.closed.is_raised() {
+            held.release_in_background();
+            return Err(closed());
+        }
         if clocked {
             self.renewals.start(self);
             held.schedule();
@@ -347,9 +352,12 @@ impl Driver {
             .with_step(step)
     }
 
-    /// Ends all waits, then the backend's sessions.
+    /// Ends all waits and all holds, then the backend's sessions.
     pub(crate) async fn close(&self) {
         self.closed.raise();
+        // Before the backend gives anything back: nobody may believe longer than that.
+        // `hold` looks at the flag after it has made a hold known, so none slips through.
+        self.renewals.all_lost(LostReason::SessionGone);
         self.renewals.stop();
         self.backend.close().await;
     }
