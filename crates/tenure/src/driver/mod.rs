@@ -1,7 +1,7 @@
 //! The shell around the kernel: acquires, keeps alive, tells when a hold is lost, releases.
 //!
-//! It knows no backend by name. Every background task it starts ends with the client or with the
-//! hold it serves.
+//! It knows no backend by name, save in the advice that comes with a refusal. Every background task it
+//! starts ends with the client or with the hold it serves.
 
 pub(crate) mod held;
 mod renewal;
@@ -111,7 +111,7 @@ impl Driver {
             return unsupported("`min_hold`", "`memory:`, `file:`");
         }
         if !options.lock_delay.is_zero() && !can.lock_delay {
-            return unsupported("`lock_delay`", "`memory:`");
+            return unsupported("`lock_delay`", "`memory:`, `file:`");
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// Takes a free name from a store in this process. `None`: nothing was done, go the long way.
+    /// Takes a free name from a store on this machine. `None`: nothing was done, go the long way.
     pub(crate) fn acquire_now(
         self: &Arc<Self>,
         name: &LockName,

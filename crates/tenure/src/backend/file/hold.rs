@@ -110,8 +110,8 @@ pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
     if reserves && request.mode != Mode::Exclusive {
         return Err(Error::new(
             error::ErrorKind::Unsupported,
-            "`min_hold` and `lock_delay` of a file lock need exclusive mode; \
-             leave them out, or hold the name exclusively",
+            "`min_hold` and `lock_delay` of a file lock need exclusive mode; leave them out, \
+             hold the name exclusively, or use `memory:`, which has them for all modes",
         ));
     }
     Ok(())
