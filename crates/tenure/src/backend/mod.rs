@@ -15,7 +15,7 @@
 //!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
 //!   Futures that only look (`inspect`, `list`, `check`) or break may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;
-//! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind) it calls `release`
+//! - when `acquire` failed with [`ErrorKind::Indeterminate`] it calls `release`
 //!   for that owner, again and again, until the answer is definite or the ttl has passed.
 //!
 //! In return every request to the store has a time limit: no future may hang for ever, except that of an
@@ -33,7 +33,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::guarantees::Guarantees;
 use crate::holder::{Holder, Status};
@@ -95,6 +95,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Also called for owners that may hold or wait after a request of unknown fate.
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>>;
 
+    /// Sees to it that later grants of the name get greater tokens than `token`, if the hold is still there:
+    /// `false` when it is not. For backends that are made of backends.
+    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let _ = (hold, token);
+        let message = "this backend cannot be a node of another one";
+        let refused = Err(Error::new(ErrorKind::Unsupported, message));
+        Box::pin(std::future::ready(refused))
+    }
+
     /// Who holds this name, who waits.
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>>;
 
@@ -133,6 +142,11 @@ pub struct Request {
     pub min_hold: Duration,
     /// See [`Options::lock_delay`](crate::Options::lock_delay).
     pub lock_delay: Duration,
+    /// Whether the driver will renew the lease. If not, it must be granted in full.
+    pub renewed: bool,
+    /// The fencing token to grant under, unless the name's next one is greater: for a backend that is
+    /// made of backends and wants the same token from all of them. `None`: the store's own choice.
+    pub propose: Option<u64>,
     /// What others shall see of us; `since` is filled in by the backend.
     pub holder: Arc<Holder>,
     /// Raised when nobody wants the answer any more.
@@ -151,6 +165,8 @@ impl Request {
             fair: None,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
+            renewed: true,
+            propose: None,
             holder: Arc::default(),
             stop: Flag::new(),
         }

@@ -19,7 +19,7 @@ use crate::kernel::lease::{Lease, State, Terms};
 use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::options::{Mode, Options};
+use crate::options::{Mode, Options, Renew};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
@@ -222,6 +222,8 @@ impl Driver {
             fair: options.fair,
             min_hold: options.min_hold,
             lock_delay: options.lock_delay,
+            renewed: options.renew != Renew::Never,
+            propose: None,
             holder: self.describe(options),
             stop: Flag::new(),
         }
