@@ -47,6 +47,8 @@ impl Plan {
             how.wait
         };
         options.ttl = how.ttl;
+        // The limits of the command follow from the lease: it must be the whole one from the start.
+        options.min_lease = how.ttl;
         options.max_hold = how.max_hold;
         options.fair = how.fair.then_some(true);
         options.min_hold = how.every.max(how.min_hold).unwrap_or_default();

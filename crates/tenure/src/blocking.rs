@@ -176,6 +176,7 @@ same_options! {
     permits(limit: u32);
     fair(fair: bool);
     min_hold(min_hold: Duration);
+    min_lease(min_lease: Duration);
     lock_delay(lock_delay: Duration);
     label(label: impl Into<String>);
     options(options: Options);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 #[cfg(feature = "file")]
 use crate::backend::file;
+#[cfg(feature = "redis")]
+use crate::backend::redis;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
@@ -19,13 +21,29 @@ pub const SCHEMES: &[&str] = &[
     "memory:",
     #[cfg(feature = "file")]
     "file:",
+    #[cfg(feature = "redis")]
+    "redis:",
+    #[cfg(feature = "redis")]
+    "rediss:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.
 const NOT_HERE: &[(&str, &str)] = &[
     #[cfg(not(feature = "file"))]
     ("file", "build with the feature `file`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("rediss", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redis+sentinel", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redis+cluster", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redlock", REDIS),
 ];
+#[cfg(not(feature = "redis"))]
+const REDIS: &str = "build with the feature `redis`";
 
 /// Connects to the store that `url` names; the scheme picks the backend.
 ///
@@ -34,6 +52,21 @@ const NOT_HERE: &[(&str, &str)] = &[
 /// | `memory:` | this client and its clones only |
 /// | `file:DIR` | all processes on this host that use the same directory, taken literally up to a `?` |
 /// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
+/// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
+/// | `redis+sentinel://HOST,HOST,..[/SERVICE[/DATABASE]]` | the primary that these sentinels name |
+/// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
+///
+/// What `redis` takes after a `?`, joined by `&`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every key |
+/// | `dialect=redisson` | locks as Redisson's `RLock` has them, to share them with Java |
+/// | `restart_guard=30s` | how long after its start a server grants nothing, because it may have forgotten who holds what: the longest ttl that any client uses (30 s unless given); `off` to trust it at once |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `wait_replicas=N` | a grant counts when N replicas have it |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust instead of the system's; a certificate of our own |
+/// | `sentinel_user=NAME`, `sentinel_password=TEXT` | for the sentinels themselves |
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///
@@ -63,10 +96,11 @@ impl Client {
     /// # Errors
     /// See [`connect`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::open(url).map_err(|err| err.with_step(Step::Connect))
+        let client = Self::open(url).await;
+        client.map_err(|err| err.with_step(Step::Connect))
     }
 
-    fn open(url: &str) -> Result<Self, Error> {
+    async fn open(url: &str) -> Result<Self, Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         let Some((scheme, rest)) = url.split_once(':') else {
             // Not echoed beyond its length: it may be a password that was put in the wrong place.
@@ -83,6 +117,10 @@ impl Client {
             ),
             #[cfg(feature = "file")]
             "file" => Self::from_backend(file::Backend::open(&directory(rest)?)?),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
+                Self::from_backend(redis::Backend::connect(url).await?)
+            }
             _ => {
                 let cure = NOT_HERE
                     .iter()

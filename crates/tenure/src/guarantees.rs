@@ -190,6 +190,8 @@ pub enum Order {
 pub struct Guarantees {
     /// The backend, by its URL scheme.
     pub backend: &'static str,
+    /// Which settings of the store this is about; empty where they make no difference.
+    pub setting: String,
     /// Whether shared holds are possible.
     pub shared: bool,
     /// Whether permits are possible.
@@ -221,6 +223,7 @@ impl Guarantees {
     pub fn new(backend: &'static str, order: Order, faults: Vec<Cell>) -> Self {
         Self {
             backend,
+            setting: String::new(),
             shared: false,
             permits: false,
             min_hold: false,

@@ -63,6 +63,12 @@
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | `memory:` | S | S L | - | - | - | - | S | S | S | S |
 //! | `file:` | S | S L | - | - | S | - | S | S | S | S L |
+//! | `redis:` no append-only file | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redis:` no append-only file, restart_guard=off | S L | E | E | X | X | - | X | E L | S | E |
+//! | `redis:` appendfsync everysec | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redis:` appendfsync always | S L | E | E | E | E | - | X | E L | S | E |
+//! | `redis:` no append-only file, a replica may take over | S L | E | E | E L | E L | X | X | E L | S | E |
+//! | `redis:` no append-only file, dialect=redisson | S L | E | E | E L | E L | - | X | E L | S | E |
 //!
 //! **S**: claims and effects are safe.
 //! **E**: claims never overlap, effects need fencing.
@@ -88,6 +94,7 @@
 //! | Feature | Adds | Brings |
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
+//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |
@@ -138,6 +145,8 @@ pub mod lost;
 pub mod name;
 pub mod options;
 pub mod time;
+#[cfg(feature = "redis")]
+mod url;
 
 // Decisions.
 pub mod kernel;

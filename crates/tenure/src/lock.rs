@@ -157,6 +157,13 @@ impl Lock {
         self
     }
 
+    /// The shortest lease that acquire may resolve with: a lock that was handed over by its last holder
+    /// may begin with a lease shorter than the ttl, until its first renewal. Default: zero. At most the ttl.
+    pub fn min_lease(mut self, min_lease: Duration) -> Self {
+        self.options.min_lease = min_lease;
+        self
+    }
+
     /// Keeps the name reserved for this long after an unclean end, so that requests of the lost
     /// holder that are still under way come to rest. Default: zero.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {

@@ -57,6 +57,10 @@ pub struct Options {
     /// Added to the margin by which we stop believing before the store does (1 % of the ttl, at least
     /// 2 ms): for a store whose clock cannot be trusted to run like ours. Default: zero. At most half the ttl.
     pub drift: Duration,
+    /// The shortest lease that acquire may resolve with. A lock that was handed over by its last holder
+    /// may begin with a lease shorter than the ttl, and has the whole ttl after its first renewal; asking for more
+    /// costs one request in that case. Default: zero. At most the ttl.
+    pub min_lease: Duration,
     /// When to stop renewing, counted from the grant. Default: never.
     pub max_hold: Option<Duration>,
     /// Whether to renew. Default: automatically.
@@ -79,6 +83,7 @@ impl Default for Options {
             wait: None,
             ttl: Self::DEFAULT_TTL,
             drift: Duration::ZERO,
+            min_lease: Duration::ZERO,
             max_hold: None,
             renew: Renew::Automatic,
             fair: None,
@@ -116,6 +121,12 @@ impl Options {
                 "`drift` is {:?}; it may be half the ttl, {:?}, at most",
                 self.drift,
                 self.ttl / 2
+            ));
+        }
+        if self.min_lease > self.ttl {
+            return invalid(format!(
+                "`min_lease` is {:?}; it may be the ttl, {:?}, at most",
+                self.min_lease, self.ttl
             ));
         }
         if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {

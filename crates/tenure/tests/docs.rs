@@ -20,6 +20,9 @@ async fn declared() -> Vec<Guarantees> {
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
     for scheme in tenure::client::SCHEMES {
+        if scheme.starts_with("redis") {
+            continue;
+        }
         let url = match *scheme {
             "file:" => format!("file:{}", dir.display()),
             scheme => scheme.to_owned(),
@@ -29,7 +32,40 @@ async fn declared() -> Vec<Guarantees> {
         client.close().await;
     }
     let _ = fs::remove_dir_all(dir);
+    all.extend(redis());
     all
+}
+
+/// The settings of a Redis that make a difference.
+fn redis() -> Vec<Guarantees> {
+    use tenure::backend::redis::{Configuration, Persistence, guarantees};
+    let plain = Configuration {
+        persistence: Persistence::None,
+        fails_over: false,
+        is_guarded: true,
+        is_redisson: false,
+    };
+    let other = |change: fn(&mut Configuration)| {
+        let mut configuration = plain;
+        change(&mut configuration);
+        guarantees(configuration)
+    };
+    vec![
+        guarantees(plain),
+        other(|it| it.is_guarded = false),
+        other(|it| it.persistence = Persistence::Mostly),
+        other(|it| it.persistence = Persistence::Full),
+        other(|it| it.fails_over = true),
+        other(|it| it.is_redisson = true),
+    ]
+}
+
+/// As it stands in tables and headings.
+fn title(guarantees: &Guarantees) -> String {
+    match guarantees.setting.as_str() {
+        "" => format!("`{}:`", guarantees.backend),
+        setting => format!("`{}:` {setting}", guarantees.backend),
+    }
 }
 
 /// Faults across, backends down.
@@ -40,7 +76,7 @@ fn overview(all: &[Guarantees]) -> String {
     }
     let _ = write!(table, "\n| --- |{}", " --- |".repeat(Fault::ALL.len()));
     for guarantees in all {
-        let _ = write!(table, "\n| `{}:` |", guarantees.backend);
+        let _ = write!(table, "\n| {} |", title(guarantees));
         for fault in Fault::ALL {
             match guarantees.cell(fault) {
                 Some(cell) => write!(table, " {cell} |"),
@@ -88,7 +124,7 @@ An operator who breaks a lock, and a holder with `max_hold` or without renewal, 
         let _ = write!(
             page,
             "
-## `{}:`
+## {}
 
 | | |
 | --- | --- |
@@ -105,7 +141,7 @@ An operator who breaks a lock, and a holder with `max_hold` or without renewal, 
 | Fault | Promise | Why |
 | --- | --- | --- |
 ",
-            guarantees.backend,
+            title(guarantees),
             guarantees.fit,
             guarantees.liveness,
             guarantees.clock,

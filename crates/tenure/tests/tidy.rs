@@ -26,6 +26,7 @@ const VOCABULARY: &[&str] = &[
     "name",
     "options",
     "time",
+    "url",
 ];
 /// The user-facing files that know every backend: they read the scheme of the URL.
 const CONNECT: &[&str] = &["client", "connect"];

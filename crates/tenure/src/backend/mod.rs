@@ -28,6 +28,8 @@ mod alarm;
 #[cfg(feature = "file")]
 pub mod file;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -142,8 +144,8 @@ pub struct Request {
     pub min_hold: Duration,
     /// See [`Options::lock_delay`](crate::Options::lock_delay).
     pub lock_delay: Duration,
-    /// Whether the driver will renew the lease. If not, it must be granted in full.
-    pub renewed: bool,
+    /// The shortest lease to answer with, at most the ttl; a hand-over may bring less than the ttl.
+    pub min_lease: Duration,
     /// The fencing token to grant under, unless the name's next one is greater: for a backend that is
     /// made of backends and wants the same token from all of them. `None`: the store's own choice.
     pub propose: Option<u64>,
@@ -165,7 +167,7 @@ impl Request {
             fair: None,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
-            renewed: true,
+            min_lease: Duration::ZERO,
             propose: None,
             holder: Arc::default(),
             stop: Flag::new(),

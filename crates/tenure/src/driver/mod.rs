@@ -222,7 +222,11 @@ impl Driver {
             fair: options.fair,
             min_hold: options.min_hold,
             lock_delay: options.lock_delay,
-            renewed: options.renew != Renew::Never,
+            // A lease that is not renewed must be the one that was asked for.
+            min_lease: match options.renew {
+                Renew::Never => options.ttl,
+                Renew::Automatic => options.min_lease,
+            },
             propose: None,
             holder: self.describe(options),
             stop: Flag::new(),

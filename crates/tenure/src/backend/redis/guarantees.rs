@@ -1,0 +1,176 @@
+//! What a configuration of Redis promises.
+
+use std::sync::Arc;
+
+use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+
+use super::facts::Persistence;
+use super::link::Session;
+use super::settings::{Dialect, Settings, Shape};
+
+/// What decides about the promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// What survives a restart of the server.
+    pub persistence: Persistence,
+    /// Whether a replica may take over.
+    pub fails_over: bool,
+    /// Whether a server that was started lately grants nothing (`restart_guard`).
+    pub is_guarded: bool,
+    /// Whether locks lie as Redisson's do (`dialect=redisson`).
+    pub is_redisson: bool,
+}
+
+impl Configuration {
+    pub(super) fn of(settings: &Settings, sessions: &[Arc<Session>]) -> Self {
+        let facts = || sessions.iter().map(|session| &session.facts);
+        let rank = |persistence: &Persistence| match persistence {
+            Persistence::None => 0,
+            Persistence::Mostly => 1,
+            Persistence::Full => 2,
+        };
+        let weakest = facts().map(|facts| facts.persistence).min_by_key(rank);
+        Self {
+            persistence: weakest.unwrap_or_default(),
+            fails_over: !matches!(settings.shape, Shape::One(_))
+                || facts().any(|facts| facts.replicas > 0),
+            is_guarded: settings.restart_guard.is_some(),
+            is_redisson: settings.dialect == Dialect::Redisson,
+        }
+    }
+}
+
+fn setting(of: Configuration) -> String {
+    let persistence = match of.persistence {
+        Persistence::None => "no append-only file",
+        Persistence::Mostly => "appendfsync everysec",
+        Persistence::Full => "appendfsync always",
+    };
+    let others = [
+        (of.fails_over, "a replica may take over"),
+        (!of.is_guarded, "restart_guard=off"),
+        (of.is_redisson, "dialect=redisson"),
+    ];
+    let others = others.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
+    let all: Vec<_> = std::iter::once(persistence).chain(others).collect();
+    all.join(", ")
+}
+
+/// The promises of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    use Promise::{Claims, Effects, NotApplicable, Nothing};
+    let restart = match (of.persistence, of.is_guarded) {
+        (Persistence::Full, _) => Cell::new(
+            Fault::StoreRestart,
+            Claims,
+            "every write is on disk before it is answered",
+        ),
+        (Persistence::Mostly, _) => Cell::new(
+            Fault::StoreRestart,
+            Claims,
+            "a killed server has its writes in the system's cache, and a fresh one grants nothing for a while (restart_guard)",
+        )
+        .late(),
+        (Persistence::None, true) => Cell::new(
+            Fault::StoreRestart,
+            Claims,
+            "the server forgets, so a fresh one grants nothing until every lease of before is over (restart_guard)",
+        )
+        .late(),
+        (Persistence::None, false) => Cell::new(
+            Fault::StoreRestart,
+            Nothing,
+            "the server forgets who holds; set restart_guard",
+        ),
+    };
+    let power = match (of.persistence, of.is_guarded) {
+        (Persistence::Full, _) => Cell::new(
+            Fault::PowerLoss,
+            Claims,
+            "every write is on disk before it is answered",
+        ),
+        (_, true) => Cell::new(
+            Fault::PowerLoss,
+            Claims,
+            "a fresh server grants nothing until every lease of before is over (restart_guard)",
+        )
+        .late(),
+        (_, false) => Cell::new(
+            Fault::PowerLoss,
+            Nothing,
+            "the last writes are lost; set restart_guard",
+        ),
+    };
+    let failover = if of.fails_over {
+        Cell::new(
+            Fault::Failover,
+            Nothing,
+            "a replica may take over without the last writes; wait_replicas narrows the gap and does not close it; the token goes on by the new server's clock",
+        )
+    } else {
+        Cell::new(Fault::Failover, NotApplicable, "there is no replica")
+    };
+    let faults = vec![
+        Cell::new(
+            Fault::HolderKilled,
+            Effects,
+            "the lease runs out: within one ttl",
+        )
+        .late(),
+        Cell::new(
+            Fault::HolderPaused,
+            Claims,
+            "the deadline passes before the lease does; a late write is stopped by the token only",
+        ),
+        Cell::new(
+            Fault::Partition,
+            Claims,
+            "the deadline passes before the lease does; a late write is stopped by the token only",
+        ),
+        restart,
+        power,
+        failover,
+        Cell::new(
+            Fault::StoreClockForward,
+            Nothing,
+            "leases end by the server's wall clock",
+        ),
+        Cell::new(
+            Fault::StoreClockBack,
+            Claims,
+            "leases of dead holders last longer by the jump",
+        )
+        .late(),
+        Cell::new(
+            Fault::ClientClock,
+            Effects,
+            "no wall clock of a client is looked at",
+        ),
+        Cell::new(
+            Fault::ClientSuspended,
+            Claims,
+            "deadlines are measured on a clock that goes on meanwhile",
+        ),
+    ];
+    let order = if of.is_redisson {
+        Order::Unordered("whoever asks first after the release is served")
+    } else {
+        Order::Fair
+    };
+    Guarantees {
+        setting: setting(of),
+        min_hold: !of.is_redisson,
+        lock_delay: !of.is_redisson,
+        liveness: "a lease, renewed at a third of the ttl",
+        clock: "the server's wall clock ends leases, the client's boot clock ends claims",
+        waiting: if of.is_redisson {
+            "a message to all waiters, who race"
+        } else {
+            "a queue in the server; a release hands over to the first and tells only that one; a dead waiter costs min(ttl, 5 s)"
+        },
+        token: "max(last + 1, server clock in µs); goes backward only if data and clock are lost together",
+        loss: "at the next renewal, when the connection broke as soon as there is another, at the deadline at the latest",
+        fit: "services that have a Redis and can live with what a failover may do, or write behind a fencing token",
+        ..Guarantees::new("redis", order, faults)
+    }
+}

@@ -1,0 +1,356 @@
+//! One lock: asked for, kept, given back.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Grant, Hold, Release, Renewal, Request};
+use crate::error::{Error, ErrorKind};
+use crate::fence::{OwnerId, RandomAlready};
+use crate::guarantees::Guarantees;
+use crate::holder::Holder;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::rt::{Clock, Flag, Spawner, lock};
+use crate::time::Time;
+
+use super::facts::Persistence;
+use super::inbox::Inbox;
+use super::link::Session;
+use super::names::Keys;
+use super::nodes::Nodes;
+use super::outcome;
+use super::settings::Settings;
+
+/// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
+/// those behind it this long.
+pub(super) const PLACE: Duration = Duration::from_secs(5);
+
+/// A token outlives its hold by a day, so that it grows even when the server's clock is set back by hours.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// What one client knows of its store.
+pub(super) struct Store {
+    pub(super) settings: Settings,
+    pub(super) guarantees: Guarantees,
+    pub(super) nodes: Nodes,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) clock: Clock,
+    pub(super) spawner: Spawner,
+    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    pub(super) closing: Flag,
+    /// The task that looks after the holds when a connection broke was started.
+    pub(super) watched: AtomicBool,
+    /// The last holder that was written, and how.
+    written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
+}
+
+/// What has to be remembered of a hold to keep it and to give it back.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) name: LockName,
+    /// By how much the key outlives the lease (`lock_delay`), in ms.
+    delay: u64,
+    /// Whether the name may stay taken after a release.
+    rests: bool,
+}
+
+/// The answer to one request for the lock.
+pub(super) enum Asked {
+    Held(Grant),
+    Busy(Busy),
+}
+
+/// Why not, and when to ask again.
+pub(super) struct Busy {
+    /// Time until the holder's lease is over, if it has one.
+    pub(super) left: Option<Duration>,
+    /// The holder is another program, which will not tell us when it is done.
+    pub(super) is_stranger: bool,
+    /// How many are before us.
+    pub(super) ahead: u64,
+    /// When we asked.
+    pub(super) sent: Time,
+    pub(super) round_trip: Duration,
+}
+
+/// What others may know of a holder, as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Written {
+    pub(super) host: String,
+    pub(super) pid: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) label: String,
+    pub(super) client: String,
+}
+
+/// In ms, so that nothing ends before it was asked to.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// How long the place of a waiter is good for.
+pub(super) fn place(ttl: Duration) -> Duration {
+    ttl.min(PLACE)
+}
+
+impl Store {
+    pub(super) fn new(
+        settings: Settings,
+        guarantees: Guarantees,
+        nodes: Nodes,
+        inbox: Arc<Inbox>,
+        clock: Clock,
+        spawner: Spawner,
+    ) -> Self {
+        Self {
+            settings,
+            guarantees,
+            nodes,
+            inbox,
+            clock,
+            spawner,
+            holds: Mutex::default(),
+            closing: Flag::new(),
+            watched: AtomicBool::new(false),
+            written: Mutex::default(),
+        }
+    }
+
+    pub(super) fn keys(&self, name: &LockName) -> Keys {
+        Keys::new(&self.settings.prefix, name)
+    }
+
+    /// Asks for the lock, and for a place in its queue if it is taken and the request waits.
+    /// May be repeated for the same owner at any time.
+    pub(super) async fn ask(&self, request: &Request, keys: &Keys) -> Result<Asked, Error> {
+        let nodes = &self.nodes;
+        // A lease in whole ms; what is granted counts.
+        let ttl = u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX);
+        let channel = &self.inbox.channel;
+        let (min_hold, delay) = (millis(request.min_hold), millis(request.lock_delay));
+        let holder = self.written(&request.holder);
+        let words = format!("{min_hold} {delay} {channel} {holder}");
+        let args = [
+            &*request.owner.to_hex(),
+            &ttl.to_string(),
+            if request.wait { "1" } else { "0" },
+            &millis(place(request.ttl)).to_string(),
+            &request.propose.unwrap_or(0).to_string(),
+            &words,
+        ];
+        let sent = self.clock.now();
+        let answer: Vec<String> = nodes.run(&nodes.scripts.acquire, keys, &args).await?;
+        let round_trip = self.clock.now().since(sent);
+        let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+        match words[..] {
+            ["1", token] => {
+                let ttl = Some(Duration::from_millis(ttl));
+                let grant = Grant::new(number(token)?, sent, round_trip, ttl);
+                if self.settings.wait_replicas > 0 {
+                    self.acknowledged(request, keys).await?;
+                }
+                Ok(Asked::Held(grant))
+            }
+            ["0", left, stranger, ahead] => Ok(Asked::Busy(Busy {
+                left: left.parse().ok().map(Duration::from_millis),
+                is_stranger: stranger == "1",
+                ahead: number(ahead)?,
+                sent,
+                round_trip,
+            })),
+            ["-1", found] => Err(outcome::wrong_type(found, "string")),
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// Remembers a hold that is about to be passed to the driver.
+    pub(super) fn keep(&self, request: &Request) {
+        let kept = Kept {
+            name: request.name.clone(),
+            delay: millis(request.lock_delay),
+            rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
+        };
+        lock(&self.holds).insert(request.owner, kept);
+    }
+
+    /// Waits until the replicas have the grant, and takes it back when they do not get it.
+    async fn acknowledged(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
+        let (wanted, limit) = (self.settings.wait_replicas, self.settings.timeout / 2);
+        let session = self.nodes.session(&keys.lock).await?;
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(wanted).arg(millis(limit));
+        let acknowledged: u32 = session.send(&wait).await.map_err(outcome::asking)?;
+        if acknowledged >= wanted {
+            return Ok(());
+        }
+        self.give_back(keys, request.owner, false, true).await?;
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            format!(
+                "{acknowledged} of {wanted} replicas acknowledged within {limit:?}, so it was given back; see wait_replicas in the URL"
+            ),
+        ))
+    }
+
+    /// Whether the server that has the key started so lately that it may have forgotten who holds it:
+    /// until when.
+    pub(super) fn distrusted(&self, session: &Session, ttl: Duration) -> Option<Time> {
+        let guard = self.settings.restart_guard?;
+        if session.facts.persistence == Persistence::Full {
+            return None;
+        }
+        let until = session.started.after(guard.max(ttl));
+        (until > self.clock.now()).then_some(until)
+    }
+
+    /// Renews, or with `only_look` asks whether it is still ours: in batches, all on their way at once.
+    pub(super) async fn renew(&self, holds: &[Hold], only_look: bool) -> Vec<Renewal> {
+        let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
+        let batches = self.nodes.batches(&keys);
+        let answers = batches
+            .iter()
+            .map(|batch| self.renew_batch(holds, &keys, batch, only_look));
+        let answers = join_all(answers).await;
+        let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
+        for (batch, answers) in batches.iter().zip(answers) {
+            for (at, answer) in batch.iter().zip(answers) {
+                renewals[*at] = Some(answer);
+            }
+        }
+        let lost = |renewal: Option<Renewal>| renewal.unwrap_or(Renewal::Unknown(nonsense()));
+        renewals.into_iter().map(lost).collect()
+    }
+
+    async fn renew_batch(
+        &self,
+        holds: &[Hold],
+        keys: &[Keys],
+        batch: &[usize],
+        only_look: bool,
+    ) -> Vec<Renewal> {
+        let args: Vec<_> = {
+            let kept = lock(&self.holds);
+            let args = batch.iter().map(|at| {
+                let hold = &holds[*at];
+                let delay = kept.get(&hold.owner).map_or(0, |kept| kept.delay);
+                let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
+                let live = if only_look { 0 } else { ttl + delay };
+                let keep = millis(KEEP.max(hold.ttl * 2));
+                (&keys[*at], hold.owner.to_hex(), live, keep, ttl)
+            });
+            args.collect()
+        };
+        let sent = self.clock.now();
+        let answers: Result<Vec<i64>, Error> = self
+            .nodes
+            .call(
+                &keys[batch[0]].lock,
+                &self.nodes.scripts.renew,
+                2 * batch.len(),
+                |cmd| {
+                    for (keys, ..) in &args {
+                        cmd.arg(&keys.lock).arg(&keys.hold);
+                    }
+                    for (_, owner, live, keep, _) in &args {
+                        cmd.arg(owner).arg(live).arg(keep);
+                    }
+                },
+            )
+            .await;
+        match answers {
+            Ok(answers) if answers.len() == batch.len() => answers
+                .iter()
+                .zip(&args)
+                .map(|(answer, (.., ttl))| match answer {
+                    1 => Renewal::Renewed {
+                        sent,
+                        ttl: Some(Duration::from_millis(*ttl)),
+                    },
+                    0 => Renewal::Lost(LostReason::StoreSaysNo),
+                    _ => Renewal::Lost(LostReason::TakenOver),
+                })
+                .collect(),
+            Ok(_) => batch.iter().map(|_| Renewal::Unknown(nonsense())).collect(),
+            Err(err) => {
+                let unknown = |_| Renewal::Unknown(Error::new(err.kind(), err.to_string()));
+                batch.iter().map(unknown).collect()
+            }
+        }
+    }
+
+    /// Gives back what the owner has: the lock, or its place in the queue.
+    pub(super) async fn release(&self, hold: Hold) -> Result<Release, Error> {
+        let rests = lock(&self.holds)
+            .remove(&hold.owner)
+            // Of unknown fate: the server knows.
+            .is_none_or(|kept| kept.rests);
+        let keys = self.keys(&hold.name);
+        self.give_back(&keys, hold.owner, hold.unclean, rests).await
+    }
+
+    pub(super) async fn give_back(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        unclean: bool,
+        rests: bool,
+    ) -> Result<Release, Error> {
+        let flag = |flag| if flag { "1" } else { "0" };
+        let args = [&*owner.to_hex(), flag(unclean), flag(rests)];
+        let released: i64 = self
+            .nodes
+            .run(&self.nodes.scripts.release, keys, &args)
+            .await?;
+        Ok(match released {
+            0 => Release::NotHeld,
+            _ => Release::Released,
+        })
+    }
+
+    /// See [`Backend::raise`](crate::backend::Backend::raise).
+    pub(super) async fn raise(&self, hold: Hold, token: u64) -> Result<bool, Error> {
+        let keys = self.keys(&hold.name);
+        let args = [&*hold.owner.to_hex(), &token.to_string()];
+        let raised: i64 = self
+            .nodes
+            .run(&self.nodes.scripts.raise, &keys, &args)
+            .await?;
+        Ok(raised == 1)
+    }
+
+    /// What is written about a holder: the same for all acquisitions of a client without a label.
+    fn written(&self, holder: &Arc<Holder>) -> Arc<str> {
+        let mut written = lock(&self.written);
+        if let Some((known, text)) = &*written
+            && Arc::ptr_eq(known, holder)
+        {
+            return text.clone();
+        }
+        let text = serde_json::to_string(&Written {
+            host: holder.host.clone(),
+            pid: holder.pid,
+            label: holder.label.clone(),
+            client: holder.client.clone(),
+        });
+        let text: Arc<str> = text.expect("strings and numbers can be written").into();
+        *written = Some((holder.clone(), text.clone()));
+        text
+    }
+}
+
+fn number(text: &str) -> Result<u64, Error> {
+    text.parse().map_err(|_| nonsense())
+}
+
+pub(super) fn nonsense() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the server's answer makes no sense to this version; is something between us and it?",
+    )
+}

@@ -1,0 +1,144 @@
+//! The one channel on which the server tells this client something.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
+
+use redis::{PushInfo, Value};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::backend::Alarm;
+use crate::fence::{OwnerId, RandomAlready};
+use crate::lost::LostReason;
+use crate::rt::lock;
+
+/// What a waiter is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// The lock was handed over, under this token.
+    Granted(u64),
+    /// Something changed: ask again.
+    Look,
+}
+
+/// Who of this client waits for news.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    pub(super) channel: String,
+    waiting: Mutex<HashMap<OwnerId, UnboundedSender<News>, RandomAlready>>,
+    alarm: OnceLock<Alarm>,
+    /// A connection broke: holds are to be checked.
+    pub(super) broken: Notify,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            channel: format!("tenure:push:{}", OwnerId::random().to_hex()),
+            waiting: Mutex::default(),
+            alarm: OnceLock::new(),
+            broken: Notify::new(),
+        }
+    }
+
+    pub(super) fn attach(&self, alarm: Alarm) {
+        // Once per backend, as the door says.
+        let _ = self.alarm.set(alarm);
+    }
+
+    /// News for `owner` from now on, until the receiver is dropped and [`Inbox::forget`] is called.
+    pub(super) fn expect(&self, owner: OwnerId) -> UnboundedReceiver<News> {
+        let (sender, receiver) = unbounded_channel();
+        lock(&self.waiting).insert(owner, sender);
+        receiver
+    }
+
+    pub(super) fn forget(&self, owner: OwnerId) {
+        lock(&self.waiting).remove(&owner);
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        lock(&self.waiting).is_empty()
+    }
+
+    /// A hold ended that nobody of this client released.
+    pub(super) fn lost(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.lost(owner, reason);
+        }
+    }
+
+    /// A message came in. What is not understood is ignored: every request is repeated in time anyway.
+    pub(super) fn deliver(&self, push: &PushInfo) {
+        let Some(Value::BulkString(payload)) = push.data.last() else {
+            return;
+        };
+        let Ok(payload) = std::str::from_utf8(payload) else {
+            return;
+        };
+        let mut words = payload.split(' ');
+        let (word, owner) = (words.next(), words.next().and_then(owner));
+        let (Some(word), Some(owner)) = (word, owner) else {
+            return;
+        };
+        let news = match (word, words.next().map(str::parse)) {
+            ("granted", Some(Ok(token))) => News::Granted(token),
+            ("look", None) => News::Look,
+            ("lost", None) => return self.lost(owner, LostReason::TakenOver),
+            _ => return,
+        };
+        if let Some(waiting) = lock(&self.waiting).get(&owner) {
+            // A waiter that has just left sees to its own clean-up.
+            let _ = waiting.send(news);
+        }
+    }
+}
+
+/// The owner that [`OwnerId::to_hex`] wrote.
+pub(super) fn owner(hex: &str) -> Option<OwnerId> {
+    let number = u128::from_str_radix(hex, 16).ok()?;
+    (hex.len() == 32).then(|| OwnerId::from_bytes(number.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(payload: &str) -> PushInfo {
+        PushInfo {
+            kind: redis::PushKind::Message,
+            data: vec![
+                Value::BulkString(b"channel".to_vec()),
+                Value::BulkString(payload.into()),
+            ],
+        }
+    }
+
+    #[test]
+    fn news_reach_the_waiter_they_are_for_and_no_other() {
+        let (inbox, one, two) = (Inbox::new(), OwnerId::random(), OwnerId::random());
+        let (mut first, mut second) = (inbox.expect(one), inbox.expect(two));
+        inbox.deliver(&push(&format!("granted {} 17", one.to_hex())));
+        inbox.deliver(&push(&format!("look {}", two.to_hex())));
+        for nonsense in ["", "granted", "granted 12 3", "look x", "granted - 1"] {
+            inbox.deliver(&push(nonsense));
+        }
+        inbox.deliver(&push(&format!("granted {} x", one.to_hex())));
+        assert_eq!(first.try_recv(), Ok(News::Granted(17)));
+        assert!(first.try_recv().is_err());
+        assert_eq!(second.try_recv(), Ok(News::Look));
+        inbox.forget(one);
+        inbox.forget(two);
+        assert!(inbox.is_idle());
+        inbox.deliver(&push(&format!("granted {} 18", one.to_hex())));
+    }
+
+    #[test]
+    fn owners_are_read_as_they_are_written() {
+        let id = OwnerId::from_bytes([0x0a; 16]);
+        assert_eq!(owner(&id.to_hex()), Some(id));
+        assert_eq!(owner("0a"), None);
+        assert_eq!(owner(""), None);
+    }
+}

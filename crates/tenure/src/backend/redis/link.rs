@@ -1,0 +1,165 @@
+//! The link to one server: one connection at a time, made again when it breaks.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError};
+
+use crate::error::{Error, ErrorKind};
+use crate::rt::{Clock, Flag, lock};
+use crate::time::Time;
+use crate::url::Host;
+
+use super::facts::Facts;
+use super::inbox::Inbox;
+use super::outcome;
+use super::settings::Settings;
+
+/// Requests that may be on their way to the connection's task at a time before the next one has to wait.
+const BUFFER: usize = 256;
+
+/// One server, and the connection to it.
+pub(super) struct Link {
+    pub(super) host: Host,
+    client: Client,
+    timeout: Duration,
+    inbox: Arc<Inbox>,
+    clock: Clock,
+    current: Mutex<Option<Arc<Session>>>,
+    /// Held by the one who connects; has the last failure, for those who waited for that attempt.
+    connecting: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
+}
+
+/// One connection, from its making to its end.
+pub(super) struct Session {
+    pub(super) host: Host,
+    connection: MultiplexedConnection,
+    pub(super) facts: Facts,
+    /// When the server was started at the earliest and at the latest; it says so in whole seconds.
+    pub(super) started: Time,
+    /// Raised when it is over.
+    pub(super) ended: Arc<Flag>,
+}
+
+impl Link {
+    pub(super) fn new(
+        host: Host,
+        settings: &Settings,
+        inbox: Arc<Inbox>,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            client: settings.client(&host)?,
+            host,
+            timeout: settings.timeout,
+            inbox,
+            clock,
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// The connection, if there is one that is not known to be broken.
+    pub(super) fn live(&self) -> Option<Arc<Session>> {
+        let current = lock(&self.current);
+        current.clone().filter(|session| !session.ended.is_raised())
+    }
+
+    /// The connection; makes one if need be. Everybody who asks meanwhile shares the attempt.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        let asked = self.clock.now();
+        let mut failure = self.connecting.lock().await;
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        if let Some((at, kind, message)) = &*failure
+            && *at >= asked
+        {
+            return Err(Error::new(*kind, message.clone()));
+        }
+        match self.connect().await {
+            Ok(session) => {
+                let session = Arc::new(session);
+                *lock(&self.current) = Some(session.clone());
+                Ok(session)
+            }
+            Err(err) => {
+                *failure = Some((self.clock.now(), err.kind(), err.to_string()));
+                Err(err)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, Error> {
+        let ended = Arc::new(Flag::new());
+        let push = {
+            let (inbox, ended) = (self.inbox.clone(), ended.clone());
+            move |info: PushInfo| {
+                match info.kind {
+                    PushKind::Disconnection => {
+                        ended.raise();
+                        inbox.broken.notify_one();
+                    }
+                    PushKind::Message | PushKind::SMessage => inbox.deliver(&info),
+                    _ => {}
+                }
+                Ok::<(), ()>(())
+            }
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_pipeline_buffer_size(BUFFER)
+            .set_push_sender(push);
+        let failed = |err| outcome::connecting(err, &self.host);
+        let connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(failed)?;
+        let (mut asking, mut listening) = (connection.clone(), connection.clone());
+        let (facts, subscribed) = tokio::join!(
+            Facts::ask(&mut asking),
+            // Before the first request, so that no message is missed.
+            listening.subscribe(&self.inbox.channel)
+        );
+        subscribed.map_err(failed)?;
+        let facts = facts.map_err(failed)?;
+        facts.refuse(&self.host)?;
+        // The uptime is the difference of two whole seconds.
+        let uptime = facts.uptime.saturating_sub(Duration::from_secs(1));
+        tracing::debug!(host = %self.host, version = facts.version, "connected");
+        Ok(Session {
+            host: self.host.clone(),
+            connection,
+            started: self.clock.now().before(uptime),
+            facts,
+            ended,
+        })
+    }
+
+    /// Drops the connection; requests that are on their way still get their answers.
+    pub(super) fn disconnect(&self) {
+        if let Some(session) = lock(&self.current).take() {
+            session.ended.raise();
+        }
+    }
+}
+
+impl Session {
+    /// Sends one command. After a failure that leaves the connection in doubt it is used no more.
+    pub(super) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
+        let mut connection = self.connection.clone();
+        let answer = cmd.query_async(&mut connection).await;
+        if let Err(err) = &answer
+            && (err.is_io_error() || err.is_unrecoverable_error() || err.code() == Some("READONLY"))
+        {
+            self.ended.raise();
+        }
+        answer
+    }
+}

@@ -1,0 +1,197 @@
+//! Which keys a name has. `docs/stores/redis.md` is the published form of this file.
+
+use crate::name::LockName;
+
+/// What the keys beside the lock itself begin with.
+const SIDE: &str = "tenure:{";
+/// What the lock key of a name begins with that could be mistaken for a side key.
+const ESCAPE: &str = "tenure:=";
+/// Slots of a Redis Cluster.
+const SLOTS: u16 = 16_384;
+
+/// The keys of one lock; all of them are in one slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// The lock itself, as every other program knows it.
+    pub(super) lock: String,
+    /// Last token, and who holds.
+    pub(super) hold: String,
+    /// Who waits, in order.
+    pub(super) queue: String,
+    /// Until when each of them waits, and who it is.
+    pub(super) wait: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str, name: &LockName) -> Self {
+        let lock = lock_key(prefix, name.as_str());
+        let side = |kind| side_key(&lock, kind);
+        let (hold, queue, wait) = (side("hold"), side("queue"), side("wait"));
+        Self {
+            lock,
+            hold,
+            queue,
+            wait,
+        }
+    }
+}
+
+/// Where the lock of that name lies.
+pub(super) fn lock_key(prefix: &str, name: &str) -> String {
+    let escape = [prefix, name].concat();
+    if escape.starts_with(SIDE) || escape.starts_with(ESCAPE) {
+        return [ESCAPE, &escape].concat();
+    }
+    escape
+}
+
+/// The name whose lock lies in `key`; `None`: that is not under this prefix, or no name at all.
+pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
+    let key = key.strip_prefix(ESCAPE).unwrap_or(key);
+    LockName::new(key.strip_prefix(prefix)?).ok()
+}
+
+fn side_key(lock: &str, kind: &str) -> String {
+    match tag(lock) {
+        Tag::Whole => [SIDE, lock, "}:", kind].concat(),
+        Tag::Part(tag) => [SIDE, tag, "}:", kind, ":", lock].concat(),
+        Tag::Number(tag) => [SIDE, &tag, "}:", kind, ":", lock].concat(),
+    }
+}
+
+/// The lock key that a `hold` key belongs to; `None` for any other key.
+pub(super) fn lock_of_hold_key(key: &str) -> Option<&str> {
+    let (tag, rest) = key.strip_prefix(SIDE)?.split_once('}')?;
+    match rest.strip_prefix(":hold")? {
+        "" => Some(tag),
+        rest => rest.strip_prefix(':'),
+    }
+}
+
+enum Tag<'a> {
+    Whole,
+    Part(&'a str),
+    Number(String),
+}
+
+/// A text that stands between braces and has the slot of `key`.
+fn tag(key: &str) -> Tag<'_> {
+    match hashed(key) {
+        part if part.contains('}') => {
+            let wanted = slot(key);
+            // Decimal numbers reach every slot; the last one is reached by 109,757.
+            let found = (0_u32..).map(|n| n.to_string()).find(|n| slot(n) == wanted);
+            Tag::Number(found.expect("every slot is reached by a small number"))
+        }
+        part if part.len() == key.len() => Tag::Whole,
+        part => Tag::Part(part),
+    }
+}
+
+/// The part of a key that decides about its slot, as the specification of Redis Cluster has it.
+fn hashed(key: &str) -> &str {
+    if let Some((_, rest)) = key.split_once('{')
+        && let Some((tag, _)) = rest.split_once('}')
+        && !tag.is_empty()
+    {
+        return tag;
+    }
+    key
+}
+
+/// The slot of a key: CRC-16 (XMODEM: polynomial 0x1021, start 0) modulo 16,384.
+pub(super) fn slot(key: &str) -> u16 {
+    let crc = hashed(key).bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ (if crc & 0x8000 == 0 { 0 } else { 0x1021 })
+        })
+    });
+    crc % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(prefix: &str, name: &str) -> Keys {
+        Keys::new(prefix, &LockName::new(name).unwrap())
+    }
+
+    /// The published vectors.
+    #[test]
+    fn keys_are_as_published() {
+        for (prefix, name, lock, hold) in [
+            ("", "orders/42", "orders/42", "tenure:{orders/42}:hold"),
+            (
+                "",
+                "user:{7}:cart",
+                "user:{7}:cart",
+                "tenure:{7}:hold:user:{7}:cart",
+            ),
+            (
+                "",
+                "tenure:{x}:hold",
+                "tenure:=tenure:{x}:hold",
+                "tenure:{x}:hold:tenure:=tenure:{x}:hold",
+            ),
+            ("app:", "x", "app:x", "tenure:{app:x}:hold"),
+            ("", "a{}b", "a{}b", "tenure:{3991}:hold:a{}b"),
+            ("", "}", "}", "tenure:{5305}:hold:}"),
+        ] {
+            let keys = keys(prefix, name);
+            assert_eq!(keys.lock, lock);
+            assert_eq!(keys.hold, hold);
+            assert_eq!(lock_of_hold_key(&keys.hold), Some(lock));
+            assert_eq!(name_of(prefix, lock).unwrap().as_str(), name);
+        }
+        assert_eq!(lock_of_hold_key("tenure:{x}:queue"), None);
+        assert_eq!(name_of("app:", "other:x"), None);
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_share_a_slot_and_no_two_names_share_a_key() {
+        let names = [
+            "a",
+            "A",
+            "a{b}",
+            "a{b}c",
+            "{a}",
+            "{}",
+            "{}a",
+            "a}b",
+            "}{",
+            "{{a}}",
+            "a{}{b}",
+            "tenure:{a}:hold",
+            "tenure:{a}:queue",
+            "tenure:=a",
+            "tenure:=tenure:{a}:hold",
+            "tenure:",
+            "a b",
+            "\u{1f512}",
+            "{\u{1f512}}",
+            "a\nb",
+            "a:hold",
+            "5305",
+            "b",
+            "tenure:{5305}:hold:}",
+        ];
+        let mut all = std::collections::HashSet::new();
+        for name in names {
+            let keys = keys("", name);
+            let wanted = slot(&keys.lock);
+            for key in [&keys.lock, &keys.hold, &keys.queue, &keys.wait] {
+                assert_eq!(slot(key), wanted, "{key}");
+                assert!(all.insert(key.clone()), "{key} twice");
+            }
+        }
+    }
+
+    /// From the cluster specification, and asked of a server.
+    #[test]
+    fn slots_are_those_of_redis() {
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("foo"), 12_182);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+    }
+}

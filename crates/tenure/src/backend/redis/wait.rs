@@ -1,0 +1,245 @@
+//! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::backend::{Answer, Grant, Hold, Renewal, Request};
+use crate::error::{Error, ErrorKind};
+use crate::fence::OwnerId;
+use crate::kernel::pace;
+use crate::rt::lock;
+use crate::time::Time;
+
+use super::hold::{Asked, Busy, Kept, Store, place};
+use super::inbox::News;
+use super::names::Keys;
+
+/// The next thing that happens to a waiter.
+enum Next {
+    /// Nobody wants the lock any more.
+    Stop,
+    News(News),
+    /// It is time to ask again, or the connection broke.
+    Ask,
+}
+
+impl Store {
+    /// One acquisition, from the first request to the answer.
+    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        let keys = self.keys(&request.name);
+        self.trust(&request, &keys).await?;
+        if !request.wait {
+            return Ok(match self.ask(&request, &keys).await? {
+                Asked::Held(grant) => self.granted(&request, grant),
+                Asked::Busy(_) => Answer::Busy,
+            });
+        }
+        let mut news = self.inbox.expect(request.owner);
+        let answer = self.wait(&request, &keys, &mut news).await;
+        self.inbox.forget(request.owner);
+        answer
+    }
+
+    fn granted(self: &Arc<Self>, request: &Request, grant: Grant) -> Answer {
+        self.keep(request);
+        self.watch();
+        Answer::Granted(grant)
+    }
+
+    /// Waits until the server can be trusted to know who holds what.
+    async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
+        let mut said = false;
+        loop {
+            let session = self.nodes.session(&keys.lock).await?;
+            let Some(until) = self.distrusted(&session, request.ttl) else {
+                return Ok(());
+            };
+            let left = until.since(self.clock.now());
+            let distrust = Err(Error::new(
+                ErrorKind::Unreachable,
+                format!(
+                    "{} was started lately and may have forgotten who holds what; nothing is granted for another {left:.0?} (restart_guard)",
+                    session.host
+                ),
+            ));
+            if !request.wait {
+                return distrust;
+            }
+            if !said {
+                said = true;
+                tracing::warn!(name = %request.name, host = %session.host, ?left, "this server was started lately and may have forgotten who holds what; waiting (restart_guard)");
+            }
+            tokio::select! {
+                biased;
+                () = request.stop.raised() => return distrust,
+                () = session.ended.raised() => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+        }
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        request: &Request,
+        keys: &Keys,
+        news: &mut tokio::sync::mpsc::UnboundedReceiver<News>,
+    ) -> Result<Answer, Error> {
+        let mut busy = match self.ask(request, keys).await? {
+            Asked::Held(grant) => return Ok(self.granted(request, grant)),
+            Asked::Busy(busy) => busy,
+        };
+        let mut tries = 0;
+        // Until when a server that does not answer is asked again.
+        let mut patience = busy.sent.after(request.ttl);
+        loop {
+            let pause = self.pause(request, &busy, tries);
+            let session = self.nodes.session(&keys.lock).await;
+            let broken = async {
+                match &session {
+                    Ok(session) => session.ended.raised().await,
+                    // The next try finds out.
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            let next = tokio::select! {
+                biased;
+                Some(news) = news.recv() => Next::News(news),
+                () = request.stop.raised() => Next::Stop,
+                () = broken => Next::Ask,
+                () = self.clock.sleep_until(pause) => Next::Ask,
+            };
+            match next {
+                Next::Stop => return self.leave(request, keys).await,
+                Next::News(News::Granted(token)) => {
+                    if let Some(grant) = self.handed_over(request, &busy, token) {
+                        return Ok(self.granted(request, grant));
+                    }
+                }
+                Next::News(News::Look) | Next::Ask => {}
+            }
+            match self.ask(request, keys).await {
+                Ok(Asked::Held(grant)) => return Ok(self.granted(request, grant)),
+                Ok(Asked::Busy(now)) => {
+                    // A stranger that holds on: look less and less often.
+                    tries = if now.is_stranger && now.ahead == 0 {
+                        tries + 1
+                    } else {
+                        0
+                    };
+                    patience = now.sent.after(request.ttl);
+                    busy = now;
+                }
+                Err(err) => {
+                    let is_passing = matches!(
+                        err.kind(),
+                        ErrorKind::Unreachable | ErrorKind::Indeterminate
+                    );
+                    if !is_passing || self.clock.now() >= patience {
+                        return self.give_up(request, keys, err).await;
+                    }
+                    tries += 1;
+                    busy = Busy {
+                        left: Some(Duration::ZERO),
+                        is_stranger: true,
+                        ahead: 0,
+                        ..busy
+                    };
+                }
+            }
+        }
+    }
+
+    /// When to ask again, if nothing happens before.
+    fn pause(&self, request: &Request, busy: &Busy, tries: u32) -> Time {
+        let sign_of_life = busy.sent.after(place(request.ttl) / 3);
+        if busy.ahead > 0 {
+            return sign_of_life;
+        }
+        // First in the queue: nobody but us will notice that the lease ran out.
+        let now = self.clock.now();
+        let random = rand::random();
+        let left = busy
+            .left
+            .map(|left| left.saturating_sub(now.since(busy.sent)));
+        let pause = if busy.is_stranger {
+            pace::next(tries, random, left, None)
+        } else {
+            let jitter = pace::FIRST * (random % 4);
+            left.map(|left| left + pace::FIRST + jitter)
+        };
+        pause.map_or(sign_of_life, |pause| now.after(pause).min(sign_of_life))
+    }
+
+    /// The hold that was handed over, if there is enough left of it.
+    fn handed_over(&self, request: &Request, busy: &Busy, token: u64) -> Option<Grant> {
+        let lease = place(request.ttl);
+        let is_fresh = self.clock.now().since(busy.sent) <= lease / 2;
+        // Else asking once more makes a whole lease of it.
+        let is_enough = is_fresh && lease >= request.min_lease && self.settings.wait_replicas == 0;
+        // The place was good from before that request on, and so is the lock.
+        is_enough.then(|| Grant::new(token, busy.sent, busy.round_trip, Some(lease)))
+    }
+
+    /// Leaves the queue; a lock that was granted meanwhile is given back.
+    async fn leave(&self, request: &Request, keys: &Keys) -> Result<Answer, Error> {
+        match self.give_back(keys, request.owner, false, true).await {
+            Ok(_) => Ok(Answer::Busy),
+            Err(err) => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "no answer to the request to leave the queue",
+            )
+            .with_source(err)),
+        }
+    }
+
+    /// Says why the wait ended, unless something may be left behind.
+    async fn give_up(&self, request: &Request, keys: &Keys, err: Error) -> Result<Answer, Error> {
+        self.leave(request, keys).await.and(Err(err))
+    }
+
+    /// Starts the task that looks after the holds when a connection broke, unless it runs.
+    fn watch(self: &Arc<Self>) {
+        if self.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (weak, inbox) = (Arc::downgrade(self), self.inbox.clone());
+        self.spawner.spawn(async move {
+            loop {
+                inbox.broken.notified().await;
+                let Some(store) = weak.upgrade() else { return };
+                if store.closing.is_raised() {
+                    return;
+                }
+                store.verify().await;
+            }
+        });
+    }
+
+    /// Asks whether all holds are still ours: a server that was restarted may have forgotten them,
+    /// and the next renewal may be far.
+    async fn verify(&self) {
+        for attempt in 0_u32.. {
+            let holds: Vec<_> = {
+                let kept = lock(&self.holds);
+                let hold = |(owner, kept): (&OwnerId, &Kept)| {
+                    Hold::new(&Request::new(kept.name.clone(), *owner, Duration::ZERO), 0)
+                };
+                kept.iter().map(hold).collect()
+            };
+            let mut unknown = false;
+            for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
+                match answer {
+                    Renewal::Lost(reason) => self.inbox.lost(hold.owner, reason),
+                    Renewal::Unknown(_) => unknown = true,
+                    Renewal::Renewed { .. } => {}
+                }
+            }
+            if !unknown || self.closing.is_raised() {
+                return;
+            }
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            self.clock.sleep_until(self.clock.now().after(pause)).await;
+        }
+    }
+}
