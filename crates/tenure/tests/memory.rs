@@ -518,7 +518,7 @@ async fn what_cannot_be_is_refused_before_any_request() {
     assert_eq!(store.requests(), 0);
     for url in [
         "nonsense",
-        "redis://:hunter2@h/",
+        "redis://:hunter2@h:0/",
         "memory:x",
         "file://host/dir",
     ] {
