@@ -1,0 +1,143 @@
+//! The servers are what the tests take them for.
+
+use crate::servers::clock::Clock;
+use crate::servers::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER, Watched};
+use crate::servers::resp::Connection;
+use crate::servers::until;
+
+#[test]
+fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
+    if redis::is_missing() {
+        return;
+    }
+    for (lines, kept) in [
+        (&[][..], ""),
+        (&["appendonly yes", "appendfsync always"], "1"),
+    ] {
+        let server = Redis::start(lines);
+        server.order(&["SET", "k", "1"]);
+        let before = server.port();
+        server.restart();
+        assert_eq!(server.port(), before);
+        until("it has loaded", || {
+            server.info("persistence", "loading") == "0"
+        });
+        assert_eq!(server.ask(&["GET", "k"]).text(), kept);
+        server.stop();
+        let mut connection = Connection::open(before).unwrap();
+        connection.send(&["PING"]).unwrap();
+        server.go_on();
+        assert_eq!(connection.next().unwrap().text(), "PONG");
+        let dir = server.dir().to_owned();
+        drop(server);
+        assert!(!dir.exists());
+        assert!(Connection::open(before).is_err());
+    }
+}
+
+#[test]
+fn a_secured_server_wants_its_password() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start_secured(&[]);
+    let mut stranger = Connection::open(server.port()).unwrap();
+    assert!(
+        stranger
+            .ask(&["PING"])
+            .unwrap()
+            .text()
+            .starts_with("NOAUTH")
+    );
+    assert_eq!(
+        stranger.ask(&["AUTH", USER, PASSWORD]).unwrap().text(),
+        "OK"
+    );
+    assert_eq!(server.ask(&["PING"]).text(), "PONG");
+    assert!(server.url().contains(PASSWORD));
+}
+
+#[test]
+fn a_server_speaks_tls() {
+    if Certificates::is_impossible() {
+        return;
+    }
+    let certificates = Certificates::make();
+    let server = Redis::start_tls(&certificates);
+    let address = format!("127.0.0.1:{}", server.tls_port());
+    for (authority, fits) in [("ca.crt", true), ("stranger.crt", false)] {
+        let mut client = std::process::Command::new("openssl");
+        client.args(["s_client", "-connect", &address, "-verify_return_error"]);
+        client.arg("-CAfile").arg(certificates.file(authority));
+        let status = client
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap()
+            .status;
+        assert_eq!(status.success(), fits, "{authority}");
+    }
+}
+
+#[test]
+fn sentinels_replace_a_primary() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(1_000);
+    let before = watched.primary_port();
+    assert_eq!(before, watched.servers[0].port());
+    watched.servers[0].kill();
+    until("another primary", || watched.primary_port() != before);
+    until("it takes writes", || {
+        watched.primary().ask(&["SET", "k", "1"]).text() == "OK"
+    });
+}
+
+#[test]
+fn a_cluster_has_masters_and_replicas() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(true);
+    let key = "orders/42";
+    let slot = cluster.slot(key);
+    let owner = cluster.owner(slot).port();
+    for node in cluster.masters() {
+        let answer = node.ask(&["SET", key, "1"]).text();
+        let expected = if node.port() == owner {
+            "OK".to_owned()
+        } else {
+            format!("MOVED {slot} 127.0.0.1:{owner}")
+        };
+        assert_eq!(answer, expected);
+    }
+    cluster.owner(slot).kill();
+    until("a replica takes over", || cluster.owner(slot).is_up());
+    until("it takes writes", || {
+        cluster.owner(slot).ask(&["SET", key, "1"]).text() == "OK"
+    });
+}
+
+#[test]
+fn a_servers_wall_clock_is_moved() {
+    if Clock::is_impossible() {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let time = || {
+        server.ask(&["TIME"]).items()[0]
+            .text()
+            .parse::<i64>()
+            .unwrap()
+    };
+    let start = time();
+    server.order(&["SET", "k", "1", "PX", "60000"]);
+    clock.set(30);
+    assert!((29..33).contains(&(time() - start)));
+    assert!(server.ask(&["PTTL", "k"]).int() <= 30_000);
+    clock.set(3_600);
+    assert_eq!(server.ask(&["GET", "k"]).text(), "");
+    clock.set(-3_600);
+    assert!(time() < start - 3_500);
+}

@@ -1,0 +1,61 @@
+//! A wall clock for one server that the test moves. Its monotonic clock stays true.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::process::new_directory;
+
+/// Made by the compiler from `clock.c`, put before libc in the server's process.
+pub(crate) struct Clock {
+    dir: PathBuf,
+    offset: File,
+}
+
+impl Clock {
+    pub(crate) fn is_impossible() -> bool {
+        super::is_missing(&["redis-server", "cc"])
+    }
+
+    pub(crate) fn make() -> Self {
+        let dir = new_directory("clock");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/clock.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
+        let output = cc.arg(dir.join("clock.so")).arg(source).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let offset = File::create(dir.join("offset")).unwrap();
+        let clock = Self { dir, offset };
+        clock.set(0);
+        clock
+    }
+
+    /// What stands before the command of a server to give it this clock.
+    pub(crate) fn command(&self) -> Vec<String> {
+        let file = |name| self.dir.join(name).display().to_string();
+        vec![
+            "env".into(),
+            format!("LD_PRELOAD={}", file("clock.so")),
+            format!("TENURE_TEST_CLOCK={}", file("offset")),
+        ]
+    }
+
+    /// Now it shows so many seconds more than the machine's.
+    pub(crate) fn set(&self, seconds: i64) {
+        let nanoseconds = seconds * 1_000_000_000;
+        self.offset
+            .write_all_at(&nanoseconds.to_ne_bytes(), 0)
+            .unwrap();
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,55 @@
+//! Real servers for tests, each on a free loopback port and in a directory of its own.
+//!
+//! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
+//! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
+//! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
+//! a server's wall clock.
+
+#![allow(
+    dead_code,
+    reason = "several test programs share this, and each needs its own part"
+)]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+pub(crate) mod clock;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod redis;
+pub(crate) mod resp;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take that happens soon on an idle machine. When it is over, it did not happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again and again, for what nobody announces; blocks this thread.
+///
+/// # Panics
+/// When it never comes true.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether one of these programs is missing. Says so on a line of its own, past the capture of output:
+/// `scripts/test` counts it, and in CI it is a failure.
+pub(crate) fn is_missing(programs: &[&str]) -> bool {
+    use std::io::Write as _;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    let Some(missing) = programs.iter().find(|program| !is_there(program)) else {
+        return false;
+    };
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let line =
+        format!("\nSKIP {test}: {missing} is not installed; scripts/test --only servers does it\n");
+    // Without an output there is nobody to see it.
+    let _ = std::io::stdout().write_all(line.as_bytes());
+    true
+}

@@ -1,0 +1,129 @@
+//! A server as a process that cannot outlive its test, its port and its directory.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::TcpSocket;
+
+use super::until;
+
+/// A loopback port that the kernel picked. Bound for as long as this lives, and never listened on: so
+/// the kernel gives it to nobody else, also while the server is down, and the server (which sets
+/// SO_REUSEADDR, as we do) can listen on it.
+pub(crate) struct Port {
+    _socket: TcpSocket,
+    number: u16,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let number = socket.local_addr().unwrap().port();
+        Self {
+            _socket: socket,
+            number,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+/// A new directory. Whoever starts a process in it sees to it that it goes away.
+pub(crate) fn new_directory(what: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("tenure-test-{what}-{}-{count}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).unwrap();
+    dir
+}
+
+/// The parent of the server: kills it at the end of its input, which comes when we say so, when we drop
+/// it, and also when this test program is killed. Being the parent, it cannot hit another process: until it has
+/// waited for its child, nobody else gets that number.
+const WATCHER: &str = r#"
+dir=$1; shift
+"$@" </dev/null >>"$dir/log" 2>&1 &
+echo $!
+read -r word
+kill -9 $!; wait $!
+[ "$word" = keep ] || rm -rf "$dir"
+"#;
+
+/// A server process. Dropped, it is killed and its directory removed.
+pub(crate) struct Process {
+    watcher: Child,
+    pid: Pid,
+}
+
+impl Process {
+    /// Starts `command` (a program and its arguments); what it says goes to `dir/log`.
+    pub(crate) fn start(dir: &Path, command: &[String]) -> Self {
+        let mut watcher = Command::new("sh");
+        watcher.args(["-c", WATCHER, "sh"]).arg(dir).args(command);
+        // Out of reach of a Ctrl-C at the terminal, which would leave the directory behind.
+        watcher.process_group(0);
+        watcher
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut watcher = watcher.spawn().unwrap();
+        let mut line = String::new();
+        let stdout = watcher.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let pid = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+        Self { watcher, pid }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// `R`, `S`, `T` (stopped), `Z` (it has ended), as in proc(5).
+    fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        stat.rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next())
+            .unwrap()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state() == 'Z'
+    }
+
+    /// SIGSTOP; returns when it stands still.
+    pub(crate) fn stop(&self) {
+        kill_process(self.pid, Signal::STOP).unwrap();
+        until("the server stands still", || self.state() == 'T');
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        kill_process(self.pid, Signal::CONT).unwrap();
+    }
+
+    /// SIGKILL; returns when it is gone. Its directory stays.
+    pub(crate) fn kill(mut self) {
+        let stdin = self.watcher.stdin.as_mut();
+        stdin.unwrap().write_all(b"keep\n").unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.watcher.stdin.take());
+        // It ends by itself now; an error has nobody to go to.
+        let _ = self.watcher.wait();
+    }
+}

@@ -1,0 +1,483 @@
+//! redis-server in the shapes in which it is run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use super::clock::Clock;
+use super::process::{Port, Process, new_directory};
+use super::resp::{Connection, Value};
+use super::until;
+
+/// The user and password of servers that have one, and of their URLs.
+pub(crate) const USER: &str = "tenure";
+pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+
+/// The name under which the sentinels of [`Watched`] know their primary.
+pub(crate) const SERVICE: &str = "mymaster";
+
+/// Whether there is no redis-server here; then it has said so.
+pub(crate) fn is_missing() -> bool {
+    super::is_missing(&["redis-server"])
+}
+
+/// One server process (or a sentinel), which can be killed and started again on its port and directory.
+pub(crate) struct Redis {
+    port: Port,
+    /// For TLS or for the cluster bus.
+    other: Port,
+    dir: PathBuf,
+    command: Vec<String>,
+    password: Option<&'static str>,
+    process: Mutex<Option<Process>>,
+}
+
+impl Redis {
+    /// A server without persistence, with these lines added to its configuration.
+    pub(crate) fn start(lines: &[&str]) -> Self {
+        let server = Self::prepare(&[]);
+        server.launch_with(lines);
+        server
+    }
+
+    /// The same with [`USER`] and [`PASSWORD`], and nobody else let in.
+    pub(crate) fn start_secured(lines: &[&str]) -> Self {
+        let mut server = Self::prepare(&[]);
+        server.secure_and_launch(lines);
+        server
+    }
+
+    /// TLS on [`tls_port`](Redis::tls_port), with [`PASSWORD`]. Looks take the ordinary port.
+    pub(crate) fn start_tls(certificates: &Certificates) -> Self {
+        let mut server = Self::prepare(&[]);
+        let file = |name| certificates.file(name).display().to_string();
+        server.secure_and_launch(&[
+            &format!("tls-port {}", server.other.number()),
+            &format!("tls-cert-file {}", file("server.crt")),
+            &format!("tls-key-file {}", file("server.key")),
+            &format!("tls-ca-cert-file {}", file("ca.crt")),
+            "tls-auth-clients optional",
+        ]);
+        server
+    }
+
+    /// A server whose wall clock the test sets.
+    pub(crate) fn start_with_clock(clock: &Clock, lines: &[&str]) -> Self {
+        let server = Self::prepare(&clock.command());
+        server.launch_with(lines);
+        server
+    }
+
+    fn start_sentinel(lines: &[&str]) -> Self {
+        let mut server = Self::prepare(&[]);
+        server.command.push("--sentinel".into());
+        server.launch_with(lines);
+        server
+    }
+
+    fn start_in_cluster() -> Self {
+        let server = Self::prepare(&[]);
+        let bus = format!("cluster-port {}", server.other.number());
+        server.launch_with(&["cluster-enabled yes", "cluster-node-timeout 1000", &bus]);
+        server
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    fn prepare(before: &[String]) -> Self {
+        let dir = new_directory("redis");
+        let mut command = before.to_vec();
+        command.push("redis-server".into());
+        command.push(dir.join("conf").display().to_string());
+        Self {
+            port: Port::reserve(),
+            other: Port::reserve(),
+            dir,
+            command,
+            password: None,
+            process: Mutex::new(None),
+        }
+    }
+
+    fn secure_and_launch(&mut self, lines: &[&str]) {
+        self.password = Some(PASSWORD);
+        let user = format!("user {USER} on >{PASSWORD} ~* &* +@all");
+        let default = format!("requirepass {PASSWORD}");
+        self.launch_with(&[lines, &[&user, &default]].concat());
+    }
+
+    fn launch_with(&self, lines: &[&str]) {
+        let is_sentinel = self.command.iter().any(|word| word == "--sentinel");
+        let port = format!("port {}", self.port());
+        let dir = format!("dir {}", self.dir.display());
+        let mut all = vec!["bind 127.0.0.1", &port, &dir];
+        if !is_sentinel {
+            all.extend(["save \"\"", "appendonly no", "repl-diskless-sync-delay 0"]);
+        }
+        all.extend(lines);
+        std::fs::write(self.dir.join("conf"), all.join("\n") + "\n").unwrap();
+        self.launch();
+    }
+
+    /// Starts the process and waits until it answers; its data may not be loaded by then.
+    ///
+    /// # Panics
+    /// When it runs already, or will not.
+    pub(crate) fn launch(&self) {
+        let mut slot = self.process.lock().unwrap();
+        assert!(slot.is_none(), "it runs");
+        let process = Process::start(&self.dir, &self.command);
+        until("the server answers", || {
+            if process.has_ended() {
+                let log = std::fs::read_to_string(self.dir.join("log")).unwrap();
+                panic!("redis-server ended:\n{log}");
+            }
+            let answer = Connection::open(self.port()).and_then(|mut to| to.ask(&["PING"]));
+            answer.is_ok()
+        });
+        *slot = Some(process);
+    }
+
+    /// `kill -9`. What it has not written to its directory is gone.
+    pub(crate) fn kill(&self) {
+        let process = self.process.lock().unwrap().take();
+        process.expect("it runs").kill();
+    }
+
+    /// Kills it and starts it again.
+    pub(crate) fn restart(&self) {
+        self.kill();
+        self.launch();
+    }
+
+    /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
+    pub(crate) fn stop(&self) {
+        self.with_process(Process::stop);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.with_process(Process::go_on);
+    }
+
+    fn with_process(&self, act: impl FnOnce(&Process)) {
+        let slot = self.process.lock().unwrap();
+        act(slot.as_ref().expect("it runs"));
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.process.lock().unwrap().is_some()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub(crate) fn tls_port(&self) -> u16 {
+        self.other.number()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    /// `user:password@` of a secured server.
+    fn login(&self) -> String {
+        self.password
+            .map_or_else(String::new, |password| format!("{USER}:{password}@"))
+    }
+
+    /// Where clients find it.
+    pub(crate) fn url(&self) -> String {
+        self.url_by(self.port())
+    }
+
+    /// The same by way of another port, that of a proxy.
+    pub(crate) fn url_by(&self, port: u16) -> String {
+        format!("redis://{}127.0.0.1:{port}/", self.login())
+    }
+
+    pub(crate) fn tls_url(&self) -> String {
+        format!("rediss://{}127.0.0.1:{}/", self.login(), self.tls_port())
+    }
+
+    /// A connection out of band, logged in.
+    pub(crate) fn connection(&self) -> Connection {
+        let mut connection = Connection::open(self.port()).unwrap();
+        if let Some(password) = self.password {
+            let answer = connection.ask(&["AUTH", password]).unwrap();
+            assert_eq!(answer, Value::Text("OK".into()));
+        }
+        connection
+    }
+
+    /// Asks out of band. An answer that is an error is an answer.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub(crate) fn ask<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
+        self.connection().ask(words).unwrap()
+    }
+
+    /// Orders out of band.
+    ///
+    /// # Panics
+    /// When the answer is an error.
+    #[track_caller]
+    pub(crate) fn order<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
+        let answer = self.ask(words);
+        assert!(!matches!(answer, Value::Error(_)), "{answer:?}");
+        answer
+    }
+
+    /// One line of INFO.
+    pub(crate) fn info(&self, section: &str, field: &str) -> String {
+        let info = self.ask(&["INFO", section]).text();
+        let mut lines = info.lines();
+        lines
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    }
+
+    /// Cuts the connections of all clients.
+    pub(crate) fn cut_all(&self) {
+        let mut connection = self.connection();
+        for kind in ["normal", "pubsub"] {
+            connection
+                .ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"])
+                .unwrap();
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // A process that runs takes its directory along.
+        let slot = self
+            .process
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if slot.take().is_none() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A certificate authority, a server's certificate by it, and an authority that signed nothing.
+pub(crate) struct Certificates {
+    dir: PathBuf,
+}
+
+impl Certificates {
+    pub(crate) fn is_impossible() -> bool {
+        super::is_missing(&["redis-server", "openssl"])
+    }
+
+    pub(crate) fn make() -> Self {
+        let made = Self {
+            dir: new_directory("certificates"),
+        };
+        std::fs::write(
+            made.file("names"),
+            "subjectAltName=IP:127.0.0.1,DNS:localhost\n",
+        )
+        .unwrap();
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch";
+        for authority in ["ca", "stranger"] {
+            made.openssl(&format!(
+                "req -x509 {key} -days 2 -subj /CN=tenure-{authority} -keyout {authority}.key -out {authority}.crt"
+            ));
+        }
+        made.openssl(&format!(
+            "req {key} -subj /CN=localhost -keyout server.key -out server.csr"
+        ));
+        made.openssl(
+            "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
+        );
+        made
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let mut command = Command::new("openssl");
+        command.args(arguments.split(' ')).current_dir(&self.dir);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    /// `ca.crt`, `server.crt`, `server.key`, `stranger.crt`.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A primary, its replica, and three sentinels that watch them.
+pub(crate) struct Watched {
+    pub(crate) servers: [Redis; 2],
+    pub(crate) sentinels: [Redis; 3],
+}
+
+impl Watched {
+    /// `down_after`: after how many milliseconds of silence a primary is replaced.
+    pub(crate) fn start(down_after: u32) -> Self {
+        let primary = Redis::start(&[]);
+        let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
+        until("the replica follows", || {
+            replica.info("replication", "master_link_status") == "up"
+        });
+        let lines = [
+            format!("sentinel monitor {SERVICE} 127.0.0.1 {} 2", primary.port()),
+            format!("sentinel down-after-milliseconds {SERVICE} {down_after}"),
+            format!("sentinel failover-timeout {SERVICE} 3000"),
+        ];
+        let lines = lines.each_ref().map(String::as_str);
+        let sentinels = [(); 3].map(|()| Redis::start_sentinel(&lines));
+        until("the sentinels know each other", || {
+            let knows_all = |sentinel: &Redis| {
+                let known = sentinel.ask(&["INFO", "sentinel"]).text();
+                known.contains("slaves=1,sentinels=3")
+            };
+            sentinels.iter().all(knows_all)
+        });
+        Self {
+            servers: [primary, replica],
+            sentinels,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let addresses = self.sentinels.each_ref().map(Redis::address);
+        format!("redis+sentinel://{}/{SERVICE}", addresses.join(","))
+    }
+
+    /// The port of the primary, as the sentinels have it.
+    pub(crate) fn primary_port(&self) -> u16 {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let address = self.sentinels[0].ask(&words).items();
+        address[1].text().parse().unwrap()
+    }
+
+    pub(crate) fn primary(&self) -> &Redis {
+        let port = self.primary_port();
+        self.servers
+            .iter()
+            .find(|server| server.port() == port)
+            .unwrap()
+    }
+}
+
+/// A cluster: masters first, then one replica of each, if any.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Redis>,
+}
+
+pub(crate) const SLOTS: u16 = 16_384;
+const MASTERS: u16 = 3;
+
+impl Cluster {
+    pub(crate) fn start(with_replicas: bool) -> Self {
+        let count = if with_replicas { 2 * MASTERS } else { MASTERS };
+        let nodes: Vec<_> = (0..count).map(|_| Redis::start_in_cluster()).collect();
+        let word = |number: u16| number.to_string();
+        for master in 0..MASTERS {
+            let (from, to) = (master * SLOTS / MASTERS, (master + 1) * SLOTS / MASTERS - 1);
+            let node = &nodes[usize::from(master)];
+            node.order(&["CLUSTER", "ADDSLOTSRANGE", &word(from), &word(to)]);
+            node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &word(master + 1)]);
+        }
+        for node in &nodes[1..] {
+            let (port, bus) = (word(node.port()), word(node.other.number()));
+            nodes[0].order(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        }
+        let cluster = Self { nodes };
+        cluster.until_all("cluster_known_nodes", &count.to_string());
+        for (replica, master) in cluster
+            .nodes
+            .iter()
+            .skip(MASTERS.into())
+            .zip(&cluster.nodes)
+        {
+            let id = cluster.id(master);
+            // It may not have heard of its master yet.
+            until("the replica knows its master", || {
+                !matches!(replica.ask(&["CLUSTER", "REPLICATE", &id]), Value::Error(_))
+            });
+        }
+        for replica in cluster.nodes.iter().skip(MASTERS.into()) {
+            until("the replica follows", || {
+                replica.info("replication", "master_link_status") == "up"
+            });
+        }
+        cluster.until_all("cluster_state", "ok");
+        cluster
+    }
+
+    fn until_all(&self, field: &str, value: &str) {
+        let line = format!("{field}:{value}");
+        until(&line, || {
+            let shows = |node: &Redis| {
+                let info = node.ask(&["CLUSTER", "INFO"]).text();
+                info.lines().any(|shown| shown.trim() == line)
+            };
+            self.nodes.iter().all(shows)
+        });
+    }
+
+    pub(crate) fn id(&self, node: &Redis) -> String {
+        node.ask(&["CLUSTER", "MYID"]).text()
+    }
+
+    pub(crate) fn masters(&self) -> &[Redis] {
+        &self.nodes[..MASTERS.into()]
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let addresses: Vec<_> = self.masters().iter().map(Redis::address).collect();
+        format!("redis+cluster://{}", addresses.join(","))
+    }
+
+    /// The slot of a key, as the servers have it.
+    pub(crate) fn slot(&self, key: &str) -> u16 {
+        let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]).int();
+        u16::try_from(slot).unwrap()
+    }
+
+    /// The node that has a slot, as those say that run.
+    pub(crate) fn owner(&self, slot: u16) -> &Redis {
+        let asked = self.nodes.iter().find(|node| node.is_up()).unwrap();
+        let ranges = asked.ask(&["CLUSTER", "SLOTS"]).items();
+        let port = ranges.into_iter().find_map(|range| {
+            let range = range.items();
+            let of = i64::from(slot);
+            let has = range[0].int() <= of && of <= range[1].int();
+            has.then(|| range[2].clone().items()[1].int())
+        });
+        let port = u16::try_from(port.unwrap()).unwrap();
+        self.nodes.iter().find(|node| node.port() == port).unwrap()
+    }
+}
+
+/// Masters that know nothing of each other.
+pub(crate) fn independent(count: usize) -> Vec<Redis> {
+    (0..count).map(|_| Redis::start(&[])).collect()
+}
+
+pub(crate) fn redlock_url(servers: &[Redis]) -> String {
+    let addresses: Vec<_> = servers.iter().map(Redis::address).collect();
+    format!("redlock://{}", addresses.join(","))
+}
