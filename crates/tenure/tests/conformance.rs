@@ -4,7 +4,11 @@ mod harness {
     #[cfg(feature = "file")]
     pub(crate) mod file;
     pub(crate) mod memory;
+    #[cfg(feature = "redis")]
+    pub(crate) mod redis;
 }
+#[cfg(feature = "redis")]
+mod servers;
 
 use tenure::conformance::{Setup, run};
 
@@ -83,10 +87,96 @@ fn file() {
                     "modes::a_writer_is_not_starved",
                 ],
             ),
-            (
-                "requests to this store cannot be counted",
-                &["reentrance::entering_again_costs_no_request"],
-            ),
+            NO_COUNT,
+        ],
+    })
+    .assert();
+}
+
+/// Through a proxy that loses requests, on a server that keeps everything.
+#[cfg(feature = "redis")]
+#[test]
+fn redis() {
+    if servers::redis::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "redis",
+        open: harness::redis::open,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_SHARED, NO_PERMITS],
+    })
+    .assert();
+}
+
+/// From here on without a proxy, and on servers that keep nothing on disk.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_tls_with_password() {
+    if servers::redis::Certificates::is_impossible() {
+        return;
+    }
+    run(&Setup {
+        name: "redis, tls",
+        open: harness::redis::open_tls,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_sentinel() {
+    if servers::redis::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "redis, sentinel",
+        open: harness::redis::open_sentinel,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+            NO_PASSWORD,
+        ],
+    })
+    .assert();
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_cluster() {
+    if servers::redis::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "redis, cluster",
+        open: harness::redis::open_cluster,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+            NO_PASSWORD,
         ],
     })
     .assert();
@@ -116,6 +206,54 @@ const NO_LOST_REQUESTS: Skips = (
         "ending::a_release_without_an_answer_is_typed_and_repeated",
         "ending::an_acquire_without_an_answer_leaves_nothing",
         "ending::an_acquire_that_hangs_leaves_nothing",
+    ],
+);
+
+/// Behaviours that a store without leases does not have either.
+#[cfg(feature = "redis")]
+const NO_LOST_REQUESTS_OF_LEASES: Skips = (
+    NO_LOST_REQUESTS.0,
+    &[
+        "holding::the_deadline_counts_from_before_the_request",
+        "holding::a_reply_after_the_deadline_is_no_grant",
+        "holding::a_ttl_too_short_for_the_round_trip_is_refused",
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+    ],
+);
+
+const NO_COUNT: Skips = (
+    "requests to this store cannot be counted",
+    &["reentrance::entering_again_costs_no_request"],
+);
+
+#[cfg(feature = "redis")]
+const NO_COUNT_OF_LEASES: Skips = (
+    NO_COUNT.0,
+    &[
+        "holding::many_holds_are_renewed_by_few_requests",
+        "holding::renewal_ends_with_the_guard",
+    ],
+);
+
+#[cfg(feature = "redis")]
+const NO_SHARED: Skips = (
+    "no shared holds",
+    &[
+        "holding::no_two_holders_have_the_same_token",
+        "reentrance::a_shared_hold_is_not_upgraded",
+        "modes::shared_holders_go_together",
+        "modes::readers_and_a_writer_never_meet",
+        "modes::a_writer_is_not_starved",
+    ],
+);
+
+#[cfg(feature = "redis")]
+const NO_PERMITS: Skips = (
+    "no permits",
+    &[
+        "modes::permits_never_exceed_their_limit",
+        "modes::a_permit_goes_to_the_next_waiter",
+        "modes::permits_and_exclusive_never_meet",
     ],
 );
 

@@ -134,9 +134,14 @@ impl Proxy {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// The next request of that step, by any client, has this fault.
+    /// What outlives a borrow of the proxy, for futures.
+    pub(crate) fn planner(&self) -> Planner {
+        Planner(self.shared.clone())
+    }
+
+    /// See [`Planner::plan`].
     pub(crate) fn plan(&self, step: &str, fault: Fault) {
-        lock(&self.shared.plans).push_back((step.to_owned(), fault));
+        self.planner().plan(step, fault);
     }
 
     /// Whether no plan is left.
@@ -159,12 +164,27 @@ impl Proxy {
         self.shared.weather[direction as usize].send_modify(|weather| weather.delay = delay);
     }
 
+    /// See [`Planner::resume`].
+    pub(crate) fn resume(&self) {
+        self.planner().resume();
+    }
+}
+
+/// Gives orders to a proxy.
+pub(crate) struct Planner(Arc<Shared>);
+
+impl Planner {
+    /// The next request of that step, by any client, has this fault.
+    pub(crate) fn plan(&self, step: &str, fault: Fault) {
+        lock(&self.0.plans).push_back((step.to_owned(), fault));
+    }
+
     /// Ends [`hold`](Proxy::hold), and lets go of what [`Fault::NoReply`] keeps.
     pub(crate) fn resume(&self) {
-        for direction in [Direction::Up, Direction::Down] {
-            self.hold(direction, false);
+        for weather in &self.0.weather {
+            weather.send_modify(|weather| weather.held = false);
         }
-        self.shared.resumed.send_modify(|count| *count += 1);
+        self.0.resumed.send_modify(|count| *count += 1);
     }
 }
 
