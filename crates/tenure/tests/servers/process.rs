@@ -38,11 +38,18 @@ impl Port {
 }
 
 /// A new directory. Whoever starts a process in it sees to it that it goes away.
+///
+/// In memory where there is such a place: a server that syncs each write would make all tests wait for the
+/// disk, and none of them is about what a disk forgets.
 pub(crate) fn new_directory(what: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("tenure-test-{what}-{}-{count}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
+    let memory = Path::new("/dev/shm");
+    let dir = match memory.is_dir() {
+        true => memory.join(name),
+        false => std::env::temp_dir().join(name),
+    };
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).unwrap();
     dir
