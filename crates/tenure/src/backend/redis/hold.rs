@@ -24,7 +24,7 @@ use super::link::Session;
 use super::names::Keys;
 use super::nodes::Nodes;
 use super::outcome;
-use super::settings::Settings;
+use super::settings::{Dialect, Settings};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
 /// those behind it this long.
@@ -123,7 +123,16 @@ impl Store {
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        Keys::new(&self.settings.prefix, name)
+        Keys::new(self.settings.dialect, &self.settings.prefix, name)
+    }
+
+    /// The owner as it is written.
+    pub(super) fn owner(&self, owner: OwnerId) -> String {
+        match self.settings.dialect {
+            Dialect::Token => owner.to_hex(),
+            // Redisson writes the id of a client and that of a thread, and reads neither.
+            Dialect::Redisson => [&self.inbox.client, ":", &owner.to_hex()].concat(),
+        }
     }
 
     /// Asks for the lock, and for a place in its queue if it is taken and the request waits.
@@ -137,7 +146,7 @@ impl Store {
         let holder = self.written(&request.holder);
         let words = format!("{min_hold} {delay} {channel} {holder}");
         let args = [
-            &*request.owner.to_hex(),
+            &*self.owner(request.owner),
             &ttl.to_string(),
             if request.wait { "1" } else { "0" },
             &millis(place(request.ttl)).to_string(),
@@ -164,8 +173,15 @@ impl Store {
                 sent,
                 round_trip,
             })),
-            ["-1", found] => Err(outcome::wrong_type(found, "string")),
+            ["-1", found] => Err(outcome::wrong_type(found, self.wanted_type())),
             _ => Err(nonsense()),
+        }
+    }
+
+    fn wanted_type(&self) -> &'static str {
+        match self.settings.dialect {
+            Dialect::Token => "string",
+            Dialect::Redisson => "hash",
         }
     }
 
@@ -242,7 +258,7 @@ impl Store {
                 let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
                 let live = if only_look { 0 } else { ttl + delay };
                 let keep = millis(KEEP.max(hold.ttl * 2));
-                (&keys[*at], hold.owner.to_hex(), live, keep, ttl)
+                (&keys[*at], self.owner(hold.owner), live, keep, ttl)
             });
             args.collect()
         };
@@ -302,7 +318,7 @@ impl Store {
         rests: bool,
     ) -> Result<Release, Error> {
         let flag = |flag| if flag { "1" } else { "0" };
-        let args = [&*owner.to_hex(), flag(unclean), flag(rests)];
+        let args = [&*self.owner(owner), flag(unclean), flag(rests)];
         let released: i64 = self
             .nodes
             .run(&self.nodes.scripts.release, keys, &args)
@@ -316,7 +332,7 @@ impl Store {
     /// See [`Backend::raise`](crate::backend::Backend::raise).
     pub(super) async fn raise(&self, hold: Hold, token: u64) -> Result<bool, Error> {
         let keys = self.keys(&hold.name);
-        let args = [&*hold.owner.to_hex(), &token.to_string()];
+        let args = [&*self.owner(hold.owner), &token.to_string()];
         let raised: i64 = self
             .nodes
             .run(&self.nodes.scripts.raise, &keys, &args)

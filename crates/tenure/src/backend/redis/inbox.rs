@@ -24,7 +24,11 @@ pub(super) enum News {
 /// Who of this client waits for news.
 #[derive(Debug)]
 pub(super) struct Inbox {
+    /// The client's id.
+    pub(super) client: String,
     pub(super) channel: String,
+    /// Other channels that are listened to, for whom.
+    others: Mutex<HashMap<String, OwnerId>>,
     waiting: Mutex<HashMap<OwnerId, UnboundedSender<News>, RandomAlready>>,
     alarm: OnceLock<Alarm>,
     /// A connection broke: holds are to be checked.
@@ -33,8 +37,11 @@ pub(super) struct Inbox {
 
 impl Inbox {
     pub(super) fn new() -> Self {
+        let client = OwnerId::random().to_hex();
         Self {
-            channel: format!("tenure:push:{}", OwnerId::random().to_hex()),
+            channel: format!("tenure:push:{client}"),
+            client,
+            others: Mutex::default(),
             waiting: Mutex::default(),
             alarm: OnceLock::new(),
             broken: Notify::new(),
@@ -57,6 +64,15 @@ impl Inbox {
         lock(&self.waiting).remove(&owner);
     }
 
+    /// Whatever is said on `channel` means that `owner` is to ask again.
+    pub(super) fn listen(&self, channel: &str, owner: OwnerId) {
+        lock(&self.others).insert(channel.to_owned(), owner);
+    }
+
+    pub(super) fn stop_listening(&self, channel: &str) {
+        lock(&self.others).remove(channel);
+    }
+
     /// Whether anybody waits.
     pub(super) fn is_idle(&self) -> bool {
         lock(&self.waiting).is_empty()
@@ -71,12 +87,18 @@ impl Inbox {
 
     /// A message came in. What is not understood is ignored: every request is repeated in time anyway.
     pub(super) fn deliver(&self, push: &PushInfo) {
-        let Some(Value::BulkString(payload)) = push.data.last() else {
+        let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
             return;
         };
-        let Ok(payload) = std::str::from_utf8(payload) else {
+        let (Ok(channel), Ok(payload)) =
+            (std::str::from_utf8(channel), std::str::from_utf8(payload))
+        else {
             return;
         };
+        let listener = lock(&self.others).get(channel).copied();
+        if let Some(owner) = listener {
+            return self.tell(owner, News::Look);
+        }
         let mut words = payload.split(' ');
         let (word, owner) = (words.next(), words.next().and_then(owner));
         let (Some(word), Some(owner)) = (word, owner) else {
@@ -88,6 +110,10 @@ impl Inbox {
             ("lost", None) => return self.lost(owner, LostReason::TakenOver),
             _ => return,
         };
+        self.tell(owner, news);
+    }
+
+    fn tell(&self, owner: OwnerId, news: News) {
         if let Some(waiting) = lock(&self.waiting).get(&owner) {
             // A waiter that has just left sees to its own clean-up.
             let _ = waiting.send(news);

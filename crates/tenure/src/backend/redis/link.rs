@@ -151,6 +151,15 @@ impl Link {
 }
 
 impl Session {
+    /// Listens to one more channel, that of a cluster's shard too.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
+        self.connection.clone().subscribe(channel).await
+    }
+
+    pub(super) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
+        self.connection.clone().unsubscribe(channel).await
+    }
+
     /// Sends one command. After a failure that leaves the connection in doubt it is used no more.
     pub(super) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut connection = self.connection.clone();

@@ -11,6 +11,7 @@ use crate::options::Mode;
 use super::hold::{Store, Written, nonsense};
 use super::names::{Keys, lock_of_hold_key, name_of};
 use super::outcome;
+use super::settings::Dialect;
 
 /// Keys that one step of a search looks at: some 0.2 ms of the server's time.
 const STEP: usize = 1_000;
@@ -37,8 +38,7 @@ impl Store {
                     Some((token, known, holder, delay)) if known == owner => {
                         (Some(token), holder, delay)
                     }
-                    // Another program's; of some kinds we can say what they write.
-                    _ => (None, Holder::default(), Duration::ZERO),
+                    _ => (None, self.stranger(owner), Duration::ZERO),
                 };
                 let lease = left.map(|left| left.saturating_sub(delay));
                 if lease.is_some_and(|lease| lease.is_zero()) && !delay.is_zero() {
@@ -50,6 +50,19 @@ impl Store {
         }
         status.queue = Some(waiting.iter().map(|entry| parse_self(entry).0).collect());
         Ok(status)
+    }
+
+    /// A holder that is another program: what can be said of it without giving its secret away.
+    fn stranger(&self, value: &str) -> Holder {
+        let label = match (value.strip_prefix('?'), self.settings.dialect) {
+            (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
+            (None, Dialect::Redisson) => format!("Redisson, {value}"),
+            (None, Dialect::Token) => "another program".into(),
+        };
+        Holder {
+            label,
+            ..Holder::default()
+        }
     }
 
     /// Looks at every key of the server, step by step.

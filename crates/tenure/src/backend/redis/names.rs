@@ -2,6 +2,8 @@
 
 use crate::name::LockName;
 
+use super::settings::Dialect;
+
 /// What the keys beside the lock itself begin with.
 const SIDE: &str = "tenure:{";
 /// What the lock key of a name begins with that could be mistaken for a side key.
@@ -16,23 +18,39 @@ pub(super) struct Keys {
     pub(super) lock: String,
     /// Last token, and who holds.
     pub(super) hold: String,
-    /// Who waits, in order.
+    /// Who waits, in order. In Redisson's dialect the counter of its fencing tokens.
     pub(super) queue: String,
-    /// Until when each of them waits, and who it is.
+    /// Until when each of them waits, and who it is. In Redisson's dialect the channel on which a release
+    /// is told to everybody.
     pub(super) wait: String,
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, name: &LockName) -> Self {
+    pub(super) fn new(dialect: Dialect, prefix: &str, name: &LockName) -> Self {
         let lock = lock_key(prefix, name.as_str());
         let side = |kind| side_key(&lock, kind);
-        let (hold, queue, wait) = (side("hold"), side("queue"), side("wait"));
+        let (queue, wait) = match dialect {
+            Dialect::Token => (side("queue"), side("wait")),
+            Dialect::Redisson => (
+                redisson_key(&lock, "redisson_lock_token"),
+                redisson_key(&lock, "redisson_lock__channel"),
+            ),
+        };
         Self {
-            lock,
-            hold,
+            hold: side("hold"),
             queue,
             wait,
+            lock,
         }
+    }
+}
+
+/// Redisson puts braces around the name, unless there is one in it already.
+fn redisson_key(lock: &str, kind: &str) -> String {
+    if lock.contains('{') {
+        [kind, ":", lock].concat()
+    } else {
+        [kind, ":{", lock, "}"].concat()
     }
 }
 
@@ -114,7 +132,7 @@ mod tests {
     use super::*;
 
     fn keys(prefix: &str, name: &str) -> Keys {
-        Keys::new(prefix, &LockName::new(name).unwrap())
+        Keys::new(Dialect::Token, prefix, &LockName::new(name).unwrap())
     }
 
     /// The published vectors.
@@ -146,6 +164,16 @@ mod tests {
         }
         assert_eq!(lock_of_hold_key("tenure:{x}:queue"), None);
         assert_eq!(name_of("app:", "other:x"), None);
+    }
+
+    /// As Redisson names them; `a{b}c` is a published vector.
+    #[test]
+    fn redisson_finds_its_keys() {
+        let keys = |name| Keys::new(Dialect::Redisson, "", &LockName::new(name).unwrap());
+        assert_eq!(keys("job").wait, "redisson_lock__channel:{job}");
+        assert_eq!(keys("job").queue, "redisson_lock_token:{job}");
+        assert_eq!(keys("a{b}c").wait, "redisson_lock__channel:a{b}c");
+        assert_eq!(keys("a{b}c").queue, "redisson_lock_token:a{b}c");
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Nodes {
         };
         Ok(Self {
             shape,
-            scripts: Scripts::get(Publish::Everywhere),
+            scripts: Scripts::get(settings.dialect, Publish::Everywhere),
         })
     }
 

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use super::settings::Dialect;
+
 /// A script, by its digest once the server knows it.
 pub(super) struct Script {
     text: String,
@@ -27,31 +29,55 @@ pub(super) struct Scripts {
     pub(super) break_hold: Script,
 }
 
-impl Scripts {
-    pub(super) fn get(publish: Publish) -> &'static Self {
-        static EVERYWHERE: LazyLock<Scripts> = LazyLock::new(|| Scripts::new("PUBLISH"));
-        static SHARD: LazyLock<Scripts> = LazyLock::new(|| Scripts::new("SPUBLISH"));
-        match publish {
-            Publish::Everywhere => &EVERYWHERE,
-            Publish::Shard => &SHARD,
+/// The scripts of one dialect. Those of all dialects take the same arguments and give the same answers.
+macro_rules! scripts {
+    ($dialect:literal, $publish:literal) => {{
+        let common = concat!(
+            "local PUBLISH = '",
+            $publish,
+            "'\n",
+            include_str!(concat!("lua/", $dialect, "/common.lua"))
+        );
+        let about_one = |name, body| Script::new(name, &[common, body].concat());
+        Scripts {
+            acquire: about_one(
+                "acquire",
+                include_str!(concat!("lua/", $dialect, "/acquire.lua")),
+            ),
+            release: about_one(
+                "release",
+                include_str!(concat!("lua/", $dialect, "/release.lua")),
+            ),
+            // About many locks, so that what is shared by those about one does not fit.
+            renew: Script::new(
+                "renew",
+                include_str!(concat!("lua/", $dialect, "/renew.lua")),
+            ),
+            raise: about_one(
+                "raise",
+                include_str!(concat!("lua/", $dialect, "/raise.lua")),
+            ),
+            look: about_one("look", include_str!(concat!("lua/", $dialect, "/look.lua"))),
+            break_hold: about_one(
+                "break",
+                include_str!(concat!("lua/", $dialect, "/break.lua")),
+            ),
         }
-    }
+    }};
+}
 
-    fn new(publish: &str) -> Self {
-        let common = include_str!("lua/common.lua");
-        let about_one = |name: &str, body: &str| {
-            Script::new(
-                name,
-                &format!("local PUBLISH = '{publish}'\n{common}{body}"),
-            )
-        };
-        Self {
-            acquire: about_one("acquire", include_str!("lua/acquire.lua")),
-            release: about_one("release", include_str!("lua/release.lua")),
-            renew: Script::new("renew", include_str!("lua/renew.lua")),
-            raise: about_one("raise", include_str!("lua/raise.lua")),
-            look: about_one("look", include_str!("lua/look.lua")),
-            break_hold: about_one("break", include_str!("lua/break.lua")),
+impl Scripts {
+    pub(super) fn get(dialect: Dialect, publish: Publish) -> &'static Self {
+        type Set = LazyLock<Scripts>;
+        static TOKEN: Set = Set::new(|| scripts!("token", "PUBLISH"));
+        static TOKEN_SHARD: Set = Set::new(|| scripts!("token", "SPUBLISH"));
+        static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
+        static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));
+        match (dialect, publish) {
+            (Dialect::Token, Publish::Everywhere) => &TOKEN,
+            (Dialect::Token, Publish::Shard) => &TOKEN_SHARD,
+            (Dialect::Redisson, Publish::Everywhere) => &REDISSON,
+            (Dialect::Redisson, Publish::Shard) => &REDISSON_SHARD,
         }
     }
 }

@@ -11,9 +11,11 @@ use crate::kernel::pace;
 use crate::rt::lock;
 use crate::time::Time;
 
-use super::hold::{Asked, Busy, Kept, Store, place};
+use super::hold::{Asked, Busy, Kept, PLACE, Store, place};
 use super::inbox::News;
+use super::link::Session;
 use super::names::Keys;
+use super::settings::Dialect;
 
 /// The next thing that happens to a waiter.
 enum Next {
@@ -22,6 +24,54 @@ enum Next {
     News(News),
     /// It is time to ask again, or the connection broke.
     Ask,
+}
+
+/// A channel that is listened to for one waiter, until it is dropped.
+struct Listening {
+    store: Arc<Store>,
+    session: Arc<Session>,
+    channel: String,
+}
+
+impl Listening {
+    /// `None`: the connection is broken; the next one is tried.
+    async fn start(
+        store: &Arc<Store>,
+        session: &Arc<Session>,
+        channel: &str,
+        owner: OwnerId,
+    ) -> Option<Self> {
+        store.inbox.listen(channel, owner);
+        let listening = Self {
+            store: store.clone(),
+            session: session.clone(),
+            channel: channel.to_owned(),
+        };
+        session
+            .subscribe(channel)
+            .await
+            .is_ok()
+            .then_some(listening)
+    }
+
+    fn is_on(&self, session: &Arc<Session>) -> bool {
+        Arc::ptr_eq(&self.session, session)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.store.inbox.stop_listening(&self.channel);
+        let (session, channel) = (self.session.clone(), std::mem::take(&mut self.channel));
+        let farewell = Box::pin(async move {
+            // A broken connection listens to nothing.
+            let _ = session.unsubscribe(&channel).await;
+        });
+        // On its way now: the next waiter for this name may listen to the same channel in a moment.
+        if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
+            self.store.spawner.spawn(pending);
+        }
+    }
 }
 
 impl Store {
@@ -90,11 +140,23 @@ impl Store {
             Asked::Busy(busy) => busy,
         };
         let mut tries = 0;
+        let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.
         let mut patience = busy.sent.after(request.ttl);
         loop {
             let pause = self.pause(request, &busy, tries);
             let session = self.nodes.session(&keys.lock).await;
+            if let Ok(session) = &session
+                && self.settings.dialect == Dialect::Redisson
+                && !listening.as_ref().is_some_and(|it| it.is_on(session))
+            {
+                // Heard from now on; what was said before, the next answer tells.
+                drop(listening.take());
+                listening = Listening::start(self, session, &keys.wait, request.owner).await;
+                if listening.is_some() {
+                    busy.left = Some(Duration::ZERO);
+                }
+            }
             let broken = async {
                 match &session {
                     Ok(session) => session.ended.raised().await,
@@ -152,13 +214,17 @@ impl Store {
 
     /// When to ask again, if nothing happens before.
     fn pause(&self, request: &Request, busy: &Busy, tries: u32) -> Time {
-        let sign_of_life = busy.sent.after(place(request.ttl) / 3);
+        let sign_of_life = match self.settings.dialect {
+            Dialect::Token => busy.sent.after(place(request.ttl) / 3),
+            // There is no place to be kept; in case a message is lost.
+            Dialect::Redisson => busy.sent.after(PLACE),
+        };
         if busy.ahead > 0 {
             return sign_of_life;
         }
         // First in the queue: nobody but us will notice that the lease ran out.
         let now = self.clock.now();
-        let random = rand::random();
+        let random: u32 = rand::random();
         let left = busy
             .left
             .map(|left| left.saturating_sub(now.since(busy.sent)));
