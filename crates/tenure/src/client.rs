@@ -25,6 +25,8 @@ pub const SCHEMES: &[&str] = &[
     "redis:",
     #[cfg(feature = "redis")]
     "rediss:",
+    #[cfg(feature = "redis")]
+    "redis+sentinel:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.
@@ -53,7 +55,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `file:DIR` | all processes on this host that use the same directory, taken literally up to a `?` |
 /// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
-/// | `redis+sentinel://HOST,HOST,..[/SERVICE[/DATABASE]]` | the primary that these sentinels name |
+/// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 ///
 /// What `redis` takes after a `?`, joined by `&`:

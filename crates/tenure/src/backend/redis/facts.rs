@@ -90,14 +90,12 @@ impl Facts {
         }
     }
 
-    /// Refuses a server that cannot keep locks, and warns of one that may lose them.
-    pub(super) fn refuse(&self, host: &Host) -> Result<(), Error> {
+    /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
+    pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
         if self.is_replica {
             return Err(Error::new(
                 ErrorKind::Unreachable,
-                format!(
-                    "{host} is a replica and keeps no locks; name the primary, or use redis+sentinel:// which follows it"
-                ),
+                format!("{host} is a replica and keeps no locks; {hint}"),
             ));
         }
         if let Some(policy) = &self.evicts {

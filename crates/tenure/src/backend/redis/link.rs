@@ -1,10 +1,13 @@
 //! The link to one server: one connection at a time, made again when it breaks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value,
+};
 
 use crate::error::{Error, ErrorKind};
 use crate::rt::{Clock, Flag, lock};
@@ -14,7 +17,7 @@ use crate::url::Host;
 use super::facts::Facts;
 use super::inbox::Inbox;
 use super::outcome;
-use super::settings::Settings;
+use super::settings::{Settings, Shape};
 
 /// Requests that may be on their way to the connection's task at a time before the next one has to wait.
 const BUFFER: usize = 256;
@@ -26,6 +29,9 @@ pub(super) struct Link {
     timeout: Duration,
     inbox: Arc<Inbox>,
     clock: Clock,
+    /// What a user can do when this server turns out to be a replica.
+    hint: &'static str,
+    retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Session>>>,
     /// Held by the one who connects; has the last failure, for those who waited for that attempt.
     connecting: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
@@ -40,6 +46,7 @@ pub(super) struct Session {
     pub(super) started: Time,
     /// Raised when it is over.
     pub(super) ended: Arc<Flag>,
+    retired: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -55,6 +62,11 @@ impl Link {
             timeout: settings.timeout,
             inbox,
             clock,
+            hint: match settings.shape {
+                Shape::One(_) => "name the primary, or use redis+sentinel:// which follows it",
+                Shape::Sentinel { .. } | Shape::Cluster(_) => "a failover seems to be under way",
+            },
+            retired: Arc::default(),
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         })
@@ -85,6 +97,14 @@ impl Link {
             Ok(session) => {
                 let session = Arc::new(session);
                 *lock(&self.current) = Some(session.clone());
+                // Looked at after it was put there, so that either side sees the other.
+                if session.is_retired() {
+                    session.ended.raise();
+                    return Err(Error::new(
+                        ErrorKind::Unreachable,
+                        format!("{} was replaced while we connected to it; retry", self.host),
+                    ));
+                }
                 Ok(session)
             }
             Err(err) => {
@@ -129,7 +149,7 @@ impl Link {
         );
         subscribed.map_err(failed)?;
         let facts = facts.map_err(failed)?;
-        facts.refuse(&self.host)?;
+        facts.refuse(&self.host, self.hint)?;
         // The uptime is the difference of two whole seconds.
         let uptime = facts.uptime.saturating_sub(Duration::from_secs(1));
         tracing::debug!(host = %self.host, version = facts.version, "connected");
@@ -139,7 +159,15 @@ impl Link {
             started: self.clock.now().before(uptime),
             facts,
             ended,
+            retired: self.retired.clone(),
         })
+    }
+
+    /// Another server has taken over. Whoever waits here asks there, and all holds are looked at.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+        self.disconnect();
+        self.inbox.broken.notify_one();
     }
 
     /// Drops the connection; requests that are on their way still get their answers.
@@ -164,11 +192,34 @@ impl Session {
     pub(super) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut connection = self.connection.clone();
         let answer = cmd.query_async(&mut connection).await;
+        self.look_at(answer)
+    }
+
+    /// The same to a node of a cluster that is just taking over the slot.
+    pub(super) async fn send_asking<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
+        let mut connection = self.connection.clone();
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(cmd.clone());
+        // The first answer is left out: were it an error, the second would be one too.
+        let answer = connection.send_packed_commands(&both, 1, 1).await;
+        let answer = answer.and_then(|mut answers| {
+            let answer = answers.pop().unwrap_or(Value::Nil).extract_error()?;
+            Ok(T::from_redis_value(answer)?)
+        });
+        self.look_at(answer)
+    }
+
+    fn look_at<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
         if let Err(err) = &answer
-            && (err.is_io_error() || err.is_unrecoverable_error() || err.code() == Some("READONLY"))
+            && (err.is_io_error() || err.is_unrecoverable_error() || outcome::is_readonly(err))
         {
             self.ended.raise();
         }
         answer
+    }
+
+    /// Whether another server has taken over: then what this one says counts no more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
     }
 }

@@ -61,6 +61,14 @@ pub(super) fn asking(err: RedisError) -> Error {
     }
 }
 
+/// Whether the server is a replica; nothing was applied. Before version 7 a script wraps its error.
+pub(super) fn is_readonly(err: &RedisError) -> bool {
+    err.code() == Some("READONLY")
+        || err
+            .detail()
+            .is_some_and(|detail| detail.contains("-READONLY "))
+}
+
 /// The server's own no: nothing was applied, because its first write was refused.
 fn refused(err: RedisError) -> Error {
     let code = err.code().unwrap_or_default().to_owned();

@@ -1,12 +1,15 @@
 //! Which server has a key: one server, the primary that sentinels name, or a node of a cluster.
 
+mod sentinel;
+
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 
 use crate::error::Error;
-use crate::rt::Clock;
+use crate::rt::{Clock, Spawner};
 
+use self::sentinel::Sentinels;
 use super::inbox::Inbox;
 use super::link::{Link, Session};
 use super::names::Keys;
@@ -24,7 +27,39 @@ pub(super) struct Nodes {
 }
 
 enum Kind {
-    One(Link),
+    One(Box<Link>),
+    Sentinel(Sentinels),
+}
+
+/// A call of a script, to be sent to one server or another.
+struct Call<'a> {
+    script: &'a Script,
+    keys: usize,
+    fill: &'a (dyn Fn(&mut Cmd) + Sync),
+}
+
+impl Call<'_> {
+    /// Sends it: by its digest, and by its text when the server does not know that.
+    async fn send<T: FromRedisValue>(
+        &self,
+        session: &Session,
+        asking: bool,
+    ) -> Result<T, RedisError> {
+        let mut cmd = self.script.by_digest(self.keys);
+        for attempt in 0.. {
+            (self.fill)(&mut cmd);
+            let answer = if asking {
+                session.send_asking(&cmd).await
+            } else {
+                session.send(&cmd).await
+            };
+            if attempt > 0 || !answer.as_ref().is_err_and(is_unknown_script) {
+                return answer;
+            }
+            cmd = self.script.by_text(self.keys);
+        }
+        unreachable!("the second attempt returns")
+    }
 }
 
 impl Nodes {
@@ -33,17 +68,24 @@ impl Nodes {
         settings: &Settings,
         inbox: &Arc<Inbox>,
         clock: &Clock,
+        spawner: &Spawner,
     ) -> Result<Self, Error> {
         let shape = match &settings.shape {
             Shape::One(host) => {
                 let link = Link::new(host.clone(), settings, inbox.clone(), clock.clone())?;
                 link.session().await?;
-                Kind::One(link)
+                Kind::One(Box::new(link))
             }
-            Shape::Sentinel { .. } | Shape::Cluster(_) => {
+            Shape::Sentinel { sentinels, service } => {
+                let sentinels =
+                    Sentinels::new(sentinels, service, settings, inbox, clock, spawner)?;
+                sentinels.session().await?;
+                Kind::Sentinel(sentinels)
+            }
+            Shape::Cluster(_) => {
                 return Err(Error::new(
                     crate::error::ErrorKind::Unsupported,
-                    "sentinels and clusters are not in this build yet",
+                    "clusters are not in this build yet",
                 ));
             }
         };
@@ -58,6 +100,7 @@ impl Nodes {
         let _ = key;
         match &self.shape {
             Kind::One(link) => link.session().await,
+            Kind::Sentinel(sentinels) => sentinels.session().await,
         }
     }
 
@@ -65,6 +108,7 @@ impl Nodes {
     pub(super) async fn sessions(&self) -> Result<Vec<Arc<Session>>, Error> {
         match &self.shape {
             Kind::One(link) => Ok(vec![link.session().await?]),
+            Kind::Sentinel(sentinels) => Ok(vec![sentinels.session().await?]),
         }
     }
 
@@ -85,30 +129,29 @@ impl Nodes {
         self.call(&keys.lock, script, 4, fill).await
     }
 
-    /// Runs a script where `key` is: by its digest, and by its text when the server does not know that.
+    /// Runs a script where `key` is.
     pub(super) async fn call<T: FromRedisValue>(
         &self,
         key: &str,
         script: &Script,
         keys: usize,
-        fill: impl Fn(&mut Cmd),
+        fill: impl Fn(&mut Cmd) + Sync,
     ) -> Result<T, Error> {
-        let session = self.session(key).await?;
-        let mut cmd = script.by_digest(keys);
-        fill(&mut cmd);
-        let mut answer = session.send(&cmd).await;
-        if answer.as_ref().is_err_and(is_unknown_script) {
-            let mut cmd = script.by_text(keys);
-            fill(&mut cmd);
-            answer = session.send(&cmd).await;
+        let (fill, _) = (&fill, key);
+        let call = Call { script, keys, fill };
+        match &self.shape {
+            Kind::One(link) => {
+                let session = link.session().await?;
+                call.send(&session, false).await.map_err(outcome::asking)
+            }
+            Kind::Sentinel(sentinels) => sentinels.call(&call).await,
         }
-        answer.map_err(outcome::asking)
     }
 
     /// Which locks go into one script together, by their places in `keys`.
     pub(super) fn batches(&self, keys: &[Keys]) -> Vec<Vec<usize>> {
         match &self.shape {
-            Kind::One(_) => {
+            Kind::One(_) | Kind::Sentinel(_) => {
                 let all: Vec<_> = (0..keys.len()).collect();
                 all.chunks(BATCH).map(<[usize]>::to_vec).collect()
             }
@@ -119,6 +162,7 @@ impl Nodes {
     pub(super) fn close(&self) {
         match &self.shape {
             Kind::One(link) => link.disconnect(),
+            Kind::Sentinel(sentinels) => sentinels.close(),
         }
     }
 }
