@@ -1,9 +1,13 @@
 //! The `redis:` backends on real servers, with everything that can go wrong.
 
+#![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 #[path = "../servers/mod.rs"]
 mod servers;
 
 mod proxy;
+mod refusals;
 mod shapes;
+mod steps;
+mod support;

@@ -39,9 +39,12 @@ pub(crate) enum Fault {
     NoReply,
     /// It and all that follow on that connection are forwarded this much later.
     Late(Duration),
-    /// Its reply comes byte by byte, with a pause after each.
+    /// The first [`SLOW`] bytes of its reply come one by one, with a pause after each.
     Trickle(Duration),
 }
+
+/// See [`Fault::Trickle`].
+const SLOW: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -60,14 +63,29 @@ struct Weather {
 
 struct Shared {
     target: SocketAddr,
-    /// For which step (`acquire`, `renew` ..) the next request has which fault, first come, first served.
-    plans: Mutex<VecDeque<(String, Fault)>>,
+    /// First come, first served.
+    plans: Mutex<VecDeque<Plan>>,
+    /// Plans whose fault has not happened yet.
+    under_way: Arc<AtomicU64>,
     requests: AtomicU64,
     connections: AtomicU64,
     weather: [watch::Sender<Weather>; 2],
     /// Grow with each call of `cut` and `resume`.
     cuts: watch::Sender<u64>,
     resumed: watch::Sender<u64>,
+}
+
+/// The next request of this step (`acquire`, `renew` ..) has this fault. Dropped when that has happened.
+struct Plan {
+    step: String,
+    fault: Fault,
+    under_way: Arc<AtomicU64>,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// One per harness or test. Dropped, it cuts everybody.
@@ -96,6 +114,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: SocketAddr::from(([127, 0, 0, 1], target)),
             plans: Mutex::default(),
+            under_way: Arc::default(),
             requests: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             weather: [(); 2].map(|()| watch::Sender::new(Weather::default())),
@@ -144,9 +163,9 @@ impl Proxy {
         self.planner().plan(step, fault);
     }
 
-    /// Whether no plan is left.
+    /// Whether all that was planned has happened.
     pub(crate) fn is_done(&self) -> bool {
-        lock(&self.shared.plans).is_empty()
+        self.shared.under_way.load(Ordering::SeqCst) == 0
     }
 
     /// Cuts all connections. New ones are welcome.
@@ -176,7 +195,12 @@ pub(crate) struct Planner(Arc<Shared>);
 impl Planner {
     /// The next request of that step, by any client, has this fault.
     pub(crate) fn plan(&self, step: &str, fault: Fault) {
-        lock(&self.0.plans).push_back((step.to_owned(), fault));
+        self.0.under_way.fetch_add(1, Ordering::SeqCst);
+        lock(&self.0.plans).push_back(Plan {
+            step: step.to_owned(),
+            fault,
+            under_way: self.0.under_way.clone(),
+        });
     }
 
     /// Ends [`hold`](Proxy::hold), and lets go of what [`Fault::NoReply`] keeps.
@@ -198,7 +222,7 @@ impl Drop for Proxy {
 /// What comes down next on a connection, apart from pushes.
 enum Expected {
     /// The server's reply to a request.
-    Reply(Option<(String, Fault)>),
+    Reply(Option<Plan>),
     /// Ours.
     Own(Vec<u8>),
 }
@@ -345,20 +369,20 @@ impl Link {
             let mut plans = lock(&self.shared.plans);
             let at = plans
                 .iter()
-                .position(|(planned, _)| *planned == step && !step.is_empty());
+                .position(|plan| plan.step == step && !step.is_empty());
             at.and_then(|at| plans.remove(at))
         };
-        match &plan {
-            Some((_, Fault::CutBefore)) => Err(Cut),
-            Some((_, Fault::Answer(text))) => {
+        match plan.as_ref().map(|plan| &plan.fault) {
+            Some(Fault::CutBefore) => Err(Cut),
+            Some(Fault::Answer(text)) => {
                 self.answer(format!("-{text}\r\n").into_bytes());
                 Ok(None)
             }
-            Some((_, Fault::Garbage(bytes))) => {
+            Some(Fault::Garbage(bytes)) => {
                 self.answer(bytes.to_vec());
                 Ok(None)
             }
-            Some((_, Fault::Late(delay))) => {
+            Some(Fault::Late(delay)) => {
                 let delay = *delay;
                 self.expect(Expected::Reply(None));
                 Ok(Some(delay))
@@ -431,22 +455,22 @@ impl Link {
             // Answers of ours are sent as soon as it is their turn, so none is ever next.
             Some(Expected::Own(_)) | None => None,
         };
+        let is_unknown_script = value.text().starts_with("NOSCRIPT");
         let mut pause = Duration::ZERO;
-        match plan {
+        match plan.as_ref().map(|plan| &plan.fault) {
+            None => {}
             // Not applied: the fault is for the one that comes next, with the text.
-            Some(plan) if matches!(value, Value::Error(text) if text.starts_with("NOSCRIPT")) => {
-                lock(&self.shared.plans).push_front(plan);
-            }
-            Some((_, Fault::CutAfter)) => {
+            Some(_) if is_unknown_script => lock(&self.shared.plans).extend(plan),
+            Some(Fault::CutAfter) => {
                 self.send_parcel(Parcel::Cut);
                 return;
             }
-            Some((_, Fault::NoReply)) => {
+            Some(Fault::NoReply) => {
                 let now = *self.shared.resumed.borrow();
                 self.send_parcel(Parcel::Wall(now));
             }
-            Some((_, Fault::Trickle(each))) => pause = each,
-            _ => {}
+            Some(Fault::Trickle(each)) => pause = *each,
+            Some(_) => {}
         }
         self.send_down(bytes, pause);
         self.send_own();
@@ -486,18 +510,19 @@ async fn deliver(
             Parcel::Bytes { due, bytes, pause } => {
                 tokio::time::sleep_until(due).await;
                 let _ = weather.wait_for(|weather| !weather.held).await;
-                let step = if pause.is_zero() {
-                    bytes.len().max(1)
+                let slow = if pause.is_zero() {
+                    0
                 } else {
-                    1
+                    SLOW.min(bytes.len())
                 };
-                for piece in bytes.chunks(step) {
-                    if to.write_all(piece).await.is_err() {
+                for at in 0..slow {
+                    if to.write_all(&bytes[at..=at]).await.is_err() {
                         return;
                     }
-                    if !pause.is_zero() {
-                        tokio::time::sleep(pause).await;
-                    }
+                    tokio::time::sleep(pause).await;
+                }
+                if to.write_all(&bytes[slow..]).await.is_err() {
+                    return;
                 }
             }
         }

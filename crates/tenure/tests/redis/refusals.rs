@@ -1,0 +1,379 @@
+//! Servers that are not there, not ready, or would not have us: one clear line, of the right kind,
+//! without the password.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
+
+use crate::servers::process::{Port, new_directory};
+use crate::servers::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER};
+use crate::support::{
+    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take, until,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_listens_there() {
+    let port = Port::reserve();
+    let url = format!("redis://{USER}:{PASSWORD}@127.0.0.1:{}/", port.number());
+    let refused = soon(tenure::connect(&url)).await;
+    assert_says(
+        refused,
+        Unreachable,
+        &[&format!("127.0.0.1:{}", port.number())],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_has_no_address() {
+    let url = format!("redis://{USER}:{PASSWORD}@no-such-host.invalid/");
+    assert_says(
+        soon(tenure::connect(&url)).await,
+        Unreachable,
+        &["no-such-host.invalid"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_says_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let url = format!("redis://{USER}:{PASSWORD}@{at}/?timeout=200ms");
+    assert_says(
+        soon(tenure::connect(&url)).await,
+        Unreachable,
+        &[&at.to_string(), "answer"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_speaks_something_else() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let url = format!("redis://{USER}:{PASSWORD}@{at}/?timeout=1s");
+    assert_says(
+        soon(tenure::connect(&url)).await,
+        Unreachable,
+        &[&at.to_string()],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_is_missing_wrong_or_too_much() {
+    if redis::is_missing() {
+        return;
+    }
+    let secured = Redis::start_secured(&[]);
+    let at = secured.address();
+    let refused = soon(tenure::connect(&format!("redis://{at}/"))).await;
+    assert_says(refused, Denied, &[&at, "password"]);
+    let wrong = format!("redis://{USER}:x{PASSWORD}@{at}/");
+    assert_says(
+        soon(tenure::connect(&wrong)).await,
+        Denied,
+        &[&at, "password"],
+    );
+    let wrong = format!("redis://:x{PASSWORD}@{at}/");
+    assert_says(
+        soon(tenure::connect(&wrong)).await,
+        Denied,
+        &[&at, "password"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_may_not_do_what_a_lock_needs() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start_secured(&[]);
+    for (rules, connects) in [
+        (&["~*", "&*", "+@all", "-@scripting"][..], true),
+        (&["~other:*", "&*", "+@all"], true),
+        (&["~*", "resetchannels", "+@all"], false),
+    ] {
+        let all = [
+            &["ACL", "SETUSER", "weak", "reset", "on", ">weak-word"],
+            rules,
+        ]
+        .concat();
+        server.order(&all);
+        let url = format!("redis://weak:weak-word@{}/{TRUSTED}", server.address());
+        let connected = soon(tenure::connect(&url)).await;
+        assert_eq!(connected.is_ok(), connects, "{rules:?}: {connected:?}");
+        let outcome = match connected {
+            Ok(client) => soon(client.lock("x").ttl(TTL).acquire()).await.map(drop),
+            Err(err) => Err(err),
+        };
+        let text = format!("{outcome:?}");
+        assert!(!text.contains("weak-word"), "{text}");
+        assert_says(outcome, Denied, &["user"]);
+        assert_eq!(keys(&server), [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_with_the_wrong_authority_or_on_one_side_only() {
+    if Certificates::is_impossible() {
+        return;
+    }
+    let certificates = Certificates::make();
+    let server = Redis::start_tls(&certificates);
+    let with = |file| {
+        format!(
+            "{}?ca={}",
+            server.tls_url(),
+            certificates.file(file).display()
+        )
+    };
+    let client = connect(&with("ca.crt")).await;
+    client.close().await;
+    for url in [
+        with("stranger.crt"),
+        server.tls_url(),
+        server.url_by(server.tls_port()),
+        format!("rediss://{USER}:{PASSWORD}@{}/", server.address()),
+    ] {
+        let url = format!(
+            "{url}{}timeout=1s",
+            if url.contains('?') { '&' } else { '?' }
+        );
+        let refused = soon(tenure::connect(&url)).await;
+        assert_says(refused, Unreachable, &["127.0.0.1"]);
+    }
+    let missing = soon(tenure::connect(&with("nothing.crt"))).await;
+    assert_says(missing, Invalid, &["nothing.crt"]);
+    let no_certificate = soon(tenure::connect(&with("server.key"))).await;
+    assert_clear(&no_certificate.unwrap_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_keeps_no_locks() {
+    if redis::is_missing() {
+        return;
+    }
+    let primary = Redis::start(&[]);
+    let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
+    let url = format!("{}{TRUSTED}", replica.url());
+    assert_says(
+        soon(tenure::connect(&url)).await,
+        Unreachable,
+        &[&replica.address(), "replica"],
+    );
+
+    // It becomes one under our feet.
+    let other = Redis::start(&[]);
+    let client = client_of(&other).await;
+    let guard = take(&client, "held", TTL).await;
+    other.order(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    for _ in 0..2 {
+        let refused = soon(client.lock("new").ttl(TTL).try_acquire()).await;
+        assert_says(refused, Unreachable, &["replica"]);
+    }
+    soon(guard.lost()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_is_full() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&["maxmemory-policy noeviction"]);
+    let client = client_of(&server).await;
+    let guard = take(&client, "held", TTL).await;
+    server.order(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let full = server.ask(&["SET", "filler", "x"]).text();
+    assert!(full.starts_with("OOM"), "{full}");
+    for waits in [false, true] {
+        let lock = client.lock("new").ttl(TTL);
+        let refused = match waits {
+            false => soon(lock.try_acquire()).await.map(drop),
+            true => soon(lock.acquire()).await.map(drop),
+        };
+        assert_says(refused, Backend, &["memory", "maxmemory"]);
+    }
+    // What needs no memory goes on.
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.state());
+    soon(guard.release()).await.unwrap();
+    assert_eq!(owner(&server, "held"), "");
+    server.order(&["CONFIG", "SET", "maxmemory", "0"]);
+    soon(take(&client, "new", TTL).await.release())
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_cannot_save() {
+    if redis::is_missing() {
+        return;
+    }
+    let gone = new_directory("gone");
+    let server = Redis::start(&["save 3600 1", &format!("dir {}", gone.display())]);
+    let client = client_of(&server).await;
+    std::fs::remove_dir_all(&gone).unwrap();
+    server.order(&["SET", "k", "v"]);
+    server.order(&["BGSAVE"]);
+    until("the server gives up saving", || {
+        server.info("persistence", "rdb_last_bgsave_status") == "err"
+    })
+    .await;
+    let refused = soon(client.lock("x").ttl(TTL).acquire()).await;
+    assert_says(refused, Backend, &["save"]);
+    server.order(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn something_else_lies_under_the_name() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    for (make, kind) in [
+        (&["LPUSH", "x", "a"][..], "list"),
+        (&["SADD", "x", "a"], "set"),
+        (&["HSET", "x", "a", "b"], "hash"),
+        (&["ZADD", "x", "1", "a"], "zset"),
+        (&["XADD", "x", "*", "a", "b"], "stream"),
+    ] {
+        server.order(make);
+        let before = server.ask(&["DUMP", "x"]);
+        for waits in [false, true] {
+            let lock = client.lock("x").ttl(TTL);
+            let refused = match waits {
+                false => soon(lock.try_acquire()).await.map(drop),
+                true => soon(lock.acquire()).await.map(drop),
+            };
+            assert_says(refused, Backend, &[kind, "x"]);
+        }
+        assert_eq!(server.ask(&["DUMP", "x"]), before, "{kind}");
+        assert_eq!(keys(&server), ["x"]);
+        server.order(&["DEL", "x"]);
+    }
+    // A string is a lock, whoever wrote it.
+    server.order(&["SET", "x", "somebody"]);
+    assert!(
+        soon(client.lock("x").try_acquire())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    // Replaced while we hold it, it is lost, and not deleted by our release.
+    server.order(&["DEL", "x"]);
+    let guard = take(&client, "x", TTL).await;
+    server.order(&["DEL", "x"]);
+    server.order(&["HSET", "x", "a", "b"]);
+    soon(guard.lost()).await;
+    assert!(soon(guard.release()).await.is_err());
+    assert_eq!(server.ask(&["TYPE", "x"]).text(), "hash");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_is_no_server_of_its_own() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let url = format!("{}{TRUSTED}", cluster.nodes[0].url());
+    match soon(tenure::connect(&url)).await {
+        Err(err) => assert_says::<()>(Err(err), Invalid, &["redis+cluster://"]),
+        Ok(client) => {
+            for name in ["a", "b", "c", "d", "e", "f"] {
+                if let Err(err) = soon(client.lock(name).ttl(TTL).try_acquire()).await {
+                    return assert_says::<()>(Err(err), Invalid, &["redis+cluster://"]);
+                }
+            }
+            panic!("names of all slots are locked in one node of a cluster");
+        }
+    }
+}
+
+/// Real loading: the file is large enough that it takes a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_still_loads_is_not_ready() {
+    if redis::is_missing() {
+        return;
+    }
+    // A key takes this long to load, in microseconds.
+    let server = Redis::start(&[
+        "appendonly yes",
+        "appendfsync always",
+        "key-load-delay 1000",
+    ]);
+    let client = connect(&format!("{}?timeout=1s", server.url())).await;
+    let guard = take(&client, "held", TTL * 5).await;
+    let mut connection = server.connection();
+    for number in 0..2_000 {
+        connection
+            .ask(&["SET", &format!("filler{number}"), "x"])
+            .unwrap();
+    }
+    server.restart();
+    let fresh = connect_or_none(&format!("{}?timeout=1s", server.url())).await;
+    if server.info("persistence", "loading") == "1" {
+        let client = fresh.unwrap_or(client.clone());
+        if let Err(err) = soon(client.lock("new").ttl(TTL).try_acquire()).await {
+            assert_eq!(err.kind(), Unreachable, "{err}");
+            assert_clear(&err);
+        }
+    }
+    until("it has loaded", || {
+        server.info("persistence", "loading") == "0"
+    })
+    .await;
+    // It has every write, so it is trusted at once, and nobody else is granted what we hold.
+    let next = connect(&format!("{}?timeout=1s", server.url())).await;
+    assert!(
+        soon(next.lock("held").try_acquire())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    soon(take(&next, "new", TTL).await.release()).await.unwrap();
+    soon(take(&client, "newer", TTL).await.release())
+        .await
+        .unwrap();
+    assert!(guard.is_held(), "{:?}", guard.state());
+    soon(guard.release()).await.unwrap();
+}
+
+/// A server that loads may refuse the connection or take it; both are fine if they say so.
+async fn connect_or_none(url: &str) -> Option<tenure::Client> {
+    match soon(tenure::connect(url)).await {
+        Ok(client) => Some(client),
+        Err(err) => {
+            assert_eq!(err.kind(), Unreachable, "{err}");
+            assert_clear(&err);
+            None
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&["busy-reply-threshold 50"]);
+    let client = client_of(&server).await;
+    let mut busy = server.connection();
+    busy.send(&["EVAL", "while true do end", "0"]).unwrap();
+    until("the server is busy", || {
+        server.ask(&["PING"]).text().starts_with("BUSY")
+    })
+    .await;
+    let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
+    assert_says(refused, Unreachable, &["busy"]);
+    server.order(&["SCRIPT", "KILL"]);
+    until("it is killed", || server.ask(&["PING"]).text() == "PONG").await;
+    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+}

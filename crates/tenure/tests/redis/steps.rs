@@ -1,0 +1,406 @@
+//! Each request of each step goes wrong in each way. Whatever happens: who believes to hold has the key,
+//! the same client can go on, the next one gets the lock with a greater token, and nothing stays behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::ErrorKind::{self, Backend, Indeterminate, Unreachable};
+use tenure::{Client, Error, Guard, State};
+
+use crate::servers::PATIENCE;
+use crate::servers::proxy::{Direction, Fault, Proxy};
+use crate::servers::redis::{self, Redis};
+use crate::support::{
+    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon, take,
+    until, waiting,
+};
+
+/// What a request meets, and the error that comes of it when it is not repeated.
+const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
+    (Fault::CutBefore, Some(Indeterminate)),
+    (Fault::CutAfter, Some(Indeterminate)),
+    (Fault::NoReply, Some(Indeterminate)),
+    (Fault::Garbage(b"\x00\xff{}[]\r\n"), Some(Indeterminate)),
+    (Fault::Garbage(b"$5\r\nab"), Some(Indeterminate)),
+    (Fault::Garbage(b"+what?\r\n"), Some(Indeterminate)),
+    (Fault::Garbage(b"*2\r\n:7\r\n:7\r\n"), Some(Indeterminate)),
+    (
+        Fault::Answer("LOADING Redis is loading the dataset in memory"),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("READONLY You can't write against a read only replica."),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("TRYAGAIN Multiple keys request during rehashing of slot"),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("CLUSTERDOWN The cluster is down"),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("MASTERDOWN Link with MASTER is down"),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("NOREPLICAS Not enough good replicas to write."),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("BUSY Redis is busy running a script."),
+        Some(Unreachable),
+    ),
+    (
+        Fault::Answer("OOM command not allowed when used memory > 'maxmemory'."),
+        Some(Backend),
+    ),
+    (
+        Fault::Answer("MISCONF Redis is configured to save RDB snapshots"),
+        Some(Backend),
+    ),
+    (
+        Fault::Answer("ERR something that nobody has ever heard of"),
+        Some(Backend),
+    ),
+    (Fault::Answer("NOSCRIPT No matching script."), None),
+    (Fault::Trickle(Duration::from_millis(2)), None),
+    (Fault::Late(Duration::from_millis(50)), None),
+];
+
+/// Less than a third of [`TTL`], so that a renewal can be repeated.
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+struct Site {
+    server: Arc<Redis>,
+    proxy: Proxy,
+    /// By way of the proxy.
+    client: Client,
+    /// By another way.
+    other: Client,
+}
+
+impl Site {
+    async fn new() -> Self {
+        Self::on(&Arc::new(Redis::start(&[]))).await
+    }
+
+    /// With a proxy and clients of its own.
+    async fn on(server: &Arc<Redis>) -> Self {
+        let server = server.clone();
+        let proxy = Proxy::start(server.port());
+        let url = server.url_by(proxy.port());
+        let timeout = TIMEOUT.as_millis();
+        let client = connect(&format!("{url}?timeout={timeout}ms&restart_guard=off")).await;
+        let other = client_of(&server).await;
+        Self {
+            server,
+            proxy,
+            client,
+            other,
+        }
+    }
+
+    /// The next one, whoever it is: it gets the lock within the ttl, under a greater token than `token`.
+    async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
+        let lock = client.lock(name).ttl(TTL);
+        let guard = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let guard = guard
+            .expect("the name is free by the end of the ttl")
+            .unwrap();
+        let next = guard.token().get();
+        assert!(next > token, "{next} follows {token}");
+        let value = owner(&self.server, name);
+        assert!(!value.is_empty(), "granted and not held");
+        soon(guard.release()).await.unwrap();
+        next
+    }
+
+    /// Nothing stays behind for longer than the ttl.
+    async fn settles(&self, name: &str) {
+        assert!(self.proxy.is_done(), "the fault did not happen");
+        until("nobody holds it and nobody waits", || {
+            owner(&self.server, name).is_empty() && waiting(&self.server, name) == 0
+        })
+        .await;
+        assert_all_expire(&self.server);
+    }
+}
+
+/// The outcome is the error that was due, or none if none was.
+#[track_caller]
+fn check<T: std::fmt::Debug>(fault: &Fault, due: Option<ErrorKind>, outcome: &Result<T, Error>) {
+    match outcome {
+        Ok(_) => assert_eq!(due, None, "no error after {fault:?}"),
+        Err(err) => {
+            assert_eq!(due, Some(err.kind()), "after {fault:?}: {err}");
+            assert_clear(err);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        let name = format!("acquire{i}");
+        site.proxy.plan("acquire", fault.clone());
+        let outcome = soon(site.client.lock(&name).ttl(TTL).try_acquire()).await;
+        check(fault, *due, &outcome);
+        if let Ok(guard) = outcome {
+            let guard = guard.expect("the name was free");
+            soon(guard.release()).await.unwrap();
+        }
+        site.proxy.resume();
+        let token = site.next_one(&site.client, &name, 0).await;
+        site.next_one(&site.other, &name, token).await;
+        site.settles(&name).await;
+    }
+}
+
+/// All faults at the same time, each with a site of its own: where most of the time is spent waiting.
+async fn at_once<F: Future<Output = ()> + Send + 'static>(
+    test: impl Fn(Site, String, &'static Fault) -> F,
+) {
+    let server = Arc::new(Redis::start(&[]));
+    let mut tests = Vec::new();
+    for (i, (fault, _)) in FAULTS.iter().enumerate() {
+        let site = Site::on(&server).await;
+        tests.push(tokio::spawn(test(site, format!("name{i}"), fault)));
+    }
+    for test in tests {
+        test.await.unwrap();
+    }
+    assert_all_expire(&server);
+}
+
+/// The request of a waiter goes wrong: what it had may be lost, but it is served all the same, or told.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_goes_wrong_while_it_waits() {
+    if redis::is_missing() {
+        return;
+    }
+    at_once(async |site, name, fault| {
+        let holder = take(&site.other, &name, TTL).await;
+        let token = holder.token().get();
+        let lock = site.client.lock(&name).ttl(TTL);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        until("it waits", || waiting(&site.server, &name) == 1).await;
+        // The next sign of life.
+        site.proxy.plan("acquire", fault.clone());
+        until("the fault happens", || site.proxy.is_done()).await;
+        soon(holder.release()).await.unwrap();
+        site.proxy.resume();
+        match soon(waiter).await.unwrap() {
+            Ok(guard) => {
+                assert!(guard.token().get() > token);
+                soon(guard.release()).await.unwrap();
+            }
+            Err(err) => {
+                assert_clear(&err);
+                let told = [Backend, Unreachable, Indeterminate].contains(&err.kind());
+                assert!(told, "after {fault:?}: {err}");
+            }
+        }
+        site.next_one(&site.other, &name, token).await;
+        site.settles(&name).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    at_once(async |site, name, fault| {
+        let guard = take(&site.client, &name, TTL).await;
+        site.proxy.plan("renew", fault.clone());
+        until("the fault happens", || site.proxy.is_done()).await;
+        let start = std::time::Instant::now();
+        if *fault == Fault::NoReply {
+            tokio::time::sleep(TIMEOUT).await;
+            site.proxy.resume();
+        }
+        // One more renewal is enough.
+        while start.elapsed() < TTL || guard.state() != State::Held {
+            let state = guard.state();
+            assert!(guard.is_held(), "{state:?} after {fault:?}");
+            assert!(start.elapsed() < PATIENCE, "{state:?} after {fault:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let claimed = guard.remaining().as_millis();
+        let left = site.server.ask(&["PTTL", &name]).int();
+        assert!(
+            claimed <= u128::try_from(left + 10).unwrap(),
+            "{claimed} ms are claimed, {left} are left"
+        );
+        soon(guard.release()).await.unwrap();
+        site.settles(&name).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        for drops in [false, true] {
+            let name = format!("release{i}{drops}");
+            let guard = take(&site.client, &name, TTL).await;
+            let token = guard.token().get();
+            site.proxy.plan("release", fault.clone());
+            if drops {
+                drop(guard);
+                until("the fault happens", || site.proxy.is_done()).await;
+            } else {
+                let outcome = soon(guard.release()).await;
+                check(fault, *due, &outcome);
+            }
+            site.proxy.resume();
+            site.next_one(&site.other, &name, token).await;
+            site.next_one(&site.client, &name, token).await;
+            site.settles(&name).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    let guard = take(&site.client, "look", TTL * 100).await;
+    for (fault, due) in FAULTS {
+        site.proxy.plan("look", fault.clone());
+        let outcome = soon(site.client.inspect("look")).await;
+        match (&outcome, due) {
+            (Ok(status), None) => assert!(status.is_held()),
+            // Nothing to be undone: whether the request arrived does not matter.
+            (Err(err), Some(_)) => assert_clear(err),
+            _ => panic!("{outcome:?} after {fault:?}"),
+        }
+        site.proxy.resume();
+        assert!(soon(site.client.inspect("look")).await.unwrap().is_held());
+    }
+    for (fault, due) in FAULTS {
+        site.proxy.plan("break", fault.clone());
+        // No such token: nothing is broken, and yet the fault happens.
+        let outcome = soon(site.client.break_lock("look", 1_u64)).await;
+        check(fault, *due, &outcome);
+        site.proxy.resume();
+        assert!(guard.is_held(), "{:?} after {fault:?}", guard.state());
+    }
+    assert!(
+        soon(site.client.break_lock("look", guard.token()))
+            .await
+            .unwrap()
+    );
+    soon(guard.lost()).await;
+    drop(guard);
+    site.settles("look").await;
+}
+
+/// `SCRIPT FLUSH` by somebody else: every step brings its text again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scripts_are_forgotten_while_we_hold() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    let flush = || server.order(&["SCRIPT", "FLUSH"]);
+    let guards = [take(&client, "a", TTL).await, take(&client, "b", TTL).await];
+    let start = std::time::Instant::now();
+    while start.elapsed() < TTL * 2 {
+        flush();
+        tokio::time::sleep(TTL / 50).await;
+        let states = guards.each_ref().map(Guard::state);
+        assert_eq!(states, [State::Held; 2]);
+    }
+    for guard in guards {
+        flush();
+        assert!(
+            soon(client.inspect(guard.name().as_str()))
+                .await
+                .unwrap()
+                .is_held()
+        );
+        flush();
+        soon(guard.release()).await.unwrap();
+    }
+    flush();
+    soon(take(&client, "a", TTL).await.release()).await.unwrap();
+}
+
+/// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_network_is_gone_for_longer_than_the_ttl() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for directions in [
+        &[Direction::Up, Direction::Down][..],
+        &[Direction::Up],
+        &[Direction::Down],
+    ] {
+        let name = format!("gone{directions:?}");
+        let old = take(&site.client, &name, TTL).await;
+        let token = old.token().get();
+        for direction in directions {
+            site.proxy.hold(*direction, true);
+        }
+        let lock = site.other.lock(&name).ttl(TTL);
+        let next = tokio::time::timeout(TTL * 3 + PATIENCE, lock.acquire()).await;
+        let next = next.expect("the lease ends").unwrap();
+        assert!(!old.is_held(), "both claim to hold it");
+        assert!(next.token().get() > token);
+        let value = owner(&site.server, &name);
+        site.proxy.resume();
+        // Late renewals and releases of the old holder arrive now.
+        let late = soon(old.release()).await;
+        assert_says(late, ErrorKind::Lost, &[]);
+        tokio::time::sleep(TTL).await;
+        assert!(next.is_held(), "{:?}", next.state());
+        assert_eq!(owner(&site.server, &name), value);
+        soon(next.release()).await.unwrap();
+        site.settles(&name).await;
+        soon(take(&site.client, &name, TTL).await.release())
+            .await
+            .unwrap();
+        site.settles(&name).await;
+    }
+}
+
+/// A slow link is not a broken one.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_takes_forty_milliseconds() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for direction in [Direction::Up, Direction::Down] {
+        site.proxy.delay(direction, Duration::from_millis(40));
+    }
+    let name = "slow";
+    let guard = take(&site.client, name, TTL).await;
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(guard.state(), State::Held);
+    let lock = site.other.lock(name).ttl(TTL);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || waiting(&site.server, name) == 1).await;
+    soon(guard.release()).await.unwrap();
+    soon(soon(waiter).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
+    site.settles(name).await;
+}
