@@ -182,6 +182,31 @@ fn redis_cluster() {
     .assert();
 }
 
+/// Five servers that know nothing of each other.
+#[cfg(feature = "redis")]
+#[test]
+fn redlock() {
+    if servers::redis::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "redlock",
+        open: harness::redis::open_redlock,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+            NO_PASSWORD,
+        ],
+    })
+    .assert();
+}
+
 type Skips = (&'static str, &'static [&'static str]);
 
 const NO_LEASE: Skips = (

@@ -6,8 +6,14 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod support;
+
+mod clocks;
+mod forgetting;
+mod holders;
+mod leaks;
 mod proxy;
 mod refusals;
+mod restarts;
 mod shapes;
 mod steps;
-mod support;

@@ -1,0 +1,125 @@
+//! The server's wall clock jumps. Redis ends leases by it, so a jump forward voids claims; what must hold
+//! all the same is the order of tokens.
+
+use crate::servers::PATIENCE;
+use crate::servers::clock::Clock;
+use crate::servers::redis::Redis;
+use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
+
+const HOUR: i64 = 3_600;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_jumps_forward() {
+    if Clock::is_impossible() {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let url = format!("{}{TRUSTED}", server.url());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let old = take(&first, "x", TTL * 10).await;
+    clock.set(HOUR);
+    // The table says so: leases end by the server's wall clock.
+    let next = take(&second, "x", TTL * 10).await;
+    assert!(old.is_held(), "it cannot know before it renews");
+    assert!(
+        next.token() > old.token(),
+        "{} follows {}",
+        next.token(),
+        old.token()
+    );
+    soon(old.lost()).await;
+    assert!(soon(old.release()).await.is_err());
+    assert!(next.is_held());
+    assert!(!owner(&server, "x").is_empty());
+    soon(next.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_jumps_back() {
+    if Clock::is_impossible() {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let url = format!("{}{TRUSTED}", server.url());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let mut last = 0;
+    for jump in [0, -HOUR, -2 * HOUR, HOUR, -12 * HOUR] {
+        clock.set(jump);
+        for client in [&first, &second] {
+            let guard = take(client, "x", TTL).await;
+            assert!(
+                guard.token().get() > last,
+                "{} follows {last} at {jump}",
+                guard.token()
+            );
+            last = guard.token().get();
+            soon(guard.release()).await.unwrap();
+        }
+    }
+    // Who holds and renews keeps it, and is not in the way for longer than it is there.
+    clock.set(0);
+    let guard = take(&first, "x", TTL).await;
+    clock.set(-HOUR);
+    let start = std::time::Instant::now();
+    while start.elapsed() < TTL * 2 {
+        assert!(guard.is_held(), "{:?}", guard.state());
+        assert!(
+            soon(second.lock("x").try_acquire())
+                .await
+                .unwrap()
+                .is_none(),
+            "two hold it"
+        );
+        tokio::time::sleep(TTL / 10).await;
+    }
+    let left = server.ask(&["PTTL", "x"]).int();
+    assert!(
+        u128::try_from(left).unwrap() <= TTL.as_millis(),
+        "{left} ms are left"
+    );
+    soon(guard.release()).await.unwrap();
+    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    assert_all_expire(&server);
+}
+
+/// Those who wait do so by their own clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_jumps_while_one_waits() {
+    if Clock::is_impossible() {
+        return;
+    }
+    for jump in [HOUR, -HOUR] {
+        let clock = Clock::make();
+        let server = Redis::start_with_clock(&clock, &[]);
+        let url = format!("{}{TRUSTED}", server.url());
+        let (first, second) = (connect(&url).await, connect(&url).await);
+        let holder = take(&first, "x", TTL).await;
+        let start = std::time::Instant::now();
+        let lock = second.lock("x").ttl(TTL).wait(TTL * 2);
+        let limited = tokio::spawn(async move { lock.acquire().await });
+        crate::support::until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+        clock.set(jump);
+        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, limited).await;
+        let waited = waited.expect("the wait ends").unwrap();
+        match waited {
+            // Forward: the holder's lease was over at once.
+            Ok(guard) => {
+                assert_eq!(jump, HOUR);
+                soon(guard.release()).await.unwrap();
+            }
+            Err(err) => {
+                assert_eq!(err.kind(), tenure::ErrorKind::WaitElapsed, "{err}");
+                assert!(start.elapsed() >= TTL * 2);
+            }
+        }
+        // A release is noticed by whoever waits, whatever the clock says.
+        let lock = second.lock("x").ttl(TTL);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let _ = soon(holder.release()).await;
+        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = guard.expect("its turn comes").unwrap().unwrap();
+        soon(guard.release()).await.unwrap();
+    }
+}

@@ -1,0 +1,188 @@
+//! Many who give up or die leave nothing: no key without a ttl, no place in a queue, no subscription, no
+//! connection, no task.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::servers::PATIENCE;
+use crate::servers::redis::{self, Redis};
+use crate::support::{
+    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
+};
+
+/// Connections of clients, ours for looking not counted.
+fn connections(server: &Redis) -> usize {
+    let clients = server.ask(&["CLIENT", "LIST"]).text();
+    clients.lines().count() - 1
+}
+
+fn channels(server: &Redis) -> usize {
+    server.ask(&["PUBSUB", "CHANNELS", "*"]).items().len()
+}
+
+/// Ten thousand futures of `acquire`, dropped after none to some polls, on names that are free and on one
+/// that is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_dropped_acquires() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let (client, other) = (client_of(&server).await, client_of(&server).await);
+    let holder = take(&other, "held", TTL * 100).await;
+    for number in 0..10_000_u32 {
+        let name = match number % 4 {
+            0 => "held".to_owned(),
+            _ => format!("free{}", number % 97),
+        };
+        let lock = client.lock(&name).ttl(TTL);
+        let mut acquire = pin!(lock.acquire());
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..number % 5 {
+            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
+                drop(guard.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    until("nothing is held, nobody waits", || {
+        let left = keys(&server);
+        waiting(&server, "held") == 0
+            && left
+                .iter()
+                .all(|key| key == "held" || key.ends_with(":hold"))
+    })
+    .await;
+    assert!(holder.is_held(), "{:?}", holder.state());
+    assert_all_expire(&server);
+    for name in ["free1", "free96"] {
+        soon(take(&other, name, TTL).await.release()).await.unwrap();
+    }
+    soon(holder.release()).await.unwrap();
+    soon(take(&client, "held", TTL).await.release())
+        .await
+        .unwrap();
+    assert_eq!(connections(&server), 2);
+    soon(client.close()).await;
+    soon(other.close()).await;
+    drop((client, other));
+    until("no connection, no channel, no task is left", || {
+        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+    })
+    .await;
+}
+
+/// A thousand clients that wait for one name die with the runtime that they run in, without a word.
+/// The one behind them has its turn within the bound, and nothing of them stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_queued_clients_die() {
+    const CLIENTS: usize = 1_000;
+    if redis::is_missing() {
+        return;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    let holder = take(&client, "x", TTL).await;
+    let doomed = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let url = format!("{}?timeout=20s&restart_guard=off", server.url());
+    for _ in 0..CLIENTS / 50 {
+        for _ in 0..50 {
+            let url = url.clone();
+            doomed.spawn(async move {
+                let client = tenure::connect(&url).await.unwrap();
+                let _guard = client.lock("x").ttl(TTL).acquire().await.unwrap();
+                std::future::pending::<()>().await;
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until("all wait", || {
+        waiting(&server, "x") == i64::try_from(CLIENTS).unwrap()
+    })
+    .await;
+    assert_eq!(
+        (connections(&server), channels(&server)),
+        (CLIENTS + 1, CLIENTS + 1)
+    );
+    doomed.shutdown_background();
+    until("their connections are gone", || connections(&server) == 1).await;
+    assert_eq!(channels(&server), 1);
+
+    let behind = connect(&format!("{}{TRUSTED}", server.url())).await;
+    let lock = behind.lock("x").ttl(TTL);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    soon(holder.release()).await.unwrap();
+    // At the moment of its grant one of them may have looked alive: that costs one place.
+    let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+    let guard = guard.expect("its turn comes").unwrap().unwrap();
+    assert_eq!(waiting(&server, "x"), 0, "the dead are skipped");
+    soon(guard.release()).await.unwrap();
+    assert_eq!(owner(&server, "x"), "");
+    until("the queue's keys are gone", || {
+        keys(&server) == ["tenure:{x}:hold"]
+    })
+    .await;
+    assert_all_expire(&server);
+}
+
+/// Clients that come and go leave no subscription and no task.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_clients_come_and_go() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    for number in 0..100 {
+        let client = client_of(&server).await;
+        let guard = take(&client, "x", TTL).await;
+        match number % 3 {
+            // Closed properly, with its lock released.
+            0 => {
+                soon(guard.release()).await.unwrap();
+                soon(client.close()).await;
+            }
+            // Closed with a lock in hand.
+            1 => {
+                soon(client.close()).await;
+                drop(guard);
+            }
+            // Just dropped, the guard last.
+            _ => {
+                drop(client);
+                drop(guard);
+            }
+        }
+        until("it is free again", || owner(&server, "x").is_empty()).await;
+    }
+    until("no connection, no channel, no task is left", || {
+        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+    })
+    .await;
+    assert_all_expire(&server);
+}

@@ -1,0 +1,222 @@
+//! The server is killed and started again, and has forgotten everything or nothing.
+
+use std::time::Duration;
+
+use tenure::{Client, ErrorKind, Guard};
+
+use crate::servers::PATIENCE;
+use crate::servers::proxy::{Direction, Proxy};
+use crate::servers::redis::{self, Redis};
+use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
+
+/// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
+/// after it.
+struct Restarted {
+    old: Guard,
+    next: Guard,
+    /// Whether the old one still claimed to hold it when the next one had it.
+    both: bool,
+    _clients: [Client; 2],
+}
+
+/// `ttl`: that of the old holder. Everybody waits for as long as it takes.
+async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
+    let proxy = Proxy::start(server.port());
+    let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let old = soon(first.lock("x").ttl(ttl).acquire()).await.unwrap();
+    for direction in [Direction::Up, Direction::Down] {
+        proxy.hold(direction, true);
+    }
+    server.restart();
+    let second = connect(&format!("{}?{options}", server.url())).await;
+    let lock = second.lock("x").ttl(TTL);
+    let next = tokio::time::timeout(ttl + PATIENCE, lock.acquire()).await;
+    let next = next.expect("it is granted in the end").unwrap();
+    let both = old.is_held();
+    assert!(
+        next.token() > old.token(),
+        "{} follows {}",
+        next.token(),
+        old.token()
+    );
+    Restarted {
+        old,
+        next,
+        both,
+        _clients: [first, second],
+    }
+}
+
+/// Of the old holder whose claim must outlive all that happens here.
+const LONG: Duration = Duration::from_secs(3600);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
+    if redis::is_missing() {
+        return;
+    }
+    // The guard is the longest ttl in use, as documented.
+    let server = Redis::start(&[]);
+    let after = restart(&server, "timeout=1s&restart_guard=2s", TTL).await;
+    assert!(!after.both, "both claim to hold it");
+    assert_says(soon(after.old.release()).await, ErrorKind::Lost, &[]);
+    assert!(after.next.is_held());
+    soon(after.next.release()).await.unwrap();
+}
+
+/// What the option costs: this is why the guard is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let after = restart(&server, "timeout=1s&restart_guard=off", LONG).await;
+    assert!(after.both, "two hold it, and the first one cannot know");
+    // The fence is what is left: the greater token wins.
+    assert!(after.next.token() > after.old.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&["appendonly yes", "appendfsync always"]);
+    let after = restart(&server, "timeout=1s", TTL).await;
+    assert!(!after.both, "both claim to hold it");
+    soon(after.next.release()).await.unwrap();
+
+    // With its connection, the holder keeps it over any number of restarts, and nobody else is granted it.
+    let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
+    let guard = take(&first, "y", TTL * 3).await;
+    let value = owner(&server, "y");
+    for _ in 0..3 {
+        server.restart();
+        until("it has loaded", || {
+            server.info("persistence", "loading") == "0"
+        })
+        .await;
+        assert_eq!(owner(&server, "y"), value);
+        let tried = soon(second.lock("y").ttl(TTL).try_acquire()).await;
+        assert!(
+            !matches!(tried, Ok(Some(_))),
+            "granted to a second one: {tried:?}"
+        );
+    }
+    let start = std::time::Instant::now();
+    while start.elapsed() < TTL * 4 {
+        assert!(guard.is_held(), "{:?}", guard.state());
+        tokio::time::sleep(TTL / 20).await;
+    }
+    assert_eq!(owner(&server, "y"), value);
+    soon(guard.release()).await.unwrap();
+}
+
+/// The server says itself when it was started: no client has to have seen it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_comes_later_is_guarded_too() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = connect(&format!("{}?timeout=1s&restart_guard=20s", server.url())).await;
+    let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["started lately", "restart_guard"],
+    );
+    let lock = client.lock("x").ttl(TTL).wait(Duration::from_millis(200));
+    let waited = soon(lock.acquire()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    assert_eq!(owner(&server, "x"), "");
+    let findings = soon(client.check()).await.unwrap();
+    let says = findings
+        .iter()
+        .any(|finding| finding.text.contains("started lately"));
+    assert!(says, "{findings:?}");
+}
+
+/// Those who wait when the server dies wait on, and are served when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_outlast_a_restart() {
+    if redis::is_missing() {
+        return;
+    }
+    for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
+        let server = Redis::start(lines);
+        let url = format!("{}?timeout=1s&restart_guard=off", server.url());
+        let (first, second) = (connect(&url).await, connect(&url).await);
+        let holder = take(&first, "x", TTL).await;
+        let lock = second.lock("x").ttl(TTL);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+        server.kill();
+        tokio::time::sleep(TTL / 4).await;
+        server.launch();
+        // It may be told that it lost the lock, or keep it; then it gives it back.
+        let released = soon(holder.release()).await;
+        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = waited.expect("its turn comes").unwrap();
+        match guard {
+            Ok(guard) => soon(guard.release()).await.unwrap(),
+            Err(err) => panic!("told {err} instead of served ({released:?})"),
+        }
+    }
+}
+
+/// `kill -9` between request and answer, a hundred times: tokens grow, and nobody holds it twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_killed_again_and_again() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = std::sync::Arc::new(Redis::start(&["appendonly yes", "appendfsync always"]));
+    let url = format!("{}?timeout=500ms", server.url());
+    let claims = std::sync::Arc::new(std::sync::Mutex::new((0_u64, 0_u32)));
+    let mut workers = Vec::new();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for _ in 0..3 {
+        let (client, claims, stop) = (connect(&url).await, claims.clone(), stop.clone());
+        workers.push(tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let lock = client.lock("x").ttl(TTL).wait(TTL * 3);
+                let Ok(guard) = lock.acquire().await else {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                };
+                if guard.is_held() {
+                    let mut claims = claims.lock().unwrap();
+                    assert!(
+                        guard.token().get() > claims.0,
+                        "{} follows {}",
+                        guard.token(),
+                        claims.0
+                    );
+                    *claims = (guard.token().get(), claims.1 + 1);
+                }
+                let _ = guard.release().await;
+            }
+        }));
+    }
+    for round in 0..20_u64 {
+        tokio::time::sleep(Duration::from_millis(20 + round * 3)).await;
+        let server = server.clone();
+        tokio::task::spawn_blocking(move || server.restart())
+            .await
+            .unwrap();
+    }
+    let before = claims.lock().unwrap().1;
+    // Too many kills hide what is wrong: it must have worked in between, and work now.
+    assert!(before > 20, "{before} grants in 20 lives of the server");
+    until("it works when the kills are over", || {
+        claims.lock().unwrap().1 > before + 20
+    })
+    .await;
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for worker in workers {
+        soon(worker).await.unwrap();
+    }
+    crate::support::assert_all_expire(&server);
+}
