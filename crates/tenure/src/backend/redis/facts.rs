@@ -28,6 +28,8 @@ pub(super) struct Facts {
     /// Asked and not allowed to know.
     pub(super) unknown: bool,
     pub(super) uptime: Duration,
+    /// It is still reading its data; until then it does not say whether it keeps any.
+    pub(super) is_loading: bool,
     pub(super) is_replica: bool,
     pub(super) is_cluster: bool,
     pub(super) replicas: u32,
@@ -51,11 +53,14 @@ impl Facts {
         if facts.persistence == Persistence::Mostly {
             let mut asking = redis::cmd("CONFIG");
             asking.arg("GET").arg("appendfsync");
-            // Not allowed to ask: then it is not known to be better.
             let policy: Result<Vec<(String, String)>, _> = asking.query_async(connection).await;
-            let is_always = |(_, value): &(String, String)| value == "always";
-            if policy.is_ok_and(|policy| policy.iter().any(is_always)) {
-                facts.persistence = Persistence::Full;
+            match policy {
+                Ok(policy) if policy.iter().any(|(_, value)| value == "always") => {
+                    facts.persistence = Persistence::Full;
+                }
+                Err(err) if err.is_io_error() => return Err(err),
+                // Not allowed to ask, or no such command: then it is not known to be better.
+                Ok(_) | Err(_) => {}
             }
         }
         Ok(facts)
@@ -76,6 +81,7 @@ impl Facts {
             version,
             unknown: false,
             uptime: Duration::from_secs(number("uptime_in_seconds")),
+            is_loading: get("loading") == "1",
             is_replica: get("role") == "slave",
             is_cluster: get("cluster_enabled") == "1",
             replicas: u32::try_from(number("connected_slaves")).unwrap_or(u32::MAX),
@@ -92,6 +98,12 @@ impl Facts {
 
     /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
     pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
+        if self.is_loading {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{host} is still loading its data; retry"),
+            ));
+        }
         if self.is_replica {
             return Err(Error::new(
                 ErrorKind::Unreachable,
@@ -194,6 +206,7 @@ mod tests {
                 version: "Redis 7.0.15".into(),
                 unknown: false,
                 uptime: Duration::from_secs(61),
+                is_loading: false,
                 is_replica: false,
                 is_cluster: false,
                 replicas: 2,

@@ -201,8 +201,9 @@ impl Store {
                         return self.give_up(request, keys, err).await;
                     }
                     tries += 1;
+                    // As behind a stranger: nobody will tell us when the server is back.
                     busy = Busy {
-                        left: Some(Duration::ZERO),
+                        left: None,
                         is_stranger: true,
                         ahead: 0,
                         ..busy
