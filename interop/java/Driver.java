@@ -1,0 +1,143 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HexFormat;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+
+import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * The locks of Redisson, told what to do on stdin. The orders are in ../README.md.
+ *
+ * <p>All orders run in one thread: to Redisson it is the owner.
+ */
+public final class Driver {
+    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+
+    private final RedissonClient redisson;
+    private String kind = "lock";
+
+    private Driver(RedissonClient redisson) {
+        this.redisson = redisson;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Config config = new Config();
+        config.useSingleServer()
+                .setAddress("redis://" + arguments[0] + ":" + arguments[1])
+                .setClientName("redisson") // tells its connections from others in CLIENT LIST
+                .setConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionMinimumIdleSize(1);
+        if (arguments.length > 2) {
+            config.setLockWatchdogTimeout(Long.parseLong(arguments[2]));
+        }
+        RedissonClient redisson = Redisson.create(config);
+        Driver driver = new Driver(redisson);
+        OUT.println("ready\tRedisson " + Redisson.class.getPackage().getImplementationVersion());
+        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = orders.readLine()) != null && !line.equals("quit"); ) {
+            String answer;
+            try {
+                answer = driver.obey(line.split("\t", -1));
+            } catch (Exception error) {
+                answer = "error\t" + error.getClass().getSimpleName() + ": " + error.getMessage();
+            }
+            OUT.println(answer.replace('\n', ' '));
+        }
+        System.exit(0); // leaves its locks where they are
+    }
+
+    private String obey(String[] order) throws Exception {
+        switch (order[0]) {
+            case "kind":
+                kind = order[1];
+                return "kind\t" + kind;
+            case "try":
+                return acquire(order[1], 0, Long.parseLong(order[2]));
+            case "lock":
+                return acquire(order[1], Long.parseLong(order[2]), Long.parseLong(order[3]));
+            case "unlock":
+                try {
+                    lock(order[1]).unlock();
+                    return "released";
+                } catch (IllegalMonitorStateException notHeld) {
+                    return "not-held";
+                }
+            case "locked":
+                return lock(order[1]).isLocked() ? "yes" : "no";
+            case "depth":
+                return "depth\t" + lock(order[1]).getHoldCount();
+            case "count":
+                return count(order[1], Integer.parseInt(order[2]), Integer.parseInt(order[3]),
+                        Path.of(order[4]), Long.parseLong(order[5]));
+            default:
+                return "error\tunknown order " + order[0];
+        }
+    }
+
+    private RLock lock(String name) {
+        switch (kind) {
+            case "lock": return redisson.getLock(name);
+            case "fenced": return redisson.getFencedLock(name);
+            case "fair": return redisson.getFairLock(name);
+            case "spin": return redisson.getSpinLock(name);
+            default: throw new IllegalArgumentException("unknown kind " + kind);
+        }
+    }
+
+    /** A lease of 0 is Redisson's -1: the watchdog's lease, renewed by it. */
+    private String acquire(String name, long wait, long lease) throws InterruptedException {
+        long leaseOrWatchdog = lease == 0 ? -1 : lease;
+        RLock lock = lock(name);
+        if (lock instanceof RFencedLock) {
+            RFencedLock fenced = (RFencedLock) lock;
+            Long token = fenced.tryLockAndGetToken(wait, leaseOrWatchdog, TimeUnit.MILLISECONDS);
+            return token == null ? "busy" : "held\t" + token;
+        }
+        if (!lock.tryLock(wait, leaseOrWatchdog, TimeUnit.MILLISECONDS)) {
+            return "busy";
+        }
+        String owner = redisson.getId() + ":" + Thread.currentThread().getId();
+        return "held\t" + HexFormat.of().formatHex(owner.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private String count(String name, int tasks, int n, Path file, long lease) throws Exception {
+        RLock lock = lock(name);
+        Callable<Void> work = () -> {
+            for (int i = 0; i < n; i++) {
+                lock.lock(lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS);
+                addOne(file);
+                lock.unlock();
+            }
+            return null;
+        };
+        ExecutorService threads = Executors.newFixedThreadPool(tasks);
+        try {
+            for (Future<Void> one : threads.invokeAll(IntStream.range(0, tasks).mapToObj(i -> work).toList())) {
+                one.get();
+            }
+        } finally {
+            threads.shutdown();
+        }
+        return "counted";
+    }
+
+    /** Reads, lets others run, writes: loses counts unless it is alone. */
+    private static void addOne(Path file) throws Exception {
+        long value = Long.parseLong(Files.readString(file).split(" ")[0].trim());
+        Thread.sleep(0, 200_000);
+        Files.writeString(file, String.format("%020d java%n", value + 1));
+    }
+}
