@@ -1,0 +1,14 @@
+//! Locks of other people and ours on one Redis: they exclude us, and we them.
+//!
+//! `interop/` at the top of the repository has the foreign clients; `scripts/test --only interop` builds them.
+//! The test of a client that is not built says `SKIP interop LANGUAGE: reason` and passes.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+mod support;
+
+mod redisson;
+mod tokens;

@@ -1,0 +1,280 @@
+//! A Redis server of its own for each test, a look at its keys past all clients, and foreign drivers.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tenure::conformance::taker::Taker;
+use tenure::{Client, Guard, OwnerId};
+use tokio::task::JoinHandle;
+
+use crate::servers::redis;
+use crate::servers::resp::Value;
+
+/// How long anything may take. Generous: when it is over, somebody is stuck.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// So long that what happens in a test never happens because it ran out.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+/// Says something past the capture of the test's output, on a line of its own.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{line}").unwrap();
+}
+
+/// Says once, and not in every test, that a client cannot be tested with.
+fn skip(language: &str, reason: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap().insert(language.to_owned()) {
+        say(&format!("SKIP interop {language}: {reason}"));
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> String {
+    time.as_millis().to_string()
+}
+
+/// What must come in the end, within [`PATIENCE`].
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("{what}: nothing for {PATIENCE:?}"),
+    }
+}
+
+/// Asks again until it is so. For what the server knows and tells nobody.
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    soon(what, async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+/// A directory that goes away with the test.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let unique = format!("tenure-interop-{}", OwnerId::random().to_hex());
+        let path = std::env::temp_dir().join(unique);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server of its own for each test.
+pub(crate) struct Redis(redis::Redis);
+
+impl Redis {
+    /// `None` where it is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        (!redis::is_missing()).then(|| Self(redis::Redis::start(&[])))
+    }
+
+    pub(crate) fn url(&self, options: &str) -> String {
+        format!("{}?restart_guard=off{options}", self.0.url())
+    }
+
+    /// A client of ours with the default dialect.
+    pub(crate) async fn client(&self) -> Client {
+        tenure::connect(&self.url("")).await.unwrap()
+    }
+
+    /// A client of ours that locks as Redisson does.
+    pub(crate) async fn redisson(&self) -> Client {
+        let url = self.url("&dialect=redisson");
+        tenure::connect(&url).await.unwrap()
+    }
+
+    /// Sends a command and gives the answer, which is no error.
+    #[track_caller]
+    pub(crate) fn ask(&self, command: &[&str]) -> Value {
+        self.0.order(command)
+    }
+
+    pub(crate) fn exists(&self, key: &str) -> bool {
+        self.ask(&["EXISTS", key]).int() == 1
+    }
+
+    /// The value of a string key, in hexadecimal; empty when there is none.
+    pub(crate) fn value(&self, key: &str) -> String {
+        match self.ask(&["GET", key]) {
+            Value::Bulk(value) => hex(&value),
+            Value::Nil => String::new(),
+            other => panic!("GET {key}: {other:?}"),
+        }
+    }
+
+    /// The fields and values of a hash.
+    pub(crate) fn hash(&self, key: &str) -> Vec<(String, String)> {
+        let list = self.ask(&["HGETALL", key]).items();
+        let text = list.iter().map(Value::text).collect::<Vec<_>>();
+        let pairs = text.chunks(2);
+        pairs.map(|x| (x[0].clone(), x[1].clone())).collect()
+    }
+
+    /// What is left of a key's life, in ms.
+    pub(crate) fn ttl(&self, key: &str) -> i64 {
+        self.ask(&["PTTL", key]).int()
+    }
+
+    /// How many connections have subscribed to the channel.
+    pub(crate) fn subscribers(&self, channel: &str) -> i64 {
+        self.ask(&["PUBSUB", "NUMSUB", channel]).items()[1].int()
+    }
+
+    /// How many channels the connections of that name have subscribed to.
+    pub(crate) fn subscriptions_of(&self, client: &str) -> i64 {
+        let list = self.ask(&["CLIENT", "LIST"]).text();
+        let name = format!(" name={client} ");
+        let theirs = list.lines().filter(|line| line.contains(&name));
+        let fields = theirs.flat_map(|line| line.split(' '));
+        fields
+            .filter_map(|field| field.strip_prefix("sub="))
+            .map(|number| number.parse::<i64>().unwrap())
+            .sum()
+    }
+
+    /// How many commands of any kind the server has run, ours here included.
+    pub(crate) fn commands(&self) -> i64 {
+        let count = self.0.info("stats", "total_commands_processed");
+        count.parse().unwrap()
+    }
+
+    /// Listens to a channel; the messages come from the function, which waits for them.
+    pub(crate) fn listen(&self, channel: &str) -> impl FnMut() -> String + use<> {
+        let mut connection = self.0.connection();
+        connection.ask(&["SUBSCRIBE", channel]).unwrap();
+        move || connection.next().unwrap().items()[2].text()
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A process with a foreign client in it; `interop/README.md` has its language. Killed when dropped.
+pub(crate) struct Driver {
+    process: Taker,
+}
+
+impl Driver {
+    /// `None` where it is not built.
+    pub(crate) async fn start(language: &str, redis: &Redis) -> Option<Self> {
+        Self::start_with(language, redis, &[]).await
+    }
+
+    pub(crate) async fn start_with(
+        language: &str,
+        redis: &Redis,
+        options: &[&str],
+    ) -> Option<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let program = root.join("target/interop").join(language).join("run");
+        if !program.exists() {
+            skip(language, "it is not built; run scripts/test --only interop");
+            return None;
+        }
+        let mut command = Command::new(program);
+        command.args(["127.0.0.1", &redis.0.port().to_string()]);
+        command.args(options);
+        let mut driver = Self {
+            process: Taker::spawn(command).unwrap(),
+        };
+        let ready = driver.answer().await;
+        assert!(ready.starts_with("ready\t"), "{language}: {ready}");
+        Some(driver)
+    }
+
+    /// Gives an order without waiting for the answer.
+    pub(crate) fn tell(&mut self, order: &[&str]) {
+        self.process.say(&order.join("\t")).unwrap();
+    }
+
+    pub(crate) async fn answer(&mut self) -> String {
+        let line = soon("the foreign client", self.process.line()).await;
+        line.expect("the foreign client ended")
+    }
+
+    pub(crate) async fn ask(&mut self, order: &[&str]) -> String {
+        self.tell(order);
+        self.answer().await
+    }
+
+    /// The answer to an order that should take the lock: the owner's value or token.
+    pub(crate) async fn held(&mut self) -> String {
+        let answer = self.answer().await;
+        match answer.strip_prefix("held\t") {
+            Some(value) => value.to_owned(),
+            None => panic!("the foreign client should hold and says {answer:?}"),
+        }
+    }
+
+    /// Takes the lock, which is free.
+    pub(crate) async fn take(&mut self, name: &str, ttl: Duration) -> String {
+        self.tell(&["try", name, &millis(ttl)]);
+        self.held().await
+    }
+
+    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+        match self.ask(&["try", name, &millis(LONG)]).await.as_str() {
+            "busy" => true,
+            answer if answer.starts_with("held\t") => false,
+            answer => panic!("{answer}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn unlock(&mut self, name: &str) -> impl Future<Output = ()> {
+        async move {
+            assert_eq!(self.ask(&["unlock", name]).await, "released", "{name}");
+        }
+    }
+
+    /// `kill -9`, and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+    }
+}
+
+/// Takes a lock that is free, with a lease that is long.
+pub(crate) async fn take(client: &Client, name: &str) -> Guard {
+    let taken = client.lock(name).ttl(LONG).try_acquire().await.unwrap();
+    taken.expect("the name is free")
+}
+
+/// Whether a try of ours finds it busy.
+pub(crate) async fn is_refused(client: &Client, name: &str) -> bool {
+    client.lock(name).try_acquire().await.unwrap().is_none()
+}
+
+/// Starts to wait for the lock.
+pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
+    let lock = client.lock(name).ttl(LONG).wait(PATIENCE);
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+/// Reads, lets others run, writes: loses counts unless it is alone. Tells who wrote before.
+pub(crate) async fn add_one(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap();
+    let (value, who) = text.trim_end().split_once(' ').unwrap();
+    tokio::task::yield_now().await;
+    let next = value.parse::<u64>().unwrap() + 1;
+    std::fs::write(file, format!("{next:020} tenure\n")).unwrap();
+    who.to_owned()
+}
