@@ -1,0 +1,194 @@
+//! The clients, each behind the same two calls. Leases of 30 s, and each client's own way of waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distributed_lock_core::error::LockError;
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo as _, ProtocolVersion, PushKind};
+
+use crate::Failure;
+use crate::scenarios::now;
+
+const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) trait Locks: Clone + Send + Sync + 'static {
+    type Hold: Send;
+    fn lock(&self, name: &str) -> impl Future<Output = Result<Self::Hold, Failure>> + Send;
+    fn unlock(&self, hold: Self::Hold) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+fn url(port: &str) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
+/// The bare commands, as a careful program would send them; it knows no waiting.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    connection: MultiplexedConnection,
+    release: Arc<redis::Script>,
+}
+
+impl Raw {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        Ok(Self {
+            connection: connection(port, AsyncConnectionConfig::new()).await?,
+            release: Arc::new(redis::Script::new(
+                "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0",
+            )),
+        })
+    }
+}
+
+async fn connection(
+    port: &str,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, Failure> {
+    let info = url(port).into_connection_info()?;
+    let redis = info
+        .redis_settings()
+        .clone()
+        .set_protocol(ProtocolVersion::RESP3);
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+    let client = redis::Client::open(info)?;
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
+}
+
+impl Locks for Raw {
+    type Hold = (String, String);
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let owner = format!("{:032x}", rand::random::<u128>());
+        let mut set = redis::cmd("SET");
+        set.arg(name).arg(&owner).arg("NX").arg("PX");
+        set.arg(TTL.as_millis() as u64);
+        let set: Option<String> = set.query_async(&mut self.connection.clone()).await?;
+        set.ok_or("busy")?;
+        Ok((name.to_owned(), owner))
+    }
+
+    async fn unlock(&self, (name, owner): Self::Hold) -> Result<(), Failure> {
+        let mut invocation = self.release.key(name);
+        invocation.arg(owner);
+        let deleted: u32 = invocation
+            .invoke_async(&mut self.connection.clone())
+            .await?;
+        if deleted == 1 {
+            Ok(())
+        } else {
+            Err("lost".into())
+        }
+    }
+}
+
+/// From before a message is published until another connection has it, in µs.
+pub(crate) async fn push(port: &str, seconds: f64) -> Result<String, Failure> {
+    let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let mut subscriber = connection(port, config).await?;
+    subscriber.subscribe("push").await?;
+    let mut publisher = connection(port, AsyncConnectionConfig::new()).await?;
+    let mut times = Vec::new();
+    let end = now() + (seconds * 1e9) as u64;
+    while now() < end {
+        let began = now();
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg("push").arg("x");
+        let publishing: redis::RedisFuture<'_, ()> =
+            Box::pin(async { publish.query_async(&mut publisher).await });
+        let delivered = async {
+            while let Some(push) = messages.recv().await {
+                if push.kind == PushKind::Message {
+                    return now();
+                }
+            }
+            0
+        };
+        let (published, delivered) = tokio::join!(publishing, delivered);
+        published?;
+        times.push(delivered.saturating_sub(began));
+    }
+    times.sort_unstable();
+    let p50 = times[times.len() / 2] as f64 / 1000.0;
+    Ok(format!(r#"{{"p50_us":{p50:.1}}}"#))
+}
+
+#[derive(Clone)]
+pub(crate) struct Tenure(tenure::Client);
+
+impl Tenure {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        let url = format!("{}?restart_guard=off", url(port));
+        Ok(Self(tenure::connect(&url).await?))
+    }
+}
+
+impl Locks for Tenure {
+    type Hold = tenure::Guard;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        Ok(self.0.lock(name).ttl(TTL).acquire().await?)
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        Ok(hold.release().await?)
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Rslock(rslock::LockManager);
+
+impl Rslock {
+    pub(crate) fn connect(port: &str) -> Self {
+        let mut manager = rslock::LockManager::new(vec![url(port)]);
+        // Its own delay; it would give up after three tries.
+        manager.set_retry(u32::MAX, Duration::from_millis(200));
+        Self(manager)
+    }
+}
+
+impl Locks for Rslock {
+    type Hold = rslock::Lock;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        Ok(self.0.lock(name, TTL).await?)
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        self.0.unlock(&hold).await;
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct DistributedLock(Arc<distributed_lock_redis::RedisLockProvider>);
+
+impl DistributedLock {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        let provider = distributed_lock_redis::RedisLockProvider::new(url(port)).await?;
+        Ok(Self(Arc::new(provider)))
+    }
+}
+
+impl Locks for DistributedLock {
+    type Hold = distributed_lock_redis::RedisLockHandle;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let lock = self.0.create_lock(name);
+        loop {
+            match lock.acquire(None).await {
+                // It tries once, whatever time is set: the waiting is ours, as often as redis-py's.
+                Err(LockError::Timeout(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+                held => return Ok(held?),
+            }
+        }
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        Ok(hold.release().await?)
+    }
+}
