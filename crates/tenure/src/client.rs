@@ -27,6 +27,8 @@ pub const SCHEMES: &[&str] = &[
     "rediss:",
     #[cfg(feature = "redis")]
     "redis+sentinel:",
+    #[cfg(feature = "redis")]
+    "redis+cluster:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.

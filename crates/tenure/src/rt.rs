@@ -230,6 +230,16 @@ impl Spawner {
             .map_or(Err(None), |polled| polled.map_err(Some))
     }
 
+    /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_shut_down(&self) -> bool {
+        // It drops what it is given.
+        let probe = self.0.spawn(std::future::pending::<()>());
+        let is_dropped = probe.is_finished();
+        probe.abort();
+        is_dropped
+    }
+
     /// Runs `future` in the background. On a runtime that has shut down it is dropped.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
         Task(self.0.spawn(future).abort_handle())

@@ -7,10 +7,14 @@ mod servers;
 
 use std::time::Duration;
 
-use servers::redis::{Redis, SERVICE, Watched, is_missing};
+use servers::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
+use servers::resp::Value;
 use servers::until;
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
+
+/// Longer than any failover here.
+const TTL: Duration = Duration::from_secs(20);
 
 /// These servers were started just now and keep nothing on disk.
 async fn client(url: &str) -> Client {
@@ -20,7 +24,7 @@ async fn client(url: &str) -> Client {
 }
 
 async fn held(client: &Client, name: &str) -> Guard {
-    let lock = client.lock(name).ttl(Duration::from_secs(20));
+    let lock = client.lock(name).ttl(TTL);
     lock.wait(servers::PATIENCE).acquire().await.unwrap()
 }
 
@@ -116,6 +120,181 @@ async fn sentinel_says_what_is_wrong() {
     // And none is needed as long as the primary is the same.
     held(&client, "x").await.release().await.unwrap();
     watched.servers[0].kill();
+    // The first may be on its way when the connection breaks.
+    let _ = client.lock("x").try_acquire().await.unwrap_err();
     let err = client.lock("x").try_acquire().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
+}
+
+/// Channels of slots that somebody listens to.
+fn channels(cluster: &Cluster) -> usize {
+    let up = cluster.nodes.iter().filter(|node| node.is_up());
+    up.map(|node| node.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len())
+        .sum()
+}
+
+/// Waits in the background; returns when the server knows.
+fn queue(
+    cluster: &Cluster,
+    client: &Client,
+    name: &'static str,
+) -> tokio::task::JoinHandle<Result<Guard, tenure::Error>> {
+    let lock = client.lock(name).ttl(TTL).wait(servers::PATIENCE);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let slot = cluster.slot(name);
+    let queue = format!("tenure:{{{name}}}:queue");
+    until("it waits", || {
+        cluster.owner(slot).ask(&["ZCARD", &queue]).int() == 1
+    });
+    waiter
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    // One on each node.
+    let names = ["a", "b", "c"];
+    let owners: std::collections::BTreeSet<_> = names
+        .map(|name| cluster.owner(cluster.slot(name)).port())
+        .into();
+    assert_eq!(owners.len(), 3);
+    for _ in 0..3 {
+        for name in names {
+            let guard = held(&one, name).await;
+            assert!(two.lock(name).try_acquire().await.unwrap().is_none());
+            let waiter = queue(&cluster, &two, name);
+            until("it listens", || channels(&cluster) > 0);
+            guard.release().await.unwrap();
+            let next = waiter.await.unwrap().unwrap();
+            next.release().await.unwrap();
+        }
+    }
+    until("nobody listens", || channels(&cluster) == 0);
+    let guard = held(&one, "a").await;
+    let waiter = queue(&cluster, &two, "a");
+    until("it listens", || channels(&cluster) == 1);
+    two.close().await;
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    until("nobody listens", || channels(&cluster) == 0);
+    guard.release().await.unwrap();
+}
+
+/// Moves a slot as an operator does, with a look after each step.
+fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
+    let slot_word = slot.to_string();
+    let source = cluster.owner(slot);
+    let mut others = cluster.masters().iter().filter(|node| node.is_up());
+    let target = others.find(|node| node.port() != source.port()).unwrap();
+    let (from, to) = (cluster.id(source), cluster.id(target));
+    target.order(&["CLUSTER", "SETSLOT", &slot_word, "IMPORTING", &from]);
+    source.order(&["CLUSTER", "SETSLOT", &slot_word, "MIGRATING", &to]);
+    between();
+    let port = target.port().to_string();
+    loop {
+        let keys = source
+            .order(&["CLUSTER", "GETKEYSINSLOT", &slot_word, "1"])
+            .items();
+        let Some(key) = keys.first() else { break };
+        source.order(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "1000"]);
+        between();
+    }
+    for node in [target, source] {
+        node.order(&["CLUSTER", "SETSLOT", &slot_word, "NODE", &to]);
+        between();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let slot = cluster.slot("x");
+    let guard = held(&one, "x").await;
+    let waiter = queue(&cluster, &two, "x");
+    until("it listens", || channels(&cluster) == 1);
+    let source = cluster.owner(slot).port();
+    tokio::task::block_in_place(|| {
+        migrate(&cluster, slot, || assert!(guard.is_held()));
+    });
+    let target = cluster.owner(slot);
+    assert_ne!(target.port(), source);
+    until("it listens at the new owner", || {
+        target.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len() == 1
+    });
+    guard.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(next.is_held());
+    assert!(one.lock("x").try_acquire().await.unwrap().is_none());
+    next.release().await.unwrap();
+    assert!(!has(target, "x"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_a_replica_takes_over_for_a_dead_node() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(true);
+    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let slot = cluster.slot("x");
+    let guard = held(&one, "x").await;
+    let waiter = queue(&cluster, &two, "x");
+    until("it listens", || channels(&cluster) >= 1);
+    let old = cluster.owner(slot);
+    // What the replica does not have by then is lost, as the table of guarantees says.
+    until("the replica has the queue", || {
+        cluster.nodes.iter().skip(3).any(|replica| {
+            let mut connection = replica.connection();
+            connection.ask(&["READONLY"]).unwrap();
+            let queue = connection.ask(&["EXISTS", "tenure:{x}:queue"]).unwrap();
+            matches!(queue, Value::Int(1))
+        })
+    });
+    old.kill();
+    // Asked before there is a new owner, answered by it.
+    let free = held(&one, "{x}:other").await;
+    free.release().await.unwrap();
+    guard.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(next.is_held());
+    assert!(has(cluster.owner(slot), "x"));
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_says_what_is_wrong() {
+    if is_missing() {
+        return;
+    }
+    let alone = Redis::start(&[]);
+    let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
+    let url = format!("redis+cluster://{}", alone.address());
+    assert_eq!(kind(&url).await, ErrorKind::Invalid);
+    let url = format!("{url},127.0.0.1:1");
+    assert_eq!(kind(&url).await, ErrorKind::Invalid);
+    assert_eq!(
+        kind("redis+cluster://127.0.0.1:1").await,
+        ErrorKind::Unreachable
+    );
+    // A node that is down takes its slots along and no others.
+    let cluster = Cluster::start(false);
+    let keep = "cluster-require-full-coverage";
+    for node in &cluster.nodes {
+        node.order(&["CONFIG", "SET", keep, "no"]);
+    }
+    let client = client(&cluster.url()).await;
+    cluster.owner(cluster.slot("a")).kill();
+    held(&client, "b").await.release().await.unwrap();
+    let _ = client.lock("a").try_acquire().await.unwrap_err();
+    let err = client.lock("a").try_acquire().await.unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
+    let late = self::client(&cluster.url()).await;
+    held(&late, "b").await.release().await.unwrap();
 }

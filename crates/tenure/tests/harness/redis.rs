@@ -16,6 +16,7 @@ use crate::servers::redis::{
     Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
 };
 use crate::servers::resp::Value;
+use crate::servers::until;
 
 /// One server that has every write on disk before it answers, each harness with a proxy of its own in front.
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
@@ -242,7 +243,20 @@ impl Harness for Site {
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
-        self.all(Redis::restart)
+        let (servers, kind) = (self.servers.clone(), self.kind);
+        Some(Box::pin(async move {
+            servers.iter().for_each(|server| server.restart());
+            if kind == Kind::Cluster {
+                // They serve nobody before they have found each other again, longer than a request takes.
+                until("the cluster is whole", || {
+                    servers.iter().all(|server| {
+                        let info = server.ask(&["CLUSTER", "INFO"]).text();
+                        info.contains("cluster_state:ok")
+                    })
+                });
+            }
+            Ok(())
+        }))
     }
 }
 

@@ -96,6 +96,13 @@ impl Facts {
         }
     }
 
+    /// Whether messages can be kept within the nodes of a slot: Redis 7, and every Valkey.
+    pub(super) fn has_shard_messages(&self) -> bool {
+        let number = self.version.split(' ').nth(1).unwrap_or_default();
+        let major = number.split('.').next().and_then(|it| it.parse().ok());
+        major.is_some_and(|major: u32| major >= 7)
+    }
+
     /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
     pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
         if self.is_loading {

@@ -22,7 +22,7 @@ use super::facts::Persistence;
 use super::inbox::Inbox;
 use super::link::Session;
 use super::names::Keys;
-use super::nodes::Nodes;
+use super::nodes::{Nodes, Reply};
 use super::outcome;
 use super::settings::{Dialect, Settings};
 
@@ -141,7 +141,7 @@ impl Store {
         let nodes = &self.nodes;
         // A lease in whole ms; what is granted counts.
         let ttl = u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX);
-        let channel = &self.inbox.channel;
+        let channel = nodes.channel(&keys.lock);
         let (min_hold, delay) = (millis(request.min_hold), millis(request.lock_delay));
         let holder = self.written(&request.holder);
         let words = format!("{min_hold} {delay} {channel} {holder}");
@@ -153,16 +153,16 @@ impl Store {
             &request.propose.unwrap_or(0).to_string(),
             &words,
         ];
-        let sent = self.clock.now();
-        let answer: Vec<String> = nodes.run(&nodes.scripts.acquire, keys, &args).await?;
+        let reply: Reply<Vec<String>> = nodes.ask(&nodes.scripts.acquire, keys, &args).await?;
+        let sent = reply.sent;
         let round_trip = self.clock.now().since(sent);
-        let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+        let words: Vec<&str> = reply.value.iter().map(String::as_str).collect();
         match words[..] {
             ["1", token] => {
                 let ttl = Some(Duration::from_millis(ttl));
                 let grant = Grant::new(number(token)?, sent, round_trip, ttl);
                 if self.settings.wait_replicas > 0 {
-                    self.acknowledged(request, keys).await?;
+                    self.acknowledged(request, keys, &reply.session).await?;
                 }
                 Ok(Asked::Held(grant))
             }
@@ -196,9 +196,13 @@ impl Store {
     }
 
     /// Waits until the replicas have the grant, and takes it back when they do not get it.
-    async fn acknowledged(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
+    async fn acknowledged(
+        &self,
+        request: &Request,
+        keys: &Keys,
+        session: &Session,
+    ) -> Result<(), Error> {
         let (wanted, limit) = (self.settings.wait_replicas, self.settings.timeout / 2);
-        let session = self.nodes.session(&keys.lock).await?;
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(millis(limit));
         let acknowledged: u32 = session.send(&wait).await.map_err(outcome::asking)?;
@@ -262,8 +266,7 @@ impl Store {
             });
             args.collect()
         };
-        let sent = self.clock.now();
-        let answers: Result<Vec<i64>, Error> = self
+        let answers: Result<Reply<Vec<i64>>, Error> = self
             .nodes
             .call(
                 &keys[batch[0]].lock,
@@ -280,7 +283,7 @@ impl Store {
             )
             .await;
         match answers {
-            Ok(answers) if answers.len() == batch.len() => answers
+            Ok(Reply { value, sent, .. }) if value.len() == batch.len() => value
                 .iter()
                 .zip(&args)
                 .map(|(answer, (.., ttl))| match answer {

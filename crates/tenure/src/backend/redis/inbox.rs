@@ -1,4 +1,4 @@
-//! The one channel on which the server tells this client something.
+//! What the server tells this client, and whom it is for.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
@@ -26,6 +26,7 @@ pub(super) enum News {
 pub(super) struct Inbox {
     /// The client's id.
     pub(super) client: String,
+    /// The client's own; in a cluster there are others beside it.
     pub(super) channel: String,
     /// Other channels that are listened to, for whom.
     others: Mutex<HashMap<String, OwnerId>>,
@@ -113,7 +114,7 @@ impl Inbox {
         self.tell(owner, news);
     }
 
-    fn tell(&self, owner: OwnerId, news: News) {
+    pub(super) fn tell(&self, owner: OwnerId, news: News) {
         if let Some(waiting) = lock(&self.waiting).get(&owner) {
             // A waiter that has just left sees to its own clean-up.
             let _ = waiting.send(news);

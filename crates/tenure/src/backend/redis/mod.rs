@@ -21,9 +21,8 @@ mod look;
 mod names;
 mod nodes;
 mod outcome;
-#[expect(dead_code, reason = "clusters and Redlock come next")]
 mod script;
-#[expect(dead_code, reason = "clusters and Redlock come next")]
+#[expect(dead_code, reason = "Redlock comes next")]
 mod settings;
 mod wait;
 
@@ -79,7 +78,7 @@ impl Backend {
         };
         let (inbox, clock) = (Arc::new(Inbox::new()), Clock::system());
         let nodes = Nodes::connect(&settings, &inbox, &clock, &spawner).await?;
-        let configuration = Configuration::of(&settings, &nodes.sessions().await?);
+        let configuration = Configuration::of(&settings, &nodes.reachable().await?);
         let guarantees = guarantees(configuration);
         let store = Store::new(settings, guarantees, nodes, inbox, clock, spawner);
         Ok(Self(Arc::new(store)))

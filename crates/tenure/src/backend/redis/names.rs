@@ -9,7 +9,7 @@ const SIDE: &str = "tenure:{";
 /// What the lock key of a name begins with that could be mistaken for a side key.
 const ESCAPE: &str = "tenure:=";
 /// Slots of a Redis Cluster.
-const SLOTS: u16 = 16_384;
+pub(super) const SLOTS: u16 = 16_384;
 
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

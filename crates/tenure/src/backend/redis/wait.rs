@@ -139,6 +139,7 @@ impl Store {
             Asked::Held(grant) => return Ok(self.granted(request, grant)),
             Asked::Busy(busy) => busy,
         };
+        let _listening = self.nodes.listen(&keys.lock, request.owner, busy.sent);
         let mut tries = 0;
         let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.

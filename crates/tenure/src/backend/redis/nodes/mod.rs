@@ -1,14 +1,23 @@
 //! Which server has a key: one server, the primary that sentinels name, or a node of a cluster.
 
+mod cluster;
+mod ears;
 mod sentinel;
+mod slots;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::fence::OwnerId;
+use crate::kernel::pace;
 use crate::rt::{Clock, Spawner};
+use crate::time::Time;
 
+use self::cluster::Cluster;
+use self::ears::Listening;
 use self::sentinel::Sentinels;
 use super::inbox::Inbox;
 use super::link::{Link, Session};
@@ -23,12 +32,36 @@ const BATCH: usize = 100;
 /// All servers of one store.
 pub(super) struct Nodes {
     shape: Kind,
+    inbox: Arc<Inbox>,
+    clock: Clock,
     pub(super) scripts: &'static Scripts,
 }
 
 enum Kind {
     One(Box<Link>),
     Sentinel(Sentinels),
+    Cluster(Cluster),
+}
+
+/// Pauses before try number `attempt + 1`.
+async fn pause(clock: &Clock, spawner: &Spawner, attempt: u32) -> Result<(), Error> {
+    // The release of a guard that was dropped late gets here.
+    if spawner.is_shut_down() {
+        let message = "the runtime of this client is gone";
+        return Err(Error::new(ErrorKind::Closed, message));
+    }
+    let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+    clock.sleep_until(clock.now().after(pause)).await;
+    Ok(())
+}
+
+/// What came of a call.
+pub(super) struct Reply<T> {
+    pub(super) value: T,
+    /// When the request was sent that was answered; it may have gone to other servers before, which had
+    /// nothing to do with it.
+    pub(super) sent: Time,
+    pub(super) session: Arc<Session>,
 }
 
 /// A call of a script, to be sent to one server or another.
@@ -36,15 +69,17 @@ struct Call<'a> {
     script: &'a Script,
     keys: usize,
     fill: &'a (dyn Fn(&mut Cmd) + Sync),
+    clock: &'a Clock,
 }
 
 impl Call<'_> {
     /// Sends it: by its digest, and by its text when the server does not know that.
     async fn send<T: FromRedisValue>(
         &self,
-        session: &Session,
+        session: Arc<Session>,
         asking: bool,
-    ) -> Result<T, RedisError> {
+    ) -> Result<Reply<T>, RedisError> {
+        let sent = self.clock.now();
         let mut cmd = self.script.by_digest(self.keys);
         for attempt in 0.. {
             (self.fill)(&mut cmd);
@@ -54,7 +89,11 @@ impl Call<'_> {
                 session.send(&cmd).await
             };
             if attempt > 0 || !answer.as_ref().is_err_and(is_unknown_script) {
-                return answer;
+                return answer.map(|value| Reply {
+                    value,
+                    sent,
+                    session,
+                });
             }
             cmd = self.script.by_text(self.keys);
         }
@@ -70,6 +109,7 @@ impl Nodes {
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
+        let mut publish = Publish::Everywhere;
         let shape = match &settings.shape {
             Shape::One(host) => {
                 let link = Link::new(host.clone(), settings, inbox.clone(), clock.clone())?;
@@ -82,25 +122,26 @@ impl Nodes {
                 sentinels.session().await?;
                 Kind::Sentinel(sentinels)
             }
-            Shape::Cluster(_) => {
-                return Err(Error::new(
-                    crate::error::ErrorKind::Unsupported,
-                    "clusters are not in this build yet",
-                ));
+            Shape::Cluster(seeds) => {
+                let cluster = Cluster::connect(seeds, settings, inbox, clock, spawner).await?;
+                publish = cluster.publish();
+                Kind::Cluster(cluster)
             }
         };
         Ok(Self {
             shape,
-            scripts: Scripts::get(settings.dialect, Publish::Everywhere),
+            inbox: inbox.clone(),
+            clock: clock.clone(),
+            scripts: Scripts::get(settings.dialect, publish),
         })
     }
 
     /// The connection to the server that has this key.
     pub(super) async fn session(&self, key: &str) -> Result<Arc<Session>, Error> {
-        let _ = key;
         match &self.shape {
             Kind::One(link) => link.session().await,
             Kind::Sentinel(sentinels) => sentinels.session().await,
+            Kind::Cluster(cluster) => cluster.session(key).await,
         }
     }
 
@@ -109,6 +150,15 @@ impl Nodes {
         match &self.shape {
             Kind::One(link) => Ok(vec![link.session().await?]),
             Kind::Sentinel(sentinels) => Ok(vec![sentinels.session().await?]),
+            Kind::Cluster(cluster) => cluster.sessions().await,
+        }
+    }
+
+    /// The same, without those that cannot be reached.
+    pub(super) async fn reachable(&self) -> Result<Vec<Arc<Session>>, Error> {
+        match &self.shape {
+            Kind::Cluster(cluster) => Ok(cluster.reachable().await),
+            _ => self.sessions().await,
         }
     }
 
@@ -119,6 +169,16 @@ impl Nodes {
         keys: &Keys,
         args: &[&str],
     ) -> Result<T, Error> {
+        Ok(self.ask(script, keys, args).await?.value)
+    }
+
+    /// The same, and who answered.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        keys: &Keys,
+        args: &[&str],
+    ) -> Result<Reply<T>, Error> {
         let fill = |cmd: &mut Cmd| {
             cmd.arg(&keys.lock).arg(&keys.hold);
             cmd.arg(&keys.queue).arg(&keys.wait);
@@ -136,15 +196,21 @@ impl Nodes {
         script: &Script,
         keys: usize,
         fill: impl Fn(&mut Cmd) + Sync,
-    ) -> Result<T, Error> {
-        let (fill, _) = (&fill, key);
-        let call = Call { script, keys, fill };
+    ) -> Result<Reply<T>, Error> {
+        let (fill, clock) = (&fill, &self.clock);
+        let call = Call {
+            script,
+            keys,
+            fill,
+            clock,
+        };
         match &self.shape {
             Kind::One(link) => {
                 let session = link.session().await?;
-                call.send(&session, false).await.map_err(outcome::asking)
+                call.send(session, false).await.map_err(outcome::asking)
             }
             Kind::Sentinel(sentinels) => sentinels.call(&call).await,
+            Kind::Cluster(cluster) => cluster.call(key, &call).await,
         }
     }
 
@@ -155,6 +221,24 @@ impl Nodes {
                 let all: Vec<_> = (0..keys.len()).collect();
                 all.chunks(BATCH).map(<[usize]>::to_vec).collect()
             }
+            Kind::Cluster(cluster) => cluster.batches(keys, BATCH),
+        }
+    }
+
+    /// The channel on which a waiter for this lock is told.
+    pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
+        match &self.shape {
+            Kind::Cluster(cluster) => cluster.channel(key),
+            Kind::One(_) | Kind::Sentinel(_) => Cow::Borrowed(&self.inbox.channel),
+        }
+    }
+
+    /// Sees to it that news of this lock reach `owner`, who has asked at `sent` and waits now, for as long
+    /// as the answer lives. Whoever may have missed something is told to look.
+    pub(super) fn listen(&self, key: &str, owner: OwnerId, sent: Time) -> Option<Listening> {
+        match &self.shape {
+            Kind::Cluster(cluster) => cluster.listen(key, owner, sent),
+            Kind::One(_) | Kind::Sentinel(_) => None,
         }
     }
 
@@ -163,6 +247,7 @@ impl Nodes {
         match &self.shape {
             Kind::One(link) => link.disconnect(),
             Kind::Sentinel(sentinels) => sentinels.close(),
+            Kind::Cluster(cluster) => cluster.close(),
         }
     }
 }

@@ -15,7 +15,6 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, R
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
 use crate::name::Escaped;
 use crate::rt::{Clock, Spawner, Task, lock};
 use crate::time::Time;
@@ -25,7 +24,7 @@ use super::super::inbox::Inbox;
 use super::super::link::{Link, Session};
 use super::super::outcome;
 use super::super::settings::Settings;
-use super::Call;
+use super::{Call, Reply};
 
 /// What sentinels announce: the replica that was chosen has obeyed, and later that all is done.
 const ANNOUNCED: [&str; 2] = ["+promoted-slave", "+switch-master"];
@@ -52,6 +51,7 @@ struct Inner {
     settings: Settings,
     inbox: Arc<Inbox>,
     clock: Clock,
+    spawner: Spawner,
     primary: Mutex<Option<Arc<Link>>>,
     /// Held by the one who looks for the primary; has the last failure, for those who waited for that.
     looking: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
@@ -95,6 +95,7 @@ impl Sentinels {
             settings: settings.clone(),
             inbox: inbox.clone(),
             clock: clock.clone(),
+            spawner: spawner.clone(),
             primary: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             news: Notify::new(),
@@ -111,18 +112,18 @@ impl Sentinels {
         }
     }
 
-    pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<T, Error> {
+    pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
         let Inner {
             clock, settings, ..
         } = &*self.inner;
         let limit = clock.now().after(settings.timeout);
         for attempt in 0.. {
             let session = self.session().await?;
-            match call.send(&session, false).await {
+            match call.send(session, false).await {
                 // Nothing was applied, so it can be asked of another server.
                 Err(err) if outcome::is_readonly(&err) && clock.now() < limit => {}
                 // What the old primary did after the failover is lost; whether this was after it, who knows?
-                Ok(_) if session.is_retired() => {
+                Ok(Reply { session, .. }) if session.is_retired() => {
                     return Err(Error::new(
                         ErrorKind::Indeterminate,
                         format!(
@@ -133,7 +134,7 @@ impl Sentinels {
                 }
                 answer => return answer.map_err(outcome::asking),
             }
-            clock.sleep_until(self.inner.pause(attempt)).await;
+            self.inner.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -163,9 +164,8 @@ impl Inner {
         lock(&self.primary).as_ref().and_then(|link| link.live())
     }
 
-    fn pause(&self, attempt: u32) -> Time {
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        self.clock.now().after(pause)
+    async fn pause(&self, attempt: u32) -> Result<(), Error> {
+        super::pause(&self.clock, &self.spawner, attempt).await
     }
 
     /// Finds the primary and connects. Everybody who asks meanwhile shares the attempt.
@@ -196,7 +196,7 @@ impl Inner {
                 Err(err) if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit => {}
                 answer => return answer,
             }
-            self.clock.sleep_until(self.pause(attempt)).await;
+            self.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }

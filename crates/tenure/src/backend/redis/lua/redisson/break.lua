@@ -4,6 +4,6 @@ if token ~= ARGV[1] or not is_ours(owner) then
   return 0
 end
 redis.call('DEL', LOCK)
-redis.call(PUBLISH, string.match(self, '^%d+ %d+ (%S+)'), 'lost ' .. string.match(owner, '[^:]*$'))
+redis.call('PUBLISH', string.match(self, '^%d+ %d+ (%S+)'), 'lost ' .. string.match(owner, '[^:]*$'))
 wake()
 return 1
