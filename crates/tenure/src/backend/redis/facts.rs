@@ -27,6 +27,9 @@ pub(super) struct Facts {
     pub(super) version: String,
     /// Asked and not allowed to know.
     pub(super) unknown: bool,
+    /// It was started just now and reads its data. Before it is done it calls itself one without an
+    /// append-only file.
+    pub(super) is_loading: bool,
     pub(super) uptime: Duration,
     /// It is still reading its data; until then it does not say whether it keeps any.
     pub(super) is_loading: bool,
@@ -80,6 +83,7 @@ impl Facts {
         Self {
             version,
             unknown: false,
+            is_loading: get("loading") == "1",
             uptime: Duration::from_secs(number("uptime_in_seconds")),
             is_loading: get("loading") == "1",
             is_replica: get("role") == "slave",
@@ -212,6 +216,7 @@ mod tests {
             Facts {
                 version: "Redis 7.0.15".into(),
                 unknown: false,
+                is_loading: false,
                 uptime: Duration::from_secs(61),
                 is_loading: false,
                 is_replica: false,
@@ -225,6 +230,7 @@ mod tests {
         let facts =
             Facts::parse("role:slave\r\nvalkey_version:8.1.1\r\nmaxmemory_policy:allkeys-lru\r\n");
         assert!(facts.is_replica && facts.evicts.is_none());
+        assert!(Facts::parse("aof_enabled:0\r\nloading:1\r\n").is_loading);
         assert_eq!(facts.version, "Valkey 8.1.1");
     }
 }

@@ -10,6 +10,7 @@ use redis::{
 };
 
 use crate::error::{Error, ErrorKind};
+use crate::kernel::pace;
 use crate::rt::{Clock, Flag, lock};
 use crate::time::Time;
 use crate::url::Host;
@@ -143,7 +144,7 @@ impl Link {
             .map_err(failed)?;
         let (mut asking, mut listening) = (connection.clone(), connection.clone());
         let (facts, subscribed) = tokio::join!(
-            Facts::ask(&mut asking),
+            self.facts(&mut asking),
             // Before the first request, so that no message is missed.
             listening.subscribe(&self.inbox.channel)
         );
@@ -161,6 +162,21 @@ impl Link {
             ended,
             retired: self.retired.clone(),
         })
+    }
+
+    /// What the server says about itself, once it has loaded its data.
+    async fn facts(&self, connection: &mut MultiplexedConnection) -> Result<Facts, RedisError> {
+        let limit = self.clock.now().after(self.timeout);
+        let mut attempt = 0;
+        loop {
+            let facts = Facts::ask(connection).await?;
+            if !facts.is_loading || self.clock.now() >= limit {
+                return Ok(facts);
+            }
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            self.clock.sleep_until(self.clock.now().after(pause)).await;
+            attempt += 1;
+        }
     }
 
     /// Another server has taken over. Whoever waits here asks there, and all holds are looked at.
