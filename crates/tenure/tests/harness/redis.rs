@@ -245,7 +245,12 @@ impl Harness for Site {
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
         let (servers, kind) = (self.servers.clone(), self.kind);
         Some(Box::pin(async move {
-            servers.iter().for_each(|server| server.restart());
+            for server in &servers {
+                server.restart();
+                until("it has loaded", || {
+                    server.info("persistence", "loading") == "0"
+                });
+            }
             if kind == Kind::Cluster {
                 // They serve nobody before they have found each other again, longer than a request takes.
                 until("the cluster is whole", || {

@@ -9,6 +9,8 @@ mod servers;
 mod support;
 
 mod clocks;
+mod clusters;
+mod failovers;
 mod forgetting;
 mod holders;
 mod leaks;

@@ -141,3 +141,29 @@ fn a_servers_wall_clock_is_moved() {
     clock.set(-3_600);
     assert!(time() < start - 3_500);
 }
+
+#[test]
+fn a_slot_moves_to_another_master() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let slot = cluster.slot("x");
+    let from = cluster.owner(slot);
+    let to = cluster
+        .masters()
+        .iter()
+        .find(|node| node.port() != from.port())
+        .unwrap();
+    from.order(&["SET", "x", "1"]);
+    cluster.migrate(slot, to, || {
+        let answer = from.ask(&["GET", "tenure:{x}:hold"]).text();
+        assert_eq!(answer, format!("ASK {slot} 127.0.0.1:{}", to.port()));
+        let answer = from.ask(&["MGET", "x", "tenure:{x}:hold"]).text();
+        assert!(answer.starts_with("TRYAGAIN"), "{answer}");
+    });
+    assert_eq!(to.ask(&["GET", "x"]).text(), "1");
+    let answer = from.ask(&["GET", "x"]).text();
+    assert_eq!(answer, format!("MOVED {slot} 127.0.0.1:{}", to.port()));
+    assert_eq!(cluster.owner(slot).port(), to.port());
+}

@@ -451,6 +451,32 @@ impl Cluster {
         format!("redis+cluster://{}", addresses.join(","))
     }
 
+    /// Moves a slot as `redis-cli --cluster reshard` does. `meanwhile` is called when the keys are about to move.
+    pub(crate) fn migrate(&self, slot: u16, to: &Redis, meanwhile: impl FnOnce()) {
+        let from = self.owner(slot);
+        let slot = slot.to_string();
+        let (from_id, to_id) = (self.id(from), self.id(to));
+        to.order(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+        from.order(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+        meanwhile();
+        let port = to.port().to_string();
+        loop {
+            let keys = from
+                .ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
+                .items();
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                from.order(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"]);
+            }
+        }
+        // First the one that has it now, so that nobody ever says that nobody has it.
+        for node in [to].into_iter().chain(self.masters()) {
+            node.order(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+        }
+    }
+
     /// The slot of a key, as the servers have it.
     pub(crate) fn slot(&self, key: &str) -> u16 {
         let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]).int();

@@ -1,0 +1,216 @@
+//! Slots that move, masters that die.
+
+use std::time::{Duration, Instant};
+
+use tenure::{ErrorKind, State};
+
+use crate::servers::PATIENCE;
+use crate::servers::redis::{self, Cluster, Redis};
+use crate::support::{
+    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take, until,
+};
+
+fn url(cluster: &Cluster) -> String {
+    format!("{}?timeout=500ms&restart_guard=off", cluster.url())
+}
+
+/// Longer than a failover takes, and that twice.
+const LONG: Duration = Duration::from_secs(9);
+
+/// Names in many slots are held and renewed together, though no script may touch two slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_all_slots_are_renewed() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let client = connect(&url(&cluster)).await;
+    let mut names: Vec<_> = (0..60).map(|number| format!("x{number}")).collect();
+    names.extend(["{tag}a", "{tag}b", "a{}b", "a}b{", "tenure:{x}:hold"].map(String::from));
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(take(&client, name, TTL).await);
+    }
+    let start = Instant::now();
+    while start.elapsed() < TTL * 2 {
+        for guard in &guards {
+            assert!(guard.is_held(), "{}: {:?}", guard.name(), guard.state());
+        }
+        tokio::time::sleep(TTL / 20).await;
+    }
+    for master in cluster.masters() {
+        assert!(
+            !crate::support::keys(master).is_empty(),
+            "a master has nothing"
+        );
+    }
+    assert_eq!(soon(client.list("")).await.unwrap().len(), names.len());
+    for guard in guards {
+        soon(guard.release()).await.unwrap();
+    }
+    assert!(soon(client.list("")).await.unwrap().is_empty());
+    for master in cluster.masters() {
+        assert_all_expire(master);
+    }
+}
+
+/// A waiter is told of its turn whichever node it is, and whichever node has the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_are_told_by_every_node() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
+    // Of a ttl that nobody waits for here.
+    let long = Duration::from_secs(3_600);
+    for number in 0..12 {
+        let name = format!("x{number}");
+        let node = cluster.owner(cluster.slot(&name));
+        let holder = take(&first, &name, long).await;
+        let lock = second.lock(&name).ttl(long);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        until("it waits", || crate::support::waiting(node, &name) == 1).await;
+        soon(holder.release()).await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// MOVED, ASK and TRYAGAIN, of a real migration: while the slot is on its way nothing can be asked of it;
+/// then all goes on at the new node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_moves_while_its_lock_is_held() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
+    let slot = cluster.slot("x");
+    let mut last = 0;
+    for _ in 0..2 {
+        let guard = take(&first, "x", LONG).await;
+        assert!(
+            guard.token().get() > last,
+            "{} follows {last}",
+            guard.token()
+        );
+        let lock = second.lock("x").ttl(LONG);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let from = cluster.owner(slot);
+        until("it waits", || crate::support::waiting(from, "x") == 1).await;
+        let to = cluster
+            .masters()
+            .iter()
+            .find(|node| node.port() != from.port())
+            .unwrap();
+        let third = connect(&url(&cluster)).await;
+        let meanwhile = async {
+            let refused = soon(third.lock("x").ttl(TTL).try_acquire()).await;
+            match refused {
+                // Answered before the keys were on their way.
+                Ok(tried) => assert!(tried.is_none(), "two hold it"),
+                Err(err) => {
+                    assert_clear(&err);
+                    assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
+                }
+            }
+        };
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| cluster.migrate(slot, to, || handle.block_on(meanwhile)));
+        assert_eq!(owner(to, "x").len(), 32);
+        let start = Instant::now();
+        while start.elapsed() < LONG || guard.state() != State::Held {
+            assert!(guard.is_held(), "{:?}", guard.state());
+            assert!(start.elapsed() < LONG + PATIENCE, "{:?}", guard.state());
+            tokio::time::sleep(TTL / 20).await;
+        }
+        last = guard.token().get();
+        soon(guard.release()).await.unwrap();
+        let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+        let next = next.expect("its turn comes").unwrap().unwrap();
+        assert!(next.token().get() > last, "{} follows {last}", next.token());
+        last = next.token().get();
+        soon(next.release()).await.unwrap();
+        assert_eq!(owner(to, "x"), "");
+        assert_all_expire(to);
+    }
+}
+
+/// The replica takes over; locks of other masters notice nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_is_killed() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(true);
+    let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
+    let names: Vec<_> = (0..12).map(|number| format!("x{number}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(take(&first, name, LONG).await);
+    }
+    let victim = cluster.owner(cluster.slot("x0"));
+    let replica = cluster.nodes[3..]
+        .iter()
+        .find(|node| node.info("replication", "master_port") == victim.port().to_string())
+        .unwrap();
+    let waits_for = |words: &[&str]| victim.ask(words).text();
+    assert_eq!(waits_for(&["WAIT", "1", "5000"]), "1");
+    victim.kill();
+    let start = Instant::now();
+    until("the replica takes over", || {
+        replica.info("replication", "role") == "master"
+    })
+    .await;
+    while start.elapsed() < LONG * 2 {
+        for guard in &guards {
+            assert!(guard.is_held(), "{}: {:?}", guard.name(), guard.state());
+        }
+        tokio::time::sleep(TTL / 20).await;
+    }
+    for guard in guards {
+        let name = guard.name().as_str().to_owned();
+        assert!(
+            soon(second.lock(&name).try_acquire())
+                .await
+                .unwrap()
+                .is_none(),
+            "two hold {name}"
+        );
+        let token = guard.token();
+        soon(guard.release()).await.unwrap();
+        let next = take(&second, &name, TTL).await;
+        assert!(next.token() > token, "{} follows {token}", next.token());
+        soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_nodes_of_the_url_are_down() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(true);
+    let down = crate::servers::process::Port::reserve();
+    let nodes = [down.number(), cluster.nodes[1].port()].map(|port| format!("127.0.0.1:{port}"));
+    let options = "?timeout=500ms&restart_guard=off";
+    let client = connect(&format!("redis+cluster://{}{options}", nodes.join(","))).await;
+    for name in ["a", "b", "c", "d"] {
+        soon(take(&client, name, TTL).await.release())
+            .await
+            .unwrap();
+    }
+    let refused = soon(tenure::connect(&format!(
+        "redis+cluster://{}{options}",
+        nodes[0]
+    )))
+    .await;
+    assert_says(refused, ErrorKind::Unreachable, &[&nodes[0]]);
+    // A server of its own is no cluster, and is told so.
+    let server = Redis::start(&[]);
+    let wrong = format!("redis+cluster://{}{options}", server.address());
+    let err = soon(tenure::connect(&wrong)).await.unwrap_err();
+    assert_clear(&err);
+    assert!(err.to_string().contains("cluster"), "{err}");
+}

@@ -1,0 +1,207 @@
+//! The primary is replaced, and sentinels say by whom.
+
+use std::time::{Duration, Instant};
+
+use tenure::ErrorKind;
+
+use crate::servers::PATIENCE;
+use crate::servers::redis::{self, Redis, SERVICE, Watched};
+use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
+
+/// What a primary may be silent for, in ms.
+const DOWN_AFTER: u32 = 1_000;
+/// Longer than a failover takes, and that twice.
+const LONG: Duration = Duration::from_secs(9);
+
+fn url(watched: &Watched) -> String {
+    format!("{}?timeout=500ms&restart_guard=off", watched.url())
+}
+
+async fn until_replaced(watched: &Watched, before: u16) {
+    until("another primary", || watched.primary_port() != before).await;
+    until("it is one", || {
+        watched.primary().info("replication", "role") == "master"
+    })
+    .await;
+}
+
+/// What the replica had by then goes on: holds are renewed there, waiters are served there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_primary_is_killed() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(DOWN_AFTER);
+    let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
+    let guard = take(&first, "x", LONG).await;
+    let lock = second.lock("x").ttl(LONG);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let [primary, replica] = &watched.servers;
+    until("it waits", || crate::support::waiting(replica, "x") == 1).await;
+    let value = owner(replica, "x");
+    assert!(!value.is_empty());
+    let before = primary.port();
+    primary.kill();
+    let start = Instant::now();
+    until_replaced(&watched, before).await;
+    while start.elapsed() < LONG * 2 {
+        assert!(
+            guard.is_held(),
+            "{:?} {:?} after the kill",
+            guard.state(),
+            start.elapsed()
+        );
+        tokio::time::sleep(TTL / 20).await;
+    }
+    assert_eq!(owner(replica, "x"), value);
+    let token = guard.token();
+    soon(guard.release()).await.unwrap();
+    let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+    let next = next.expect("its turn comes").unwrap().unwrap();
+    assert!(next.token() > token);
+    soon(next.release()).await.unwrap();
+    assert_eq!(owner(replica, "x"), "");
+    assert_all_expire(replica);
+}
+
+/// `SENTINEL FAILOVER`: the old primary goes on answering for a while, and is not asked any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_primary_is_replaced_by_order() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(DOWN_AFTER);
+    let client = connect(&url(&watched)).await;
+    let guard = take(&client, "x", LONG).await;
+    let [primary, replica] = &watched.servers;
+    until("the replica has it", || !owner(replica, "x").is_empty()).await;
+    watched.sentinels[0].order(&["SENTINEL", "FAILOVER", SERVICE]);
+    until_replaced(&watched, primary.port()).await;
+    let mut last = 0;
+    let mut number = 0;
+    let start = Instant::now();
+    loop {
+        number += 1;
+        let name = format!("y{number}");
+        if let Ok(Some(new)) = soon(client.lock(&name).ttl(TTL).try_acquire()).await {
+            assert!(new.token().get() > last);
+            last = new.token().get();
+            let is_there = !owner(replica, &name).is_empty();
+            let _ = soon(new.release()).await;
+            if is_there {
+                break;
+            }
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "locks go on being taken at the old primary"
+        );
+        tokio::time::sleep(TTL / 20).await;
+    }
+    until("the old one follows", || {
+        primary.info("replication", "role") == "slave"
+    })
+    .await;
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        assert!(guard.is_held(), "{:?}", guard.state());
+        tokio::time::sleep(TTL / 20).await;
+    }
+    soon(guard.release()).await.unwrap();
+    assert_eq!(owner(replica, "x"), "");
+}
+
+/// What the table gives up: a replica that has not heard of the lock takes over. Tokens grow all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_lags_takes_over() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(DOWN_AFTER);
+    let [primary, replica] = &watched.servers;
+    let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
+    let careful = connect(&format!("{}&wait_replicas=1", url(&watched))).await;
+    let known = take(&careful, "known", LONG).await;
+    replica.stop();
+    let old = take(&first, "x", LONG * 10).await;
+    // Who asks for it is told.
+    let refused = soon(careful.lock("y").ttl(TTL).try_acquire()).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["replica", "wait_replicas"],
+    );
+    assert_eq!(owner(primary, "y"), "");
+    let before = primary.port();
+    primary.kill();
+    replica.go_on();
+    until_replaced(&watched, before).await;
+    let start = Instant::now();
+    let next = loop {
+        match soon(second.lock("x").ttl(TTL).try_acquire()).await {
+            Ok(Some(next)) => break next,
+            other => assert!(start.elapsed() < PATIENCE, "{other:?}"),
+        }
+        tokio::time::sleep(TTL / 20).await;
+    };
+    assert!(
+        next.token() > old.token(),
+        "{} follows {}",
+        next.token(),
+        old.token()
+    );
+    assert!(
+        !owner(replica, "known").is_empty(),
+        "acknowledged and forgotten"
+    );
+    soon(old.lost()).await;
+    assert!(next.is_held());
+    soon(next.release()).await.unwrap();
+    drop(known);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_are_down() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(DOWN_AFTER);
+    let client = connect(&url(&watched)).await;
+    let guard = take(&client, "x", TTL).await;
+    watched.sentinels[0].kill();
+    let other = connect(&url(&watched)).await;
+    assert!(soon(other.lock("x").try_acquire()).await.unwrap().is_none());
+    for sentinel in &watched.sentinels[1..] {
+        sentinel.kill();
+    }
+    let refused = soon(tenure::connect(&url(&watched))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["sentinel"]);
+    // Who has a connection needs none of them.
+    let start = Instant::now();
+    while start.elapsed() < TTL * 2 {
+        assert!(guard.is_held(), "{:?}", guard.state());
+        tokio::time::sleep(TTL / 20).await;
+    }
+    soon(guard.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_do_not_know_the_service() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(DOWN_AFTER);
+    let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
+    let refused = soon(tenure::connect(&wrong)).await;
+    let err = refused.unwrap_err();
+    assert!(err.to_string().contains("somebody"), "{err}");
+    crate::support::assert_clear(&err);
+    // A server is no sentinel, and says so.
+    let server = Redis::start(&[]);
+    let wrong = format!(
+        "redis+sentinel://{}/{SERVICE}?timeout=500ms",
+        server.address()
+    );
+    let refused = soon(tenure::connect(&wrong)).await;
+    crate::support::assert_clear(&refused.unwrap_err());
+}
