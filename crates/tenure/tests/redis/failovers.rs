@@ -124,7 +124,10 @@ async fn a_replica_that_lags_takes_over() {
     let known = take(&careful, "known", LONG).await;
     replica.stop();
     // Or the kernel would keep for it what it is sent.
-    assert_eq!(primary.order(&["CLIENT", "KILL", "TYPE", "replica"]).int(), 1);
+    assert_eq!(
+        primary.order(&["CLIENT", "KILL", "TYPE", "replica"]).int(),
+        1
+    );
     let old = take(&first, "x", LONG * 10).await;
     // Who asks for it is told.
     let refused = soon(careful.lock("y").ttl(TTL).try_acquire()).await;
