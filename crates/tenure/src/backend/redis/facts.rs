@@ -31,8 +31,6 @@ pub(super) struct Facts {
     /// append-only file.
     pub(super) is_loading: bool,
     pub(super) uptime: Duration,
-    /// It is still reading its data; until then it does not say whether it keeps any.
-    pub(super) is_loading: bool,
     pub(super) is_replica: bool,
     pub(super) is_cluster: bool,
     pub(super) replicas: u32,
@@ -85,7 +83,6 @@ impl Facts {
             unknown: false,
             is_loading: get("loading") == "1",
             uptime: Duration::from_secs(number("uptime_in_seconds")),
-            is_loading: get("loading") == "1",
             is_replica: get("role") == "slave",
             is_cluster: get("cluster_enabled") == "1",
             replicas: u32::try_from(number("connected_slaves")).unwrap_or(u32::MAX),
@@ -218,7 +215,6 @@ mod tests {
                 unknown: false,
                 is_loading: false,
                 uptime: Duration::from_secs(61),
-                is_loading: false,
                 is_replica: false,
                 is_cluster: false,
                 replicas: 2,
