@@ -8,7 +8,8 @@
 //! - First come, first served: a request joins the queue behind every earlier waiter, even if it could
 //!   be granted at once; so a writer does not starve behind readers. `barge` is the exception.
 //! - After every change the queue is served from its head while the head can be granted.
-//! - Each grant of a name has a greater token than all before it, for as long as the table lives.
+//! - Each grant of a name has a greater token than all before it, for as long as the table lives:
+//!   the last plus one, or the one that the request proposes if that is greater.
 //! - Every operation compares the owner. An owner that asks again, because a reply was lost, gets
 //!   what it has: its place, or its hold with the same token.
 //! - An ended hold can leave a reservation (`min_hold`, or `lock_delay` after an unclean end) which
@@ -50,6 +51,8 @@ pub struct Ask {
     pub lock_delay: Duration,
     /// A waiter is forgotten when it was not heard of for this long; `None`: never.
     pub waiter_ttl: Option<Duration>,
+    /// The token to grant under, unless the name's next one is greater.
+    pub propose: Option<u64>,
 }
 
 /// The answer to an [`Ask`].
@@ -131,6 +134,7 @@ pub(super) struct Claim {
     pub(super) ttl: Option<Duration>,
     pub(super) min_hold: Duration,
     pub(super) lock_delay: Duration,
+    pub(super) propose: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +221,23 @@ impl Table {
         if ttl.is_some() {
             hold.extend(ttl, now);
             self.changed(index);
+        }
+        true
+    }
+
+    /// Sees to it that the owner's hold, and every later one, has a token of at least `token`.
+    /// `false`: the owner does not hold the name, and nothing is changed.
+    pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> bool {
+        let Some(index) = self.settled(name, now) else {
+            return false;
+        };
+        let slot = &mut self.slots[index];
+        let Some(hold) = slot.hold_of(owner) else {
+            return false;
+        };
+        if hold.token < token {
+            hold.token = token;
+            slot.last_token = slot.last_token.max(token);
         }
         true
     }
@@ -495,7 +516,7 @@ impl Slot {
 
     #[inline]
     fn grant(&mut self, claim: Claim, now: Time) -> u64 {
-        self.last_token += 1;
+        self.last_token = (self.last_token + 1).max(claim.propose.unwrap_or(0));
         // Most names are only ever held by one: room for one, not for the usual four.
         if self.holds.capacity() == 0 {
             self.holds.reserve_exact(1);
@@ -587,6 +608,7 @@ impl Claim {
             ttl: ask.ttl,
             min_hold: ask.min_hold,
             lock_delay: ask.lock_delay,
+            propose: ask.propose,
         }
     }
 }

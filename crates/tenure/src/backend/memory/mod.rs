@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, oneshot};
 
 pub use self::script::Disturbance;
-use self::script::reply_lost;
+use self::script::{reply_lost, too_young};
 use crate::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
     Severity,
@@ -71,6 +71,8 @@ struct State {
     script: VecDeque<(Step, Disturbance)>,
     /// Requests wait for it while the store is paused.
     resumed: Option<Arc<Flag>>,
+    /// The store was restarted and is not to be trusted with new holds until then.
+    guarded_until: Option<Time>,
     requests: u64,
 }
 
@@ -91,6 +93,12 @@ impl Backend {
     pub fn with_virtual_clock() -> Self {
         let (clock, virtual_clock) = Clock::virtual_clock();
         Self::with(clock, Some(virtual_clock))
+    }
+
+    /// Another empty store on the clock of this one: for backends that are made of several.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self::with(self.0.clock.clone(), self.0.virtual_clock.clone())
     }
 
     fn with(clock: Clock, virtual_clock: Option<Arc<VirtualClock>>) -> Self {
@@ -201,6 +209,7 @@ impl State {
             min_hold: request.min_hold,
             lock_delay: request.lock_delay,
             waiter_ttl: None,
+            propose: request.propose,
         };
         let verdict = self.table.acquire(&ask, now);
         if verdict != Verdict::Busy {
@@ -222,6 +231,12 @@ impl State {
         } else {
             Release::NotHeld
         }
+    }
+
+    /// How long a store that was restarted still grants nothing.
+    fn guarded(&self, now: Time) -> Option<Duration> {
+        let left = self.guarded_until?.since(now);
+        Some(left).filter(|left| !left.is_zero())
     }
 
     /// Requests reach the store, and at once.
@@ -264,10 +279,10 @@ impl Door for Backend {
         };
         // Nothing was applied when a request is stopped before it reached the table.
         let first = self.request(Step::Acquire, Some(request.clone()), apply, || {
-            Ok(Ok(Answer::Busy))
+            Ok(Ok(Ok(Answer::Busy)))
         });
         let first = match crate::rt::poll_now(first) {
-            Ok(Ok(Ok(answer))) => return Box::pin(ready(Ok(answer))),
+            Ok(Ok(Ok(answer))) => return Box::pin(ready(answer)),
             Ok(Ok(Err(queued))) => return Box::pin(self.0.clone().wait(request, queued)),
             Ok(Err(err)) => return Box::pin(ready(Err(err))),
             Err(pending) => pending,
@@ -275,7 +290,7 @@ impl Door for Backend {
         let store = self.0.clone();
         Box::pin(async move {
             match first.await? {
-                Ok(answer) => Ok(answer),
+                Ok(answer) => answer,
                 Err(queued) => store.wait(request, queued).await,
             }
         })
@@ -318,6 +333,13 @@ impl Door for Backend {
         let apply =
             move |store: &Arc<Store>| store.with_state(|state, now| state.release(&hold, now));
         self.request(Step::Release, None, apply, || Err(reply_lost()))
+    }
+
+    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Store>| {
+            store.with_state(|state, now| state.table.raise(&hold.name, hold.owner, token, now))
+        };
+        self.request(Step::Acquire, None, apply, || Err(reply_lost()))
     }
 
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
@@ -375,26 +397,30 @@ struct Queued(oneshot::Receiver<(u64, Time)>);
 
 impl Store {
     /// `Err`: queued.
-    fn acquire(&self, request: &Request, sent: Time) -> Result<Answer, Queued> {
-        self.with_state(
-            |state, now| match state.acquire(request, self.lease(request.ttl), now) {
-                Verdict::Busy => Ok(Answer::Busy),
+    fn acquire(&self, request: &Request, sent: Time) -> Result<Result<Answer, Error>, Queued> {
+        self.with_state(|state, now| {
+            if let Some(left) = state.guarded(now) {
+                return Ok(Err(too_young(left)));
+            }
+            match state.acquire(request, self.lease(request.ttl), now) {
+                Verdict::Busy => Ok(Ok(Answer::Busy)),
                 Verdict::Granted { token } => {
                     let way = now.since(sent);
-                    Ok(Answer::Granted(self.grant(token, sent, way, request.ttl)))
+                    let grant = self.grant(token, sent, way, request.ttl);
+                    Ok(Ok(Answer::Granted(grant)))
                 }
                 Verdict::Queued => {
                     let (sender, receiver) = oneshot::channel();
                     state.waiting.insert(request.owner, sender);
                     Err(Queued(receiver))
                 }
-            },
-        )
+            }
+        })
     }
 
     fn acquire_now(&self, request: &Request) -> Option<Grant> {
         self.with_state(|state, now| {
-            if !state.is_undisturbed() {
+            if !state.is_undisturbed() || state.guarded(now).is_some() {
                 return None;
             }
             match state.try_acquire(request, self.lease(request.ttl), now) {
@@ -426,7 +452,7 @@ impl Store {
                 biased;
                 granted = &mut receiver => {
                     let (token, at) = granted.map_err(|_| {
-                        Error::new(ErrorKind::Closed, "the place in the queue is gone")
+                        Error::new(ErrorKind::Unreachable, "the place in the queue is gone")
                     })?;
                     // Nothing has to keep a place alive here: the lease begins with the hand-over.
                     let grant = self.grant(token, at, Duration::ZERO, request.ttl);

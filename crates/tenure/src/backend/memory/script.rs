@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Backend, Store};
 use crate::backend::{BoxFuture, Request};
 use crate::error::{Error, ErrorKind, Step};
+use crate::kernel::table::Table;
 use crate::name::LockName;
 use crate::rt::lock;
 
@@ -59,6 +60,17 @@ impl Backend {
         if let Some(resumed) = state.resumed.take() {
             resumed.raise();
         }
+    }
+
+    /// Kills the store and starts it again, empty: holds, waiters and tokens are forgotten, and no
+    /// holder is told. For `guard` after that it refuses every acquisition (`Unreachable`).
+    pub fn restart(&self, guard: Duration) {
+        self.0.with_state(|state, now| {
+            state.table = Table::new();
+            state.holders.clear();
+            state.waiting.clear();
+            state.guarded_until = Some(now.after(guard));
+        });
     }
 
     /// Ends every hold of `name` as if its lease had run out, unnoticed by the holders.
@@ -151,6 +163,15 @@ impl Backend {
             }
         })
     }
+}
+
+pub(super) fn too_young(left: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "the store was restarted and may have forgotten holds; it grants nothing for another {left:.0?}"
+        ),
+    )
 }
 
 pub(super) fn reply_lost() -> Error {

@@ -220,6 +220,7 @@ fn the_queue_decides_as_the_table_does() {
                     min_hold: std::time::Duration::ZERO,
                     lock_delay: std::time::Duration::ZERO,
                     waiter_ttl: None,
+                    propose: None,
                 };
                 list.push((id, mode));
                 assert_ne!(table.acquire(&ask, Time::ZERO), Verdict::Busy);

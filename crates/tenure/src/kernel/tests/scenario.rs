@@ -214,6 +214,7 @@ impl Story for TableStory {
                 min_hold: words.after("min_hold").map_or(Duration::ZERO, duration),
                 lock_delay: words.after("lock_delay").map_or(Duration::ZERO, duration),
                 waiter_ttl: words.after("waiter_ttl").map(duration),
+                propose: words.after("proposing").map(|token| token.parse().unwrap()),
             };
             match self.table.acquire(&ask, now) {
                 table::Verdict::Granted { token } => format!("granted {token}"),
@@ -223,6 +224,9 @@ impl Story for TableStory {
         } else if words.has("renews") {
             let ttl = words.after("for").map(duration);
             yes_no(self.table.renew(&name, who.unwrap(), ttl, now))
+        } else if let Some(token) = words.after("raises") {
+            let token = token.parse().unwrap();
+            yes_no(self.table.raise(&name, who.unwrap(), token, now))
         } else if words.has("waves") {
             yes_no(self.table.touch(&name, who.unwrap(), now))
         } else if words.has("releases") {

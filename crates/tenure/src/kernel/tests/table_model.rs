@@ -64,8 +64,8 @@ impl Model {
 
     fn hold(&mut self, of: &str, index: usize, now: Time) -> u64 {
         let token = self.tokens.entry(of.to_owned()).or_default();
-        *token += 1;
         let person = &mut self.people.get_mut(of).unwrap()[index];
+        *token = (*token + 1).max(person.ask.propose.unwrap_or(0));
         let until = person.ask.ttl.map_or(Time::MAX, |ttl| now.after(ttl));
         person.is = Is::Holding {
             token: *token,
@@ -194,6 +194,7 @@ enum Event {
     Ask(Ask),
     Renew(Option<Duration>),
     Touch,
+    Raise { token: u64 },
     Release { unclean: bool },
     Break { token: u64 },
     Expire,
@@ -210,8 +211,10 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Mode::Shared),
         2 => (1..3_u32).prop_map(|limit| Mode::Permits { limit: NonZeroU32::new(limit).unwrap() }),
     ];
-    let ask = (mode, maybe(), any::<[bool; 3]>(), short(), short(), maybe()).prop_map(
-        |(mode, ttl, [wait, patient, barge], min_hold, lock_delay, waiter_ttl)| Ask {
+    let propose = prop::option::weighted(0.2, 0..40_u64);
+    let rests = (short(), short());
+    let ask = (mode, maybe(), any::<[bool; 3]>(), rests, maybe(), propose).prop_map(
+        |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| Ask {
             name: name("?"),
             owner: owner(0),
             mode,
@@ -221,12 +224,14 @@ fn event() -> impl Strategy<Value = Event> {
             min_hold,
             lock_delay,
             waiter_ttl,
+            propose,
         },
     );
     prop_oneof![
         10 => ask.prop_map(Event::Ask),
         2 => maybe().prop_map(Event::Renew),
         2 => Just(Event::Touch),
+        1 => (0..40_u64).prop_map(|token| Event::Raise { token }),
         5 => any::<bool>().prop_map(|unclean| Event::Release { unclean }),
         1 => (1..12_u64).prop_map(|token| Event::Break { token }),
         1 => Just(Event::Expire),
@@ -278,6 +283,25 @@ proptest! {
                         _ => false,
                     };
                     prop_assert_eq!(table.touch(&lock, owner(who), now), waits);
+                }
+                Event::Raise { token: least } => {
+                    let (exclusive, raised) = match model.of(of, who) {
+                        Some(Person { ask, is: Is::Holding { token, .. } }) if ask.mode == Mode::Exclusive => {
+                            *token = least.max(*token);
+                            (true, true)
+                        }
+                        other => (other.is_none_or(|person| person.ask.mode == Mode::Exclusive), false),
+                    };
+                    if raised {
+                        let last = model.tokens.get_mut(of).unwrap();
+                        *last = least.max(*last);
+                    }
+                    // Others may hold beside a shared hold, under that very token: it is not raised.
+                    if exclusive {
+                        prop_assert_eq!(table.raise(&lock, owner(who), least, now), raised);
+                    } else {
+                        prop_assert!(!table.raise(&lock, owner(99), least, now));
+                    }
                 }
                 Event::Release { unclean } => {
                     let held = match model.of(of, who) {
@@ -368,6 +392,7 @@ fn ask_for(lock: &str, who: u8) -> Ask {
         min_hold: Duration::ZERO,
         lock_delay: Duration::ZERO,
         waiter_ttl: None,
+        propose: None,
     }
 }
 

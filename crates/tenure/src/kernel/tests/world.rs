@@ -157,6 +157,7 @@ impl Claims {
             min_hold: Duration::ZERO,
             lock_delay: self.setup.lock_delay,
             waiter_ttl: self.setup.waiter_ttl,
+            propose: None,
         }
     }
 
