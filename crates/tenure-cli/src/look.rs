@@ -177,6 +177,9 @@ fn status_text(status: &Status) -> String {
             None => "  no lease runs: it is held until it is released or its holder dies".into(),
         });
     }
+    if let Some((agree, all)) = status.nodes {
+        lines.push(format!("  {agree}/{all} nodes say so"));
+    }
     match status.queue.as_deref() {
         None if status.is_held() => lines.push("  this store does not know who waits".into()),
         None | Some([]) => {}

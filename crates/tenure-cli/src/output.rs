@@ -182,13 +182,17 @@ pub(crate) fn status_json(status: &Status) -> Value {
         .queue
         .as_ref()
         .map(|queue| queue.iter().map(holder_json).collect());
-    json!({
+    let mut value = json!({
         "name": status.name.as_str(),
         "held": status.is_held(),
         "holds": holds,
         "queue": queue,
         "reserved_ms": status.reserved.map(millis),
-    })
+    });
+    if let Some((agree, all)) = status.nodes {
+        value["nodes"] = json!({ "agree": agree, "all": all });
+    }
+    value
 }
 
 /// A holder for programs.

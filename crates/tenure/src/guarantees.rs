@@ -200,6 +200,8 @@ pub struct Guarantees {
     pub min_hold: bool,
     /// Whether `lock_delay` is possible.
     pub lock_delay: bool,
+    /// Why what is not possible here cannot be, for refusals; empty when there is no more to say.
+    pub why_not: &'static str,
     /// Order of waiters.
     pub order: Order,
     /// What keeps a hold alive.
@@ -228,6 +230,7 @@ impl Guarantees {
             permits: false,
             min_hold: false,
             lock_delay: false,
+            why_not: "",
             order,
             liveness: "",
             clock: "",

@@ -99,6 +99,8 @@ pub struct Status {
     /// The name is free but stays reserved for this long
     /// ([`Lock::min_hold`](crate::Lock::min_hold), [`Lock::lock_delay`](crate::Lock::lock_delay)).
     pub reserved: Option<Duration>,
+    /// How many of how many nodes say so, where the store is made of several: `(3, 5)`.
+    pub nodes: Option<(usize, usize)>,
 }
 
 impl Status {
@@ -109,7 +111,15 @@ impl Status {
             holds: Vec::new(),
             queue: None,
             reserved: None,
+            nodes: None,
         }
+    }
+
+    /// The same, as said by `agreeing` of `all` nodes.
+    #[must_use]
+    pub fn with_nodes(mut self, agreeing: usize, all: usize) -> Self {
+        self.nodes = Some((agreeing, all));
+        self
     }
 
     /// Whether somebody holds it.

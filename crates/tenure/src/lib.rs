@@ -95,6 +95,7 @@
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |

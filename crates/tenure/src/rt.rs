@@ -316,13 +316,13 @@ pub(crate) fn nap(pause: Duration) {
 }
 
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
-#[cfg(feature = "file")]
+#[cfg(any(feature = "file", feature = "redlock"))]
 pub(crate) fn wall_now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
 /// The wall clock in µs since 1970; 0 before that.
-#[cfg(feature = "file")]
+#[cfg(any(feature = "file", feature = "redlock"))]
 pub(crate) fn wall_micros() -> u64 {
     let since = wall_now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -6,6 +6,8 @@ mod harness {
     pub(crate) mod memory;
     #[cfg(feature = "redis")]
     pub(crate) mod redis;
+    #[cfg(feature = "redlock")]
+    pub(crate) mod redlock;
 }
 #[cfg(feature = "redis")]
 mod servers;
@@ -29,15 +31,7 @@ fn memory() {
             NO_PASSWORD,
             CAN_EVERYTHING,
             NEVER_SILENT,
-            (
-                "nothing but `break_lock` takes a hold away in this store",
-                &[
-                    "holding::one_failing_hold_does_not_stop_the_others",
-                    "holding::a_refused_renewal_is_a_loss_and_never_resurrects",
-                    "holding::tokens_grow_over_eviction",
-                    "ending::a_stale_release_frees_nobody_else",
-                ],
-            ),
+            NO_EVICTION,
             NO_LOST_REQUESTS,
         ],
     })
@@ -207,6 +201,56 @@ fn redlock() {
     .assert();
 }
 
+/// Leases, lost requests, silence and restarts, on five nodes.
+#[cfg(feature = "redlock")]
+#[test]
+fn redlock_over_memory() {
+    run(&Setup {
+        name: "redlock over memory, virtual",
+        open: harness::redlock::open_virtual,
+        single_thread: true,
+        together: 2,
+        skips: &[
+            NO_PROCESSES,
+            NO_CONNECTION,
+            NO_PASSWORD,
+            NO_SHARED,
+            NO_PERMITS,
+            NO_ORDER,
+            NO_MIN_HOLD,
+        ],
+    })
+    .assert();
+}
+
+/// Threads that race for three nodes, so that the nodes' orders differ.
+#[cfg(feature = "redlock")]
+#[test]
+fn redlock_over_memory_on_the_real_clock() {
+    run(&Setup {
+        name: "redlock over memory",
+        open: harness::redlock::open,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LEASE,
+            NO_PROCESSES,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_WIPE,
+            NO_PASSWORD,
+            NEVER_SILENT,
+            NO_LOST_REQUESTS,
+            NO_EVICTION,
+            NO_SHARED,
+            NO_PERMITS,
+            NO_ORDER,
+            NO_MIN_HOLD,
+        ],
+    })
+    .assert();
+}
+
 type Skips = (&'static str, &'static [&'static str]);
 
 const NO_LEASE: Skips = (
@@ -260,7 +304,17 @@ const NO_COUNT_OF_LEASES: Skips = (
     ],
 );
 
-#[cfg(feature = "redis")]
+const NO_EVICTION: Skips = (
+    "nothing but `break_lock` takes a hold away in this store",
+    &[
+        "holding::one_failing_hold_does_not_stop_the_others",
+        "holding::a_refused_renewal_is_a_loss_and_never_resurrects",
+        "holding::tokens_grow_over_eviction",
+        "ending::a_stale_release_frees_nobody_else",
+    ],
+);
+
+#[cfg(any(feature = "redis", feature = "redlock"))]
 const NO_SHARED: Skips = (
     "no shared holds",
     &[
@@ -272,7 +326,7 @@ const NO_SHARED: Skips = (
     ],
 );
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 const NO_PERMITS: Skips = (
     "no permits",
     &[
@@ -281,6 +335,15 @@ const NO_PERMITS: Skips = (
         "modes::permits_and_exclusive_never_meet",
     ],
 );
+
+#[cfg(feature = "redlock")]
+const NO_ORDER: Skips = (
+    "no order of waiters is promised",
+    &["waiting::clients_are_served_in_order"],
+);
+
+#[cfg(feature = "redlock")]
+const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
 
 const NEVER_SILENT: Skips = (
     "this store cannot fall silent",

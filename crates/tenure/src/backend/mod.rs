@@ -30,6 +30,8 @@ pub mod file;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 use std::pin::Pin;
 use std::sync::Arc;

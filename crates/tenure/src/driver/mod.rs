@@ -90,9 +90,13 @@ impl Driver {
         options.validate()?;
         let can = self.backend.guarantees();
         let unsupported = |what: &str, who: &str| {
+            let why = match can.why_not {
+                "" => String::new(),
+                reason => format!(" ({reason})"),
+            };
             Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{} has no {what}; {who} have", self.backend_name),
+                format!("{} has no {what}{why}; {who} have", self.backend_name),
             ))
         };
         if options.mode == Mode::Shared && !can.shared {

@@ -7,12 +7,14 @@
 //!
 //! | machine | decides |
 //! | --- | --- |
+//! | [`ballot`] | given what each node granted: wait, raise, won or lost, and the token to agree on |
 //! | [`lease`] | when to renew, until when we may believe, held / at risk / lost |
 //! | [`queue`] | given the waiters in the store's order and me: held, or what to watch |
 //! | [`quorum`] | given answers of N nodes: pending, won or lost, and the validity left |
 //! | [`pace`] | when to try again where a store cannot push |
 //! | [`table`] | the reference lock table: the specification, and the heart of `memory:` |
 
+pub mod ballot;
 pub mod lease;
 pub mod pace;
 pub mod queue;

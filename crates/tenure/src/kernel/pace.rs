@@ -39,8 +39,21 @@ pub fn next(
     Some(left.map_or(pause, |left| pause.min(left)))
 }
 
+/// How long to keep some nodes of several without having a majority of them, before they are given back;
+/// so that another contender, who is in the same position, can have them.
+///
+/// A step is two round trips, at least [`FIRST`], and doubles with each `attempt` up to [`CAP`] and a 16th of
+/// the ttl (a lease that is given away in part must be worth having). The pause, for each node that is held, is
+/// drawn from `[step / 2, step]`: who has most of them waits longest and is most likely to get the rest.
+pub fn patience(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) -> Duration {
+    let most = CAP.min(ttl / 16);
+    let first = FIRST.max(round_trip.saturating_mul(2));
+    let step = first.saturating_mul(1 << attempt.min(10)).min(most);
+    step / 2 + fraction(step / 2, random)
+}
+
 /// `random` as a share of `whole`: 0 gives zero, `u32::MAX` gives all of it.
-pub(super) fn fraction(whole: Duration, random: u32) -> Duration {
+pub(crate) fn fraction(whole: Duration, random: u32) -> Duration {
     let nanos = whole.as_nanos() * u128::from(random) / u128::from(u32::MAX);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -49,7 +49,14 @@ impl Tally {
 
     /// How many must say yes: more than half of all nodes, reachable or not.
     pub fn majority(&self) -> usize {
-        self.answers.len() / 2 + 1
+        majority(self.answers.len())
+    }
+
+    /// Whether so many nodes definitely said no that no majority can have done it: it is known,
+    /// and not just feared, that the vote is lost.
+    pub fn is_refused(&self) -> bool {
+        let no = |answer: &&Answer| **answer == Answer::No;
+        self.answers.iter().filter(no).count() > self.answers.len() - self.majority()
     }
 
     /// Where the vote stands.
@@ -71,6 +78,11 @@ impl Tally {
     /// and like a yes for [`Tally::to_release`].
     pub fn unknown(&mut self, node: usize) -> Verdict {
         self.answer(node, Answer::Unknown)
+    }
+
+    /// Whether the node said yes.
+    pub fn said_yes(&self, node: usize) -> bool {
+        self.answers.get(node) == Some(&Answer::Yes)
     }
 
     /// The nodes where something may have to be undone: all that did not definitely say no.
@@ -100,6 +112,17 @@ impl Tally {
         }
         self.verdict
     }
+}
+
+/// More than half of all nodes, reachable or not.
+pub fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// What a holder has to take off the ttl beyond [`lease::margin`](super::lease::margin), which it takes off
+/// anyway, so that both together are [`drift`].
+pub fn beyond_margin(ttl: Duration) -> Duration {
+    drift(ttl).saturating_sub(super::lease::margin(ttl, Duration::ZERO))
 }
 
 /// How far the clocks of client and nodes may drift apart over one ttl: 1 % of it plus 2 ms, the

@@ -1,0 +1,429 @@
+//! A hold that is spread over the nodes: kept, healed, given back.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::crowd::Crowd;
+use super::{Core, merged, no_answer};
+use crate::backend::{Answer, BoxFuture, Hold, Release, Renewal, Request};
+use crate::error::{Error, ErrorKind};
+use crate::fence::OwnerId;
+use crate::kernel::quorum::{Tally, Verdict};
+use crate::kernel::{pace, quorum};
+use crate::lost::LostReason;
+use crate::rt::{Flag, lock};
+use crate::time::Time;
+
+/// What one acquisition has, or may have, on the nodes.
+pub(super) struct Claim {
+    /// Our identity towards the driver.
+    pub(super) owner: OwnerId,
+    /// What was asked for.
+    pub(super) request: Arc<Request>,
+    /// Raised when nothing on any node is wanted any more: whoever finds something gives it back.
+    pub(super) ended: Flag,
+    seats: Mutex<Seats>,
+}
+
+struct Seats {
+    of_node: Vec<Seat>,
+    /// The agreed token; 0 before there is one.
+    token: u64,
+    ended_at: Time,
+}
+
+/// What we have on one node.
+#[derive(Clone, Copy)]
+struct Seat {
+    /// Under which identity. Ours to begin with; another one after something was given back there, because
+    /// a release that comes late must not hit what was acquired since.
+    owner: OwnerId,
+    held: bool,
+    /// The node has said that it released it.
+    released: bool,
+    healing: bool,
+}
+
+impl Claim {
+    pub(super) fn new(request: &Arc<Request>, nodes: usize) -> Arc<Self> {
+        let seat = Seat {
+            owner: request.owner,
+            held: false,
+            released: false,
+            healing: false,
+        };
+        Arc::new(Self {
+            owner: request.owner,
+            request: request.clone(),
+            ended: Flag::new(),
+            seats: Mutex::new(Seats {
+                of_node: vec![seat; nodes],
+                token: 0,
+                ended_at: Time::MAX,
+            }),
+        })
+    }
+
+    /// The request of this claim to one node.
+    pub(super) fn ask(&self, node: usize, wait: bool, propose: u64) -> Arc<Request> {
+        let ours = &self.request;
+        Arc::new(Request {
+            name: ours.name.clone(),
+            owner: lock(&self.seats).of_node[node].owner,
+            mode: ours.mode,
+            ttl: ours.ttl,
+            wait,
+            fair: ours.fair,
+            min_hold: ours.min_hold,
+            lock_delay: ours.lock_delay,
+            min_lease: ours.min_lease,
+            propose: Some(propose),
+            holder: ours.holder.clone(),
+            stop: Flag::new(),
+        })
+    }
+
+    /// What one node knows as our hold.
+    pub(super) fn on(&self, node: usize, unclean: bool) -> Hold {
+        let seats = lock(&self.seats);
+        let mut hold = Hold::new(&self.request, seats.token);
+        hold.owner = seats.of_node[node].owner;
+        hold.unclean = unclean;
+        hold
+    }
+
+    pub(super) fn owners(&self) -> Vec<OwnerId> {
+        let seats = lock(&self.seats);
+        let others = seats.of_node.iter().map(|seat| seat.owner);
+        others.chain([self.owner]).collect()
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        lock(&self.seats).token
+    }
+
+    pub(super) fn agree(&self, token: u64) {
+        lock(&self.seats).token = token;
+    }
+
+    pub(super) fn held(&self, node: usize) {
+        lock(&self.seats).of_node[node].held = true;
+    }
+
+    /// A node does not have it any more; how many still do.
+    pub(super) fn lost_node(&self, node: usize) -> usize {
+        let mut seats = lock(&self.seats);
+        seats.of_node[node].held = false;
+        seats.of_node.iter().filter(|seat| seat.held).count()
+    }
+
+    /// A new identity for a node where the old one was given back; returns what to give back.
+    pub(super) fn leave_node(&self, node: usize) -> Hold {
+        let hold = self.on(node, false);
+        let mut seats = lock(&self.seats);
+        seats.of_node[node].held = false;
+        seats.of_node[node].owner = OwnerId::random();
+        hold
+    }
+
+    pub(super) fn end(&self, now: Time) {
+        self.ended.raise();
+        let mut seats = lock(&self.seats);
+        seats.ended_at = seats.ended_at.min(now);
+    }
+
+    /// Nobody asks for the release of a hold any more that ended so long ago: its leases are over.
+    pub(super) fn is_stale(&self, now: Time) -> bool {
+        let ended_at = lock(&self.seats).ended_at;
+        self.ended.is_raised() && now.since(ended_at) > self.request.ttl * 2
+    }
+}
+
+/// Renews on all nodes, one request for each. A majority decides, for each hold.
+pub(super) async fn renew(core: Arc<Core>, holds: Vec<Hold>) -> Vec<Renewal> {
+    let claims: Vec<_> = holds.iter().map(|hold| core.claim(hold.owner)).collect();
+    let known: Vec<_> = claims.iter().flatten().cloned().collect();
+    let renewed = renew_claims(&core, &known).await;
+    let mut renewed = renewed.into_iter();
+    claims
+        .iter()
+        .map(|claim| {
+            let of_claim = claim.as_ref().and_then(|_| renewed.next());
+            of_claim.unwrap_or(Renewal::Lost(LostReason::StoreSaysNo))
+        })
+        .collect()
+}
+
+/// What the nodes said of one hold.
+struct Vote {
+    tally: Tally,
+    /// Until when each yes is good.
+    ends: Vec<(Time, Time)>,
+    no_lease: usize,
+    /// Nodes that definitely do not have it.
+    missing: Vec<usize>,
+    reason: LostReason,
+    errors: Vec<Error>,
+}
+
+pub(super) async fn renew_claims(core: &Arc<Core>, claims: &[Arc<Claim>]) -> Vec<Renewal> {
+    let nodes = core.nodes.len();
+    let sent = core.clock.now();
+    let ttl = claims.iter().map(|claim| claim.request.ttl).min();
+    let limit = core.node_limit(ttl.unwrap_or_default());
+    let mut crowd = Crowd::new(core.nodes.iter().enumerate().map(|(node, backend)| {
+        backend.renew(claims.iter().map(|claim| claim.on(node, false)).collect())
+    }));
+    let mut votes: Vec<_> = claims.iter().map(|_| Vote::new(nodes)).collect();
+    let until = sent.after(limit);
+    while votes
+        .iter()
+        .any(|vote| vote.tally.verdict() == Verdict::Pending)
+        && let Some((node, answers)) = crowd.next_until(&core.clock, until).await
+    {
+        debug_assert_eq!(answers.len(), votes.len(), "BUG: one answer per hold");
+        for (vote, answer) in votes.iter_mut().zip(answers) {
+            vote.hear(node, answer);
+        }
+    }
+    // What has landed meanwhile tells what to heal, and makes a loss definite.
+    while let Some((node, answers)) = crowd.landed() {
+        for (vote, answer) in votes.iter_mut().zip(answers) {
+            vote.hear(node, answer);
+        }
+    }
+    crowd.leave(core);
+    let verdicts = votes.into_iter().zip(claims).map(|(vote, claim)| {
+        let missing = vote.missing.clone();
+        let renewal = vote.verdict(nodes, sent, limit);
+        if let Renewal::Renewed { .. } = renewal {
+            missing.into_iter().for_each(|node| heal(core, claim, node));
+        }
+        renewal
+    });
+    verdicts.collect()
+}
+
+impl Vote {
+    fn new(nodes: usize) -> Self {
+        Self {
+            tally: Tally::new(nodes),
+            ends: Vec::new(),
+            no_lease: 0,
+            missing: Vec::new(),
+            reason: LostReason::StoreSaysNo,
+            errors: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, node: usize, answer: Renewal) {
+        match answer {
+            Renewal::Renewed { sent, ttl } => {
+                match ttl {
+                    Some(ttl) => self.ends.push((sent.after(ttl), sent)),
+                    None => self.no_lease += 1,
+                }
+                self.tally.yes(node);
+            }
+            Renewal::Lost(reason) => {
+                self.reason = reason;
+                self.missing.push(node);
+                self.tally.no(node);
+            }
+            Renewal::Unknown(err) => {
+                self.errors.push(err);
+                self.tally.unknown(node);
+            }
+        }
+    }
+
+    fn verdict(self, nodes: usize, sent: Time, limit: Duration) -> Renewal {
+        if self.tally.verdict() == Verdict::Won {
+            let lease = weakest(self.ends, self.no_lease, self.tally.majority());
+            return match lease {
+                Some((sent, ttl)) => Renewal::Renewed {
+                    sent,
+                    ttl: Some(ttl),
+                },
+                None => Renewal::Renewed { sent, ttl: None },
+            };
+        }
+        if self.tally.is_refused() {
+            return Renewal::Lost(self.reason);
+        }
+        let mut errors = self.errors;
+        if errors.is_empty() {
+            errors.push(no_answer(limit));
+        }
+        Renewal::Unknown(merged(errors, nodes, "gave no clear answer"))
+    }
+}
+
+/// The lease that a majority carries, given until when each node does, and since when: it ends with the
+/// weakest node of the best majority. `None` when `no_lease` nodes, where none runs, are a majority by themselves.
+///
+/// What Redlock allows for drift beyond the margin that the driver takes off is taken off here.
+pub(super) fn weakest(
+    mut ends: Vec<(Time, Time)>,
+    no_lease: usize,
+    majority: usize,
+) -> Option<(Time, Duration)> {
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.truncate(majority.saturating_sub(no_lease));
+    let (end, _) = *ends.last()?;
+    let sent = ends.iter().map(|(_, sent)| *sent).min()?;
+    let ttl = end.since(sent);
+    Some((sent, ttl.saturating_sub(quorum::beyond_margin(ttl))))
+}
+
+/// A node that definitely does not have the hold gets it again, unless somebody else has it there.
+fn heal(core: &Arc<Core>, claim: &Arc<Claim>, node: usize) {
+    {
+        let mut seats = lock(&claim.seats);
+        let seat = &mut seats.of_node[node];
+        seat.held = false;
+        if std::mem::replace(&mut seat.healing, true) {
+            return;
+        }
+    }
+    let (of_core, of_claim) = (core.clone(), claim.clone());
+    core.see_to(Box::pin(async move {
+        let (core, claim) = (of_core, of_claim);
+        if !claim.ended.is_raised() {
+            let ask = claim.ask(node, false, claim.token());
+            let asking = core.nodes[node].acquire(ask.clone());
+            see_out(&core, &claim, node, ask, asking).await;
+        }
+        lock(&claim.seats).of_node[node].healing = false;
+    }));
+}
+
+/// Brings one request of a hold that is decided to its end: what it brings is kept while the hold lasts,
+/// told the token, and given back otherwise.
+pub(super) async fn see_out(
+    core: &Arc<Core>,
+    claim: &Arc<Claim>,
+    node: usize,
+    ask: Arc<Request>,
+    mut asking: BoxFuture<Result<Answer, Error>>,
+) {
+    let limit = core.node_limit(claim.request.ttl);
+    let until = core.clock.now().after(limit);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut asking => answer,
+        () = claim.ended.raised() => {
+            ask.stop.raise();
+            asking.await
+        }
+        () = core.clock.sleep_until(until) => {
+            ask.stop.raise();
+            asking.await
+        }
+    };
+    let mut hold = Hold::new(&ask, 0);
+    let mut unclear = matches!(&answer, Err(err) if err.kind() == ErrorKind::Indeterminate);
+    if let Ok(Answer::Granted(grant)) = answer {
+        core.saw(grant.token);
+        hold.token = grant.token;
+        let token = claim.token();
+        if grant.token < token && !claim.ended.is_raised() {
+            // If it fails: the token is safe with the majority that knows it.
+            let _ = core.nodes[node].raise(hold.clone(), token).await;
+        }
+        claim.held(node);
+        unclear = true;
+    }
+    if unclear && claim.ended.is_raised() {
+        give_back(core.clone(), node, hold).await;
+    }
+}
+
+/// Releases on one node until it has answered definitely, or the lease is over.
+pub(super) async fn give_back(core: Arc<Core>, node: usize, hold: Hold) {
+    let give_up = core.clock.now().after(hold.ttl);
+    for attempt in 0.. {
+        if core.nodes[node].release(hold.clone()).await.is_ok() {
+            return;
+        }
+        let left = give_up.since(core.clock.now());
+        let Some(pause) = pace::next(attempt, rand::random(), None, Some(left)) else {
+            return;
+        };
+        core.clock.sleep_until(core.clock.now().after(pause)).await;
+    }
+}
+
+/// Gives back on all nodes. It was ours, and is free, when a majority says so; it was not ours when
+/// a majority definitely did not have it.
+pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Error> {
+    let Some(claim) = core.claim(hold.owner) else {
+        return Ok(Release::NotHeld);
+    };
+    let now = core.clock.now();
+    claim.end(now);
+    let nodes = core.nodes.len();
+    let limit = core.node_limit(hold.ttl);
+    let until = now.after(limit);
+    let on = |node| claim.on(node, hold.unclean);
+    let mut crowd = Crowd::new((0..nodes).map(|node| core.nodes[node].release(on(node))));
+    let mut tally = Tally::new(nodes);
+    let mut errors = Vec::new();
+    let mut hear = |node: usize, answer| match answer {
+        Ok(release) => {
+            let mut seats = lock(&claim.seats);
+            let seat = &mut seats.of_node[node];
+            // It may have said so before, when too few others did.
+            seat.released |= release == Release::Released;
+            if seat.released {
+                tally.yes(node)
+            } else {
+                tally.no(node)
+            }
+        }
+        Err(err) => {
+            errors.push(err);
+            tally.unknown(node)
+        }
+    };
+    while let Some((node, answer)) = crowd.next_until(&core.clock, until).await {
+        if hear(node, answer) == Verdict::Won {
+            break;
+        }
+    }
+    while let Some((node, answer)) = crowd.landed() {
+        hear(node, answer);
+    }
+    let outcome = if tally.verdict() == Verdict::Won {
+        Ok(Release::Released)
+    } else if tally.is_refused() {
+        Ok(Release::NotHeld)
+    } else {
+        if crowd.is_any_flying() {
+            errors.push(no_answer(limit));
+        }
+        Err(merged(errors, nodes, "gave no clear answer to the release"))
+    };
+    if outcome.is_ok() {
+        core.forget(&claim);
+        // The others are told until they have heard it.
+        for node in tally.to_release() {
+            if tally.said_yes(node) {
+                continue;
+            }
+            let (core_of, hold) = (core.clone(), claim.on(node, hold.unclean));
+            let flight = crowd.take(node);
+            core.see_to(Box::pin(async move {
+                if let Some(flight) = flight
+                    && flight.await.is_ok()
+                {
+                    return;
+                }
+                give_back(core_of, node, hold).await;
+            }));
+        }
+    } else {
+        crowd.leave(&core);
+    }
+    outcome
+}
