@@ -140,6 +140,18 @@ impl Ballot {
         some.map(|(_, node)| node).collect()
     }
 
+    /// All that matters for what it will say, for searches.
+    #[cfg(test)]
+    pub(super) fn image(&self, image: &mut Vec<u64>) {
+        image.extend(self.seats.iter().map(|seat| match seat {
+            Seat::Open => 0,
+            Seat::Refused => 1,
+            Seat::Unclear => 2,
+            Seat::Held(token) => 3 + token,
+        }));
+        image.push(self.token.map_or(0, |token| token + 1));
+    }
+
     fn set(&mut self, node: usize, seat: Seat) {
         if let Some(known) = self.seats.get_mut(node) {
             *known = seat;

@@ -1,5 +1,6 @@
 //! Tests of the kernel, and of nothing else: no clock, no runtime, no file but the scenarios.
 
+mod ballot_search;
 mod claims;
 mod explore;
 mod message;
@@ -7,6 +8,7 @@ mod moves;
 mod properties;
 mod queue_search;
 mod scenario;
+mod split_search;
 mod table_model;
 mod world;
 
