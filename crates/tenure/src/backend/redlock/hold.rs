@@ -192,16 +192,39 @@ pub(super) async fn renew_claims(core: &Arc<Core>, claims: &[Arc<Claim>]) -> Vec
             vote.hear(node, answer);
         }
     }
-    crowd.leave(core);
+    let mut renewed = Vec::new();
     let verdicts = votes.into_iter().zip(claims).map(|(vote, claim)| {
         let missing = vote.missing.clone();
         let renewal = vote.verdict(nodes, sent, limit);
-        if let Renewal::Renewed { .. } = renewal {
+        let is_renewed = matches!(renewal, Renewal::Renewed { .. });
+        if is_renewed {
             missing.into_iter().for_each(|node| heal(core, claim, node));
         }
+        renewed.push(is_renewed.then(|| claim.clone()));
         renewal
     });
-    verdicts.collect()
+    let verdicts = verdicts.collect();
+    if crowd.is_any_flying() {
+        core.see_to(Box::pin(heal_stragglers(core.clone(), crowd, renewed)));
+    }
+    verdicts
+}
+
+/// The answers that came after the majority's decide nothing, but they say where a hold is missing.
+async fn heal_stragglers(
+    core: Arc<Core>,
+    mut crowd: Crowd<Vec<Renewal>>,
+    claims: Vec<Option<Arc<Claim>>>,
+) {
+    while let Some((node, answers)) = crowd.next().await {
+        for (claim, answer) in claims.iter().zip(answers) {
+            if let (Some(claim), Renewal::Lost(_)) = (claim, answer)
+                && !claim.ended.is_raised()
+            {
+                heal(&core, claim, node);
+            }
+        }
+    }
 }
 
 impl Vote {

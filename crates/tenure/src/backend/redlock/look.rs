@@ -189,6 +189,11 @@ pub(super) async fn check(core: Arc<Core>) -> Result<Vec<Finding>, Error> {
         Box::pin(async move { Ok(checking.await) })
     };
     let said = ask(&core, question).await?;
+    let reached = said.iter().flatten().filter(|said| said.is_ok()).count();
+    if reached < core.majority() {
+        let errors = said.into_iter().flatten().filter_map(Result::err);
+        return Err(merged(errors.collect(), all, "could not be asked"));
+    }
     let spare = all - core.majority();
     let mut findings = vec![match (all, all % 2) {
         (0..3, _) => Finding::new(

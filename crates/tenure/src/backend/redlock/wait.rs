@@ -237,7 +237,12 @@ impl Contest {
     }
 
     fn next_due(&self) -> Time {
-        let times = self.nodes.iter().map(|state| state.limit.min(state.again));
+        let times = self.nodes.iter().enumerate().map(|(node, state)| {
+            // A node that has not answered the last request is not asked again before.
+            let flying = self.crowd.is_flying(node);
+            let again = if flying { Time::MAX } else { state.again };
+            state.limit.min(again)
+        });
         times.fold(self.make_room(), Time::min)
     }
 
@@ -410,6 +415,10 @@ impl Contest {
             if let Some(ask) = &state.ask {
                 ask.stop.raise();
             }
+        }
+        for node in self.ballot.held() {
+            self.give_back(node);
+            self.ballot.refused(node);
         }
         let until = self.limit_from_now();
         let core = self.core.clone();

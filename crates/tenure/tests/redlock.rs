@@ -1,0 +1,440 @@
+//! One lock over several stores, each of which fails in its own way: what one of them does alone.
+//! (What all of them do together, the conformance suite shows.)
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use tenure::backend::memory::{self, Disturbance};
+use tenure::backend::{self, Answer, Backend as _, Hold, Release, Request, Severity, redlock};
+use tenure::error::Step;
+use tenure::guarantees::{Fault, Promise};
+use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Stores on one virtual clock.
+fn nodes(count: usize) -> Vec<memory::Backend> {
+    let first = memory::Backend::with_virtual_clock();
+    let others = (1..count).map(|_| first.beside());
+    let others: Vec<_> = others.collect();
+    [vec![first], others].concat()
+}
+
+fn over(nodes: &[memory::Backend]) -> redlock::Backend {
+    let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
+    redlock::Backend::new(nodes.collect(), redlock::Settings::default()).unwrap()
+}
+
+fn client(nodes: &[memory::Backend]) -> Client {
+    Client::from_backend(over(nodes)).unwrap()
+}
+
+/// Lets every task run until all of them wait.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// In steps that no renewal is late for.
+async fn pass(nodes: &[memory::Backend], time: Duration) {
+    for _ in 0..32 {
+        settle().await;
+        nodes[0].advance(time / 32);
+    }
+    settle().await;
+}
+
+/// The token under which each node says that the name is held.
+async fn tokens(nodes: &[memory::Backend], name: &str) -> Vec<Option<u64>> {
+    let mut tokens = Vec::new();
+    for node in nodes {
+        let status = node.inspect(LockName::new(name).unwrap()).await.unwrap();
+        let hold = status.holds.first();
+        tokens.push(hold.and_then(|hold| hold.token).map(u64::from));
+    }
+    tokens
+}
+
+static STRANGERS: AtomicU32 = AtomicU32::new(1);
+
+/// Somebody else takes the name on one node alone.
+async fn take(node: &memory::Backend, name: &str, propose: Option<u64>) -> Hold {
+    let mut request = Request::new(LockName::new(name).unwrap(), OwnerId::random(), TTL);
+    request.propose = propose;
+    request.holder = Arc::new(Holder::new("elsewhere", STRANGERS.fetch_add(1, Relaxed)));
+    let request = Arc::new(request);
+    match node.acquire(request.clone()).await.unwrap() {
+        Answer::Granted(grant) => Hold::new(&request, grant.token),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn are_idle(nodes: &[memory::Backend]) -> bool {
+    nodes.iter().all(memory::Backend::is_idle)
+}
+
+#[tokio::test]
+async fn a_minority_may_fail_in_any_way() {
+    let troubles = [
+        Disturbance::RequestLost,
+        Disturbance::ReplyLost,
+        Disturbance::ReplyNever,
+        Disturbance::Late(TTL / 100),
+    ];
+    for step in [Step::Acquire, Step::Renew, Step::Release] {
+        for one in troubles {
+            for other in troubles {
+                let nodes = nodes(5);
+                let client = client(&nodes);
+                nodes[1].disturb(step, one);
+                nodes[3].disturb(step, other);
+                let guard = client.lock("a").ttl(TTL).try_acquire().await.unwrap();
+                let guard = guard.unwrap_or_else(|| panic!("{step:?} {one:?} {other:?}"));
+                pass(&nodes, TTL * 2).await;
+                assert_eq!(guard.state(), State::Held, "{step:?} {one:?} {other:?}");
+                guard.release().await.unwrap();
+                // Whoever hangs, hangs until the store is back.
+                nodes.iter().for_each(memory::Backend::resume);
+                pass(&nodes, TTL * 2).await;
+                assert!(are_idle(&nodes), "{step:?} {one:?} {other:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_majority_that_fails_is_an_error_that_leaves_nothing() {
+    for (trouble, expected) in [
+        (Disturbance::RequestLost, ErrorKind::Unreachable),
+        (Disturbance::ReplyLost, ErrorKind::Indeterminate),
+    ] {
+        let nodes = nodes(5);
+        let client = client(&nodes);
+        let failing = || nodes[..3].iter();
+        failing().for_each(|node| node.disturb(Step::Acquire, trouble));
+        let err = client.lock("a").acquire().await.unwrap_err();
+        assert_eq!(err.kind(), expected, "{err}");
+        assert!(err.to_string().contains("3 of 5 nodes"), "{err}");
+        settle().await;
+        assert!(are_idle(&nodes));
+        let guard = client.lock("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
+    let nodes = nodes(5);
+    let client = client(&nodes);
+    nodes[..2].iter().for_each(memory::Backend::pause);
+    // No time passes: the others are enough.
+    let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    nodes[2].pause();
+    let lock = client.lock("a").ttl(TTL);
+    let trying = tokio::spawn(async move { lock.try_acquire().await.map(drop) });
+    settle().await;
+    assert!(!trying.is_finished());
+    nodes[0].advance(redlock::MOST_NODE_LIMIT);
+    let err = trying.await.unwrap().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
+    nodes.iter().for_each(memory::Backend::resume);
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+/// Two clients, of which the first has three of five nodes, and one of the three restarts and forgets it.
+async fn claims_after_a_restart(guard: Duration) -> usize {
+    let nodes = nodes(5);
+    let (first, second) = (client(&nodes), client(&nodes));
+    let d = take(&nodes[3], "a", None).await;
+    let e = take(&nodes[4], "a", None).await;
+    let one = first.lock("a").ttl(TTL).try_acquire().await.unwrap();
+    for (node, hold) in nodes[3..].iter().zip([d, e]) {
+        node.release(hold).await.unwrap();
+    }
+    nodes[2].restart(guard);
+    let other = second.lock("a").ttl(TTL).try_acquire().await.unwrap();
+    [one, other]
+        .iter()
+        .flatten()
+        .filter(|guard| guard.is_held())
+        .count()
+}
+
+/// D1: the restart guard is all that stands between a node that forgets and two holders.
+#[tokio::test]
+async fn a_node_that_was_restarted_has_no_vote() {
+    assert_eq!(claims_after_a_restart(TTL).await, 1);
+    assert_eq!(
+        claims_after_a_restart(Duration::ZERO).await,
+        2,
+        "the rule is off"
+    );
+}
+
+/// D2: renewal brings a node back that has lost the hold.
+#[tokio::test]
+async fn renewal_heals_and_never_steals() {
+    let nodes = nodes(5);
+    let client = client(&nodes);
+    let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+    let token = guard.token().get();
+    nodes[1].restart(Duration::ZERO);
+    nodes[4].restart(Duration::ZERO);
+    let thief = take(&nodes[4], "a", None).await;
+    let seen = client.inspect("a").await.unwrap();
+    assert!(seen.is_held());
+    assert_eq!(seen.nodes, Some((3, 5)));
+    pass(&nodes, TTL / 2).await;
+    let tokens = tokens(&nodes, "a").await;
+    assert_eq!(tokens[..4], [Some(token); 4]);
+    assert_eq!(tokens[4], Some(thief.token), "the node was another one's");
+    assert_eq!(client.inspect("a").await.unwrap().nodes, Some((4, 5)));
+    // Its lease runs out, and the node is ours again.
+    pass(&nodes, TTL).await;
+    assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
+    assert_eq!(guard.state(), State::Held);
+    guard.release().await.unwrap();
+    nodes[4].release(thief).await.unwrap();
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+#[tokio::test]
+async fn a_hold_is_lost_with_the_majority() {
+    let nodes = nodes(3);
+    let client = client(&nodes);
+    let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+    nodes[..2].iter().for_each(|node| node.restart(TTL));
+    pass(&nodes, TTL / 2).await;
+    assert_eq!(guard.lost().await, LostReason::StoreSaysNo);
+    assert!(guard.release().await.unwrap_err().is_lost());
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+#[tokio::test]
+async fn all_nodes_know_the_greatest_token() {
+    let nodes = nodes(3);
+    let ahead = 1 << 60; // decades ahead of the clocks
+    for node in 0..3 {
+        let ahead = ahead + 1_000 * node;
+        let node = &nodes[node as usize];
+        let hold = take(node, "a", Some(ahead)).await;
+        node.release(hold).await.unwrap();
+    }
+    let client = client(&nodes);
+    let mut last = 0;
+    for round in 0..3 {
+        let guard = client.lock("a").acquire().await.unwrap();
+        let token = guard.token().get();
+        assert!(token > last.max(ahead + 1_000), "{token} in round {round}");
+        settle().await;
+        let known = tokens(&nodes, "a").await;
+        assert!(known[..2] == [Some(token); 2], "{known:?} in round {round}");
+        assert!(known[2] >= Some(token), "{known:?} in round {round}");
+        last = token;
+        guard.release().await.unwrap();
+    }
+}
+
+/// A2: what a node grants after the verdict is kept while the hold lasts, and given back after that.
+#[tokio::test]
+async fn stragglers_are_kept_or_given_back() {
+    let late = Duration::from_millis(500);
+    for released_before in [false, true] {
+        let nodes = nodes(5);
+        let client = client(&nodes);
+        nodes[4].disturb(Step::Acquire, Disturbance::Late(late));
+        let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+        assert_eq!(client.inspect("a").await.unwrap().nodes, Some((4, 5)));
+        if released_before {
+            drop(guard);
+            pass(&nodes, late).await;
+        } else {
+            pass(&nodes, late).await;
+            assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
+            guard.release().await.unwrap();
+            settle().await;
+        }
+        assert!(are_idle(&nodes));
+    }
+}
+
+/// A3: ttl - elapsed - drift.
+#[tokio::test]
+async fn the_drift_is_taken_off_once() {
+    let nodes = nodes(3);
+    let client = client(&nodes);
+    let lock = client.lock("a").ttl(TTL).renew(Renew::Never);
+    let guard = lock.acquire().await.unwrap();
+    let most = TTL - TTL / 100 - Duration::from_millis(2);
+    assert!(
+        guard.remaining() <= most + Duration::from_micros(20),
+        "{:?}",
+        guard.remaining()
+    );
+    assert!(guard.remaining() >= most, "{:?}", guard.remaining());
+    nodes[0].advance(Duration::from_secs(1));
+    assert!(guard.remaining() < most);
+}
+
+/// With too few nodes one makes room, and is back when there is a chance.
+#[tokio::test]
+async fn who_has_too_few_nodes_makes_room() {
+    let nodes = nodes(3);
+    let client = client(&nodes);
+    let b = take(&nodes[1], "a", None).await;
+    let c = take(&nodes[2], "a", None).await;
+    let lock = client.lock("a").ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    assert!(tokens(&nodes, "a").await[0].is_some());
+    pass(&nodes, Duration::from_millis(100)).await;
+    assert_eq!(tokens(&nodes, "a").await[0], None);
+    assert_eq!(client.inspect("a").await.unwrap().holds, []);
+    nodes[1].release(b).await.unwrap();
+    settle().await;
+    // The first node is asked again at once, for now it matters.
+    let guard = waiting.await.unwrap().unwrap();
+    nodes[2].release(c).await.unwrap();
+    guard.release().await.unwrap();
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+/// Nodes whose queues differ in their order: somebody makes room, and both have their turn.
+#[tokio::test]
+async fn a_split_vote_is_resolved() {
+    let nodes = nodes(3);
+    let c = take(&nodes[2], "a", None).await;
+    nodes[0].disturb(Step::Acquire, Disturbance::Late(Duration::from_micros(100)));
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let client = client(&nodes);
+        let lock = client.lock("a").ttl(TTL);
+        waiting.push(tokio::spawn(async move {
+            lock.acquire().await?.release().await
+        }));
+        settle().await;
+    }
+    let held = tokens(&nodes, "a").await;
+    assert!(held.iter().all(Option::is_some), "each has one: {held:?}");
+    for _ in 0..2_000 {
+        if waiting.iter().all(|task| task.is_finished()) {
+            break;
+        }
+        nodes[0].advance(Duration::from_millis(1));
+        settle().await;
+    }
+    for task in waiting {
+        assert!(task.is_finished(), "nobody made room");
+        task.await.unwrap().unwrap();
+    }
+    nodes[2].release(c).await.unwrap();
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+#[tokio::test]
+async fn a_release_has_three_outcomes() {
+    let nodes = nodes(5);
+    let store = over(&nodes);
+    let _client = Client::from_backend(store.clone()).unwrap(); // attaches it to the runtime
+    for (troubled, expected) in [
+        (2, Ok(Release::Released)),
+        (3, Err(ErrorKind::Indeterminate)),
+    ] {
+        let request = Request::new(LockName::new("a").unwrap(), OwnerId::random(), TTL);
+        let request = Arc::new(request);
+        let answer = store.acquire(request.clone()).await.unwrap();
+        let Answer::Granted(grant) = answer else {
+            panic!("{answer:?}")
+        };
+        let troubled = nodes[..troubled].iter();
+        troubled.for_each(|node| node.disturb(Step::Release, Disturbance::ReplyLost));
+        let hold = Hold::new(&request, grant.token);
+        let outcome = store.release(hold.clone()).await;
+        assert_eq!(outcome.map_err(|err| err.kind()), expected);
+        // Whatever it was, it is gone now.
+        let again = store.release(hold).await.unwrap();
+        assert_eq!(again, Release::NotHeld);
+        settle().await;
+        assert!(are_idle(&nodes));
+    }
+}
+
+#[tokio::test]
+async fn breaking_ends_the_hold_whatever_number_it_has_on_a_node() {
+    let nodes = nodes(3);
+    let ahead = take(&nodes[2], "a", Some(1 << 60)).await;
+    nodes[2].release(ahead).await.unwrap();
+    let (holder, operator) = (client(&nodes), client(&nodes));
+    let guard = holder.lock("a").ttl(TTL).acquire().await.unwrap();
+    let seen = operator.inspect("a").await.unwrap();
+    let token = seen.holds[0].token.unwrap();
+    assert_eq!(token, guard.token());
+    assert!(!operator.break_lock("a", token.get() + 1).await.unwrap());
+    assert!(operator.break_lock("a", token).await.unwrap());
+    assert_eq!(tokens(&nodes, "a").await, [None; 3]);
+    assert_eq!(guard.lost().await, LostReason::TakenOver);
+}
+
+#[tokio::test]
+async fn check_says_what_is_wrong_with_which_node() {
+    for (count, severity) in [
+        (2, Severity::Bad),
+        (3, Severity::Good),
+        (4, Severity::Warning),
+    ] {
+        let found = client(&nodes(count)).check().await.unwrap();
+        assert_eq!(found[0].severity, severity, "{found:?}");
+        assert!(
+            found[0].text.starts_with(&format!("{count} nodes")),
+            "{found:?}"
+        );
+        assert!(
+            found[count]
+                .text
+                .starts_with(&format!("node {count} of {count}: "))
+        );
+    }
+    assert!(redlock::Backend::new(vec![], redlock::Settings::default()).is_err());
+}
+
+#[tokio::test]
+async fn refusals_say_why() {
+    let client = client(&nodes(3));
+    let err = client.lock("a").shared().acquire().await.unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Unsupported);
+    assert!(err.to_string().contains("a majority"), "{err}");
+    assert!(err.to_string().contains("`file:` have"), "{err}");
+    let err = client.lock("a").permits(2).acquire().await.unwrap_err();
+    assert!(err.to_string().contains("a majority"), "{err}");
+    let guarantees = client.guarantees();
+    let cell = guarantees.cell(Fault::HolderPaused).unwrap();
+    assert_eq!(cell.promise, Promise::Claims);
+    let faults: Vec<_> = guarantees.faults.iter().map(|cell| cell.fault).collect();
+    assert_eq!(faults, Fault::ALL);
+}
+
+/// No lease runs on these, so none runs over them.
+#[tokio::test]
+async fn a_lock_over_nodes_without_leases_has_none() {
+    let leaseless: Vec<Arc<dyn backend::Backend>> = (0..3)
+        .map(|_| Arc::new(memory::Backend::new()) as _)
+        .collect();
+    let store = redlock::Backend::new(leaseless, redlock::Settings::default()).unwrap();
+    let client = Client::from_backend(store).unwrap();
+    let guard = client.lock("a").acquire().await.unwrap();
+    assert!(client.lock("a").try_acquire().await.unwrap().is_none());
+    assert!(
+        client.inspect("a").await.unwrap().holds[0]
+            .ttl_left
+            .is_none()
+    );
+    guard.release().await.unwrap();
+}
