@@ -119,19 +119,8 @@ pub fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// What a holder has to take off the ttl beyond [`lease::margin`](super::lease::margin), which it takes off
-/// anyway, so that both together are [`drift`].
-pub fn beyond_margin(ttl: Duration) -> Duration {
-    drift(ttl).saturating_sub(super::lease::margin(ttl, Duration::ZERO))
-}
-
-/// How far the clocks of client and nodes may drift apart over one ttl: 1 % of it plus 2 ms, the
-/// figures of the Redlock description (the 2 ms stand for the 1 ms precision of expiry in Redis).
-pub fn drift(ttl: Duration) -> Duration {
-    ttl / 100 + Duration::from_millis(2)
-}
-
-/// What is left of a lease of `ttl` that was asked for `elapsed` ago: `ttl − elapsed − drift`.
+/// What is left of a lease of `ttl` that was asked for `elapsed` ago: `ttl − elapsed − drift`, where the clocks
+/// of client and nodes drift apart by less than [`lease::margin`](super::lease::margin).
 /// `None` when that is nothing.
 pub fn validity(ttl: Duration, elapsed: Duration, drift: Duration) -> Option<Duration> {
     ttl.checked_sub(elapsed)?

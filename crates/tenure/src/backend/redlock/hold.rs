@@ -8,8 +8,8 @@ use super::{Core, merged, no_answer};
 use crate::backend::{Answer, BoxFuture, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
+use crate::kernel::pace;
 use crate::kernel::quorum::{Tally, Verdict};
-use crate::kernel::{pace, quorum};
 use crate::lost::LostReason;
 use crate::rt::{Flag, lock};
 use crate::time::Time;
@@ -170,7 +170,7 @@ pub(super) async fn renew_claims(core: &Arc<Core>, claims: &[Arc<Claim>]) -> Vec
     let nodes = core.nodes.len();
     let sent = core.clock.now();
     let ttl = claims.iter().map(|claim| claim.request.ttl).min();
-    let limit = core.node_limit(ttl.unwrap_or_default());
+    let limit = core.hold_limit(ttl.unwrap_or_default());
     let mut crowd = Crowd::new(core.nodes.iter().enumerate().map(|(node, backend)| {
         backend.renew(claims.iter().map(|claim| claim.on(node, false)).collect())
     }));
@@ -275,9 +275,8 @@ impl Vote {
             return Renewal::Lost(self.reason);
         }
         let mut errors = self.errors;
-        if errors.is_empty() {
-            errors.push(no_answer(limit));
-        }
+        let answered = self.ends.len() + self.no_lease + self.missing.len() + errors.len();
+        errors.extend((answered..nodes).map(|_| no_answer(limit)));
         Renewal::Unknown(merged(errors, nodes, "gave no clear answer"))
     }
 }
@@ -285,7 +284,7 @@ impl Vote {
 /// The lease that a majority carries, given until when each node does, and since when: it ends with the
 /// weakest node of the best majority. `None` when `no_lease` nodes, where none runs, are a majority by themselves.
 ///
-/// What Redlock allows for drift beyond the margin that the driver takes off is taken off here.
+/// The driver's margin is what Redlock calls drift, so nothing is taken off for that here.
 pub(super) fn weakest(
     mut ends: Vec<(Time, Time)>,
     no_lease: usize,
@@ -295,8 +294,7 @@ pub(super) fn weakest(
     ends.truncate(majority.saturating_sub(no_lease));
     let (end, _) = *ends.last()?;
     let sent = ends.iter().map(|(_, sent)| *sent).min()?;
-    let ttl = end.since(sent);
-    Some((sent, ttl.saturating_sub(quorum::beyond_margin(ttl))))
+    Some((sent, end.since(sent)))
 }
 
 /// A node that definitely does not have the hold gets it again, unless somebody else has it there.
@@ -386,7 +384,7 @@ pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Erro
     let now = core.clock.now();
     claim.end(now);
     let nodes = core.nodes.len();
-    let limit = core.node_limit(hold.ttl);
+    let limit = core.hold_limit(hold.ttl);
     let until = now.after(limit);
     let on = |node| claim.on(node, hold.unclean);
     let mut crowd = Crowd::new((0..nodes).map(|node| core.nodes[node].release(on(node))));
@@ -422,9 +420,8 @@ pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Erro
     } else if tally.is_refused() {
         Ok(Release::NotHeld)
     } else {
-        if crowd.is_any_flying() {
-            errors.push(no_answer(limit));
-        }
+        let silent = (0..nodes).filter(|node| crowd.is_flying(*node));
+        errors.extend(silent.map(|_| no_answer(limit)));
         Err(merged(errors, nodes, "gave no clear answer to the release"))
     };
     if outcome.is_ok() {

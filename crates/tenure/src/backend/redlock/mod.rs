@@ -53,19 +53,20 @@ pub struct Backend(Arc<Core>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long one node may take to answer a request that does not wait; then it has no vote in it.
-    /// `None`: a 20th of the ttl, at least [`LEAST_NODE_LIMIT`] and at most [`MOST_NODE_LIMIT`].
+    /// How long one node may take to answer a try, or a look; then it has no vote in it.
+    /// `None`: a tenth of the ttl, at least [`LEAST_NODE_LIMIT`] and at most [`MOST_NODE_LIMIT`]
+    /// (a grant that took longer would be refused anyway: a ttl must be ten round trips long).
     ///
-    /// It bounds what a node that is silent costs when the others have no majority. Shorter is better, but
-    /// no shorter than the slowest node takes on a bad day.
+    /// It bounds what silent nodes cost when the others are no majority. Renewals and releases have a third
+    /// of the ttl, if that is longer: they lose nothing by waiting.
     pub node_limit: Option<Duration>,
 }
 
 /// Below this the limit would measure a busy machine and not the node.
-pub const LEAST_NODE_LIMIT: Duration = Duration::from_millis(50);
+pub const LEAST_NODE_LIMIT: Duration = Duration::from_millis(100);
 
 /// An answer that takes longer is as good as none.
-pub const MOST_NODE_LIMIT: Duration = Duration::from_secs(1);
+pub const MOST_NODE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Settings {
     /// The same with another [`node_limit`](Settings::node_limit).
@@ -142,8 +143,13 @@ impl Core {
 
     /// How long a node may take; see [`Settings::node_limit`].
     fn node_limit(&self, ttl: Duration) -> Duration {
-        let usual = || (ttl / 20).clamp(LEAST_NODE_LIMIT, MOST_NODE_LIMIT);
+        let usual = || (ttl / 10).clamp(LEAST_NODE_LIMIT, MOST_NODE_LIMIT);
         self.settings.node_limit.unwrap_or_else(usual)
+    }
+
+    /// How long the nodes may take over a hold that is ours.
+    fn hold_limit(&self, ttl: Duration) -> Duration {
+        self.node_limit(ttl).max(ttl / 3)
     }
 
     /// The token to propose: in µs since 1970, so that it grows even over nodes that have forgotten theirs.

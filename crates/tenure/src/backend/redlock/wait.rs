@@ -15,7 +15,7 @@ use super::{Core, due, merged, no_answer};
 use crate::backend::{Answer, Grant, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::kernel::ballot::{Ballot, Next};
-use crate::kernel::{pace, quorum};
+use crate::kernel::{lease, pace, quorum};
 use crate::time::Time;
 
 /// How long a node that was given back, or did not let us queue, is left alone, as a share of the ttl: a holder
@@ -314,8 +314,7 @@ impl Contest {
         let mut lease = hold::weakest(ends, no_lease, self.core.majority());
         let (core, claim, round_trip) = (self.core.clone(), self.claim.clone(), self.round_trip);
         let is_late = |(sent, ttl): (Time, Duration)| {
-            let drift = quorum::drift(ttl).saturating_sub(quorum::beyond_margin(ttl));
-            quorum::validity(ttl, now.since(sent), drift).is_none()
+            quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
         };
         if lease.is_some_and(is_late) {
             self.give_up();

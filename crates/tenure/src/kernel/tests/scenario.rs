@@ -6,11 +6,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{name, owner};
-use crate::kernel::lease::{Lease, State, Terms, Tick};
+use crate::kernel::lease::{self, Lease, State, Terms, Tick};
+use crate::kernel::pace;
 use crate::kernel::queue::{Contender, Turn, decide};
 use crate::kernel::quorum::{Tally, Verdict, token, validity};
 use crate::kernel::table::{self, Ask, Table};
-use crate::kernel::{pace, quorum};
 use crate::lost::LostReason;
 use crate::options::{Mode, Renew};
 use crate::time::Time;
@@ -339,7 +339,7 @@ impl Story for QuorumStory {
             let left = validity(
                 ttl,
                 duration(words.after("elapsed").unwrap()),
-                quorum::drift(ttl),
+                lease::margin(ttl, Duration::ZERO),
             );
             return left.map_or("nothing left".to_owned(), |left| format!("{left:?}"));
         } else if words.has("proposals") {
