@@ -8,6 +8,8 @@ use std::sync::Arc;
 use crate::backend::file;
 #[cfg(feature = "redis")]
 use crate::backend::redis;
+#[cfg(all(feature = "redis", feature = "redlock"))]
+use crate::backend::redlock;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
@@ -124,6 +126,11 @@ impl Client {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
                 Self::from_backend(redis::Backend::connect(url).await?)
+            }
+            #[cfg(all(feature = "redis", feature = "redlock"))]
+            "redlock" => {
+                let nodes = redis::Backend::masters(url).await?;
+                Self::from_backend(redlock::Backend::new(nodes, redlock::Settings::default())?)
             }
             _ => {
                 let cure = NOT_HERE

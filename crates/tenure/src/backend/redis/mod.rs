@@ -69,6 +69,18 @@ impl Backend {
         Self::with(Settings::new(url)?).await
     }
 
+    /// The independent servers of a URL `redlock://HOST,HOST,HOST`, each a store of its own.
+    ///
+    /// # Errors
+    /// As [`connect`](Backend::connect), of the first server that fails.
+    pub async fn masters(url: &str) -> Result<Vec<Arc<dyn Door>>, Error> {
+        let mut masters: Vec<Arc<dyn Door>> = Vec::new();
+        for settings in Settings::masters(url)? {
+            masters.push(Arc::new(Self::with(settings).await?));
+        }
+        Ok(masters)
+    }
+
     async fn with(settings: Settings) -> Result<Self, Error> {
         let Some(spawner) = Spawner::current() else {
             return Err(Error::new(
