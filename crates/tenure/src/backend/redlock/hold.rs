@@ -41,6 +41,10 @@ struct Seat {
     held: bool,
     /// The node has said that it released it.
     released: bool,
+    /// A release is on its way, and sees to whatever comes of the seat.
+    leaving: bool,
+    /// A request that was still under way then may have been granted after it.
+    late: bool,
     healing: bool,
 }
 
@@ -50,6 +54,8 @@ impl Claim {
             owner: request.owner,
             held: false,
             released: false,
+            leaving: false,
+            late: false,
             healing: false,
         };
         Arc::new(Self {
@@ -130,6 +136,26 @@ impl Claim {
         self.ended.raise();
         let mut seats = lock(&self.seats);
         seats.ended_at = seats.ended_at.min(now);
+    }
+
+    /// The node has answered a release; whether it is to be asked once more, because something came after it.
+    fn left(&self, node: usize, release: Release) -> bool {
+        let mut seats = lock(&self.seats);
+        let seat = &mut seats.of_node[node];
+        seat.leaving = false;
+        seat.released |= release == Release::Released;
+        std::mem::take(&mut seat.late) && !seat.released
+    }
+
+    /// Something was granted when all was over; whether nobody else gives it back.
+    fn is_orphan(&self, node: usize, owner: OwnerId) -> bool {
+        let mut seats = lock(&self.seats);
+        let seat = &mut seats.of_node[node];
+        if seat.owner != owner {
+            return true;
+        }
+        seat.late |= seat.leaving;
+        !seat.leaving && !seat.released
     }
 
     /// Nobody asks for the release of a hold any more that ended so long ago: its leases are over.
@@ -355,7 +381,7 @@ pub(super) async fn see_out(
         claim.held(node);
         unclear = true;
     }
-    if unclear && claim.ended.is_raised() {
+    if unclear && claim.ended.is_raised() && claim.is_orphan(node, hold.owner) {
         give_back(core.clone(), node, hold).await;
     }
 }
@@ -386,17 +412,20 @@ pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Erro
     let nodes = core.nodes.len();
     let limit = core.hold_limit(hold.ttl);
     let until = now.after(limit);
-    let on = |node| claim.on(node, hold.unclean);
-    let mut crowd = Crowd::new((0..nodes).map(|node| core.nodes[node].release(on(node))));
+    let mut crowd = Crowd::new((0..nodes).map(|node| {
+        lock(&claim.seats).of_node[node].leaving = true;
+        core.nodes[node].release(claim.on(node, hold.unclean))
+    }));
     let mut tally = Tally::new(nodes);
     let mut errors = Vec::new();
     let mut hear = |node: usize, answer| match answer {
         Ok(release) => {
-            let mut seats = lock(&claim.seats);
-            let seat = &mut seats.of_node[node];
+            if claim.left(node, release) {
+                let again = give_back(core.clone(), node, claim.on(node, false));
+                core.see_to(Box::pin(again));
+            }
             // It may have said so before, when too few others did.
-            seat.released |= release == Release::Released;
-            if seat.released {
+            if lock(&claim.seats).of_node[node].released {
                 tally.yes(node)
             } else {
                 tally.no(node)
@@ -431,15 +460,18 @@ pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Erro
             if tally.said_yes(node) {
                 continue;
             }
-            let (core_of, hold) = (core.clone(), claim.on(node, hold.unclean));
-            let flight = crowd.take(node);
+            let (of_core, of_claim) = (core.clone(), claim.clone());
+            let (hold, flight) = (claim.on(node, hold.unclean), crowd.take(node));
             core.see_to(Box::pin(async move {
                 if let Some(flight) = flight
-                    && flight.await.is_ok()
+                    && let Ok(release) = flight.await
+                    && !of_claim.left(node, release)
                 {
                     return;
                 }
-                give_back(core_of, node, hold).await;
+                // What is granted from now on may come after what is sent from now on.
+                lock(&of_claim.seats).of_node[node].leaving = false;
+                give_back(of_core, node, hold).await;
             }));
         }
     } else {
