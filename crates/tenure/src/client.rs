@@ -61,6 +61,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
 /// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers (with the feature `redlock`, too); all of them must be there when it connects |
 ///
 /// What `redis` takes after a `?`, joined by `&`:
 ///
