@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::backend::file;
 #[cfg(feature = "redis")]
 use crate::backend::redis;
-#[cfg(all(feature = "redis", feature = "redlock"))]
+#[cfg(feature = "redis")]
 use crate::backend::redlock;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
@@ -31,6 +31,8 @@ pub const SCHEMES: &[&str] = &[
     "redis+sentinel:",
     #[cfg(feature = "redis")]
     "redis+cluster:",
+    #[cfg(feature = "redis")]
+    "redlock:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.
@@ -61,7 +63,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
 /// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
-/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers (with the feature `redlock`, too); all of them must be there when it connects |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
 ///
 /// What `redis` takes after a `?`, joined by `&`:
 ///
@@ -128,7 +130,7 @@ impl Client {
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
                 Self::from_backend(redis::Backend::connect(url).await?)
             }
-            #[cfg(all(feature = "redis", feature = "redlock"))]
+            #[cfg(feature = "redis")]
             "redlock" => {
                 let nodes = redis::Backend::masters(url).await?;
                 Self::from_backend(redlock::Backend::new(nodes, redlock::Settings::default())?)

@@ -69,6 +69,9 @@
 //! | `redis:` appendfsync always | S L | E | E | E | E | - | X | E L | S | E |
 //! | `redis:` no append-only file, a replica may take over | S L | E | E | E L | E L | X | X | E L | S | E |
 //! | `redis:` no append-only file, dialect=redisson | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redlock:` no append-only file | S L | E L | E L | E L | E L | - | X | E L | S | E L |
+//! | `redlock:` no append-only file, restart_guard=off | S L | E L | E L | X r | X r | - | X | E L | S | E L |
+//! | `redlock:` appendfsync always | S L | E L | E L | E L | E L | - | X | E L | S | E L |
 //!
 //! **S**: claims and effects are safe.
 //! **E**: claims never overlap, effects need fencing.

@@ -20,7 +20,7 @@ async fn declared() -> Vec<Guarantees> {
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
     for scheme in tenure::client::SCHEMES {
-        if scheme.starts_with("redis") {
+        if scheme.starts_with("red") {
             continue;
         }
         let url = match *scheme {
@@ -39,6 +39,7 @@ async fn declared() -> Vec<Guarantees> {
 /// The settings of a Redis that make a difference.
 fn redis() -> Vec<Guarantees> {
     use tenure::backend::redis::{Configuration, Persistence, guarantees};
+    use tenure::backend::redlock;
     let plain = Configuration {
         persistence: Persistence::None,
         fails_over: false,
@@ -57,6 +58,9 @@ fn redis() -> Vec<Guarantees> {
         other(|it| it.persistence = Persistence::Full),
         other(|it| it.fails_over = true),
         other(|it| it.is_redisson = true),
+        redlock::guarantees([&guarantees(plain); 5]),
+        redlock::guarantees([&other(|it| it.is_guarded = false); 5]),
+        redlock::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
     ]
 }
 

@@ -22,12 +22,13 @@ mod names;
 mod nodes;
 mod outcome;
 mod script;
-#[expect(dead_code, reason = "Redlock comes next")]
 mod settings;
 mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use crate::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
@@ -35,7 +36,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
-use crate::kernel::pace;
+use crate::kernel::{pace, quorum};
 use crate::name::LockName;
 use crate::rt::{Clock, Spawner, lock};
 
@@ -72,13 +73,27 @@ impl Backend {
     /// The independent servers of a URL `redlock://HOST,HOST,HOST`, each a store of its own.
     ///
     /// # Errors
-    /// As [`connect`](Backend::connect), of the first server that fails.
+    /// As [`connect`](Backend::connect); `Unreachable` when more than half of the servers are not there.
+    /// One that is not there may come later.
     pub async fn masters(url: &str) -> Result<Vec<Arc<dyn Door>>, Error> {
-        let mut masters: Vec<Arc<dyn Door>> = Vec::new();
-        for settings in Settings::masters(url)? {
-            masters.push(Arc::new(Self::with(settings).await?));
+        let all = Settings::masters(url)?.into_iter().map(Self::with);
+        let all = join_all(all).await;
+        let all = all.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (mut there, mut away) = (0, None);
+        for master in &all {
+            match master.0.nodes.session("").await {
+                Ok(_) => there += 1,
+                Err(err) => away = Some(err),
+            }
         }
-        Ok(masters)
+        if let Some(err) = away
+            && there < quorum::majority(all.len())
+        {
+            let (count, kind) = (all.len(), err.kind());
+            let message = format!("{there} of {count} servers are there, which is no majority");
+            return Err(Error::new(kind, message).with_source(err));
+        }
+        Ok(all.into_iter().map(|it| Arc::new(it) as _).collect())
     }
 
     async fn with(settings: Settings) -> Result<Self, Error> {
@@ -167,7 +182,7 @@ impl Store {
                     .collect()
             };
             let releases = holds.into_iter().map(|hold| self.release(hold));
-            futures_util::future::join_all(releases).await;
+            join_all(releases).await;
             // The driver has stopped them; they are on their way out.
             for attempt in 0_u32.. {
                 if self.inbox.is_idle() {

@@ -46,6 +46,8 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
     /// How many replicas must acknowledge a grant.
     pub(super) wait_replicas: u32,
+    /// Whether it is no error that the server is not there when the client connects.
+    pub(super) may_be_away: bool,
 }
 
 /// How the servers belong together.
@@ -145,6 +147,7 @@ impl Settings {
         }
         let node = |host| Self {
             shape: Shape::One(host),
+            may_be_away: true,
             ..one.clone()
         };
         Ok(hosts.into_iter().map(node).collect())
@@ -247,6 +250,7 @@ impl Settings {
             restart_guard,
             timeout,
             wait_replicas,
+            may_be_away: false,
         })
     }
 

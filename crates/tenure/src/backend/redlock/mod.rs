@@ -115,7 +115,7 @@ impl Backend {
         };
         Ok(Self(Arc::new(Core {
             settings,
-            guarantees: guarantees(&nodes),
+            guarantees: guarantees(nodes.iter().map(|node| node.guarantees())),
             clock: first.clock(),
             nodes,
             spawner: OnceLock::new(),
@@ -337,18 +337,20 @@ async fn due(clock: &Clock, at: Time) {
     clock.sleep_until(at).await;
 }
 
-fn guarantees(nodes: &[Arc<dyn Door>]) -> Guarantees {
+/// What a majority of nodes promises that promise this.
+pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guarantees {
     use Promise::{Claims, Effects, NotApplicable, Nothing};
+    let nodes: Vec<_> = nodes.into_iter().collect();
     // What one node alone can do to a hold, if the majority was bare: the weakest of them decides.
     let weakest = |fault, note, void| {
-        let nothing = nodes.iter().any(|node| !node.guarantees().survives(fault));
+        let nothing = nodes.iter().any(|node| !node.survives(fault));
         match nothing {
             true => Cell::new(fault, Nothing, void).token_regress(),
             false => Cell::new(fault, Claims, note).late(),
         }
     };
     let jump = |fault, note, void| {
-        let nothing = nodes.iter().any(|node| !node.guarantees().survives(fault));
+        let nothing = nodes.iter().any(|node| !node.survives(fault));
         match nothing {
             true => Cell::new(fault, Nothing, void),
             false => Cell::new(fault, Claims, note).late(),
@@ -383,10 +385,7 @@ fn guarantees(nodes: &[Arc<dyn Door>]) -> Guarantees {
             "as a restart of the nodes that lost power",
             "as a restart of the nodes that lost power",
         ),
-        if nodes
-            .iter()
-            .any(|node| !node.guarantees().survives(Fault::Failover))
-        {
+        if nodes.iter().any(|node| !node.survives(Fault::Failover)) {
             Cell::new(
                 Fault::Failover,
                 Nothing,
@@ -418,8 +417,12 @@ fn guarantees(nodes: &[Arc<dyn Door>]) -> Guarantees {
         )
         .late(),
     ];
-    let lock_delay = nodes.iter().all(|node| node.guarantees().lock_delay);
+    let lock_delay = nodes.iter().all(|node| node.lock_delay);
     Guarantees {
+        setting: nodes
+            .first()
+            .map(|node| node.setting.clone())
+            .unwrap_or_default(),
         lock_delay,
         why_not: "each of several nodes decides alone, and a majority that agrees on one holder cannot count \
                   several, nor keep a name that only some of them granted",

@@ -113,7 +113,13 @@ impl Nodes {
         let shape = match &settings.shape {
             Shape::One(host) => {
                 let link = Link::new(host.clone(), settings, inbox.clone(), clock.clone())?;
-                link.session().await?;
+                match link.session().await {
+                    // One of several that are independent: it may come later.
+                    Err(err) if settings.may_be_away && err.kind() == ErrorKind::Unreachable => {
+                        tracing::warn!(%err, "one of the servers is not there");
+                    }
+                    session => drop(session?),
+                }
                 Kind::One(Box::new(link))
             }
             Shape::Sentinel { sentinels, service } => {
