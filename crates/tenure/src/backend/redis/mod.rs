@@ -105,7 +105,12 @@ impl Backend {
         };
         let (inbox, clock) = (Arc::new(Inbox::new()), Clock::system());
         let nodes = Nodes::connect(&settings, &inbox, &clock, &spawner).await?;
-        let configuration = Configuration::of(&settings, &nodes.reachable().await?);
+        let sessions = match nodes.reachable().await {
+            // Nothing is known of a server that is away.
+            Err(_) if settings.may_be_away => Vec::new(),
+            sessions => sessions?,
+        };
+        let configuration = Configuration::of(&settings, &sessions);
         let guarantees = guarantees(configuration);
         let store = Store::new(settings, guarantees, nodes, inbox, clock, spawner);
         Ok(Self(Arc::new(store)))
