@@ -264,7 +264,8 @@ async fn a_hash_under_the_name_is_one_clear_error() {
         we.lock("a").wait(PATIENCE).acquire().await.unwrap_err(),
     ] {
         let text = error.to_string();
-        assert!(text.contains("hash") && text.contains("redisson"), "{text}");
+        assert!(text.contains("holds a hash"), "{text}");
+        assert!(text.contains("use dialect=redisson"), "{text}");
         assert!(text.contains("\"a\""), "{text}");
     }
     assert_eq!(redis.hash("a").len(), 1);
