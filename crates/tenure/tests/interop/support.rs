@@ -239,11 +239,9 @@ impl Driver {
         }
     }
 
-    #[track_caller]
-    pub(crate) fn unlock(&mut self, name: &str) -> impl Future<Output = ()> {
-        async move {
-            assert_eq!(self.ask(&["unlock", name]).await, "released", "{name}");
-        }
+    /// Gives back the lock, which it holds.
+    pub(crate) async fn unlock(&mut self, name: &str) {
+        assert_eq!(self.ask(&["unlock", name]).await, "released", "{name}");
     }
 
     /// `kill -9`, and waits for its end.
