@@ -183,6 +183,69 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_keeps_locks_of_redisson() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    let url = format!("{}?dialect=redisson&restart_guard=off", cluster.url());
+    let one = tenure::connect(&url).await.unwrap();
+    let two = tenure::connect(&url).await.unwrap();
+    for name in ["a", "b", "c"] {
+        let guard = held(&one, name).await;
+        assert!(two.lock(name).try_acquire().await.unwrap().is_none());
+        let lock = two.lock(name).ttl(TTL).wait(servers::PATIENCE);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        let owner = cluster.owner(cluster.slot(name));
+        until("it listens", || {
+            owner.ask(&["PUBSUB", "NUMSUB", &channel]).items()[1].int() == 1
+        });
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = waiter.await.unwrap().unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_a_silent_node_delays_no_renewal_of_others() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    for node in &cluster.nodes {
+        node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    // A request to a silent node takes longer than the lease of the others.
+    let client = client(&cluster.url()).await;
+    let lock = |name| client.lock(name).ttl(Duration::from_secs(2));
+    let silent = lock("a").acquire().await.unwrap();
+    let others = [
+        lock("b").acquire().await.unwrap(),
+        lock("c").acquire().await.unwrap(),
+    ];
+    let node = cluster.owner(cluster.slot("a"));
+    node.stop();
+    for _ in 0..2 {
+        for guard in &others {
+            let mut before = guard.remaining();
+            until("it is renewed", || {
+                assert!(guard.is_held());
+                let now = guard.remaining();
+                std::mem::replace(&mut before, now) < now
+            });
+        }
+    }
+    silent.lost().await;
+    node.go_on();
+    for guard in others {
+        guard.release().await.unwrap();
+    }
+}
+
 /// Moves a slot as an operator does, with a look after each step.
 fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
     let slot_word = slot.to_string();

@@ -235,7 +235,7 @@ impl Store {
         let batches = self.nodes.batches(&keys);
         let answers = batches
             .iter()
-            .map(|batch| self.renew_batch(holds, &keys, batch, only_look));
+            .map(|batch| self.renew_in_time(holds, &keys, batch, only_look));
         let answers = join_all(answers).await;
         let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
         for (batch, answers) in batches.iter().zip(answers) {
@@ -245,6 +245,40 @@ impl Store {
         }
         let lost = |renewal: Option<Renewal>| renewal.unwrap_or(Renewal::Unknown(nonsense()));
         renewals.into_iter().map(lost).collect()
+    }
+
+    /// A node that does not answer must not keep the answers of others from those that need them.
+    async fn renew_in_time(
+        &self,
+        holds: &[Hold],
+        keys: &[Keys],
+        batch: &[usize],
+        only_look: bool,
+    ) -> Vec<Renewal> {
+        let ttls = batch.iter().map(|at| holds[*at].ttl);
+        let shortest = ttls.min().filter(|ttl| !ttl.is_zero());
+        let too_late = async {
+            match shortest.filter(|_| self.nodes.are_many()) {
+                // Half of the time between two renewals.
+                Some(ttl) => {
+                    self.clock
+                        .sleep_until(self.clock.now().after(ttl / 6))
+                        .await
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answers = self.renew_batch(holds, keys, batch, only_look) => answers,
+            () = too_late => {
+                let silent = |_| {
+                    let message = "no answer in time from the node that has the lock";
+                    Renewal::Unknown(Error::new(ErrorKind::Indeterminate, message))
+                };
+                batch.iter().map(silent).collect()
+            }
+        }
     }
 
     async fn renew_batch(

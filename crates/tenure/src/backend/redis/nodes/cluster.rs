@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_ok};
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, Value};
 use tokio::sync::Notify;
 
@@ -193,7 +195,16 @@ impl Cluster {
             }
             let is_asking = asking.is_some();
             let session = match asking.take() {
-                Some(link) => link.session().await?,
+                Some(link) => match link.session().await {
+                    // Nothing was sent; the one that sent us there may know better by now.
+                    Err(err)
+                        if err.kind() == ErrorKind::Unreachable && inner.clock.now() < limit =>
+                    {
+                        inner.pause(hops).await?;
+                        continue;
+                    }
+                    answer => answer?,
+                },
                 None => inner.reach(slot, limit).await?,
             };
             let host = session.host.clone();
@@ -475,15 +486,14 @@ impl Inner {
         for some in nodes.chunks(AT_ONCE) {
             let asked = some
                 .iter()
-                .map(|(host, live)| Box::pin(self.ask_for_map(host, live.as_deref())));
-            match select_ok(asked).await {
-                Ok((ranges, _)) => return Ok(ranges),
-                Err(err) => {
-                    // That one is there but of no use tells more than that one is not there.
-                    let tells = |err: &Error| err.kind() != ErrorKind::Unreachable;
-                    if failure.as_ref().is_none_or(|known| !tells(known)) {
-                        failure = Some(err);
-                    }
+                .map(|(host, live)| self.ask_for_map(host, live.as_deref()));
+            let mut asked: FuturesUnordered<_> = asked.collect();
+            while let Some(answer) = asked.next().await {
+                match answer {
+                    Ok(ranges) => return Ok(ranges),
+                    // That one is there and of no use tells more than that one is not there.
+                    Err(err) if err.kind() != ErrorKind::Unreachable => failure = Some(err),
+                    Err(err) => failure = failure.or(Some(err)),
                 }
             }
         }

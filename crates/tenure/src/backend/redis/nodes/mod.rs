@@ -231,6 +231,11 @@ impl Nodes {
         }
     }
 
+    /// Whether one lock may be out of reach while another one is not.
+    pub(super) fn are_many(&self) -> bool {
+        matches!(self.shape, Kind::Cluster(_))
+    }
+
     /// The channel on which a waiter for this lock is told.
     pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
         match &self.shape {
