@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 
-use super::process::new_directory;
+use super::process::Directory;
 
 /// Made by the compiler from `clock.c`, put before libc in the server's process.
 pub(crate) struct Clock {
-    dir: PathBuf,
+    dir: Directory,
     offset: File,
 }
 
@@ -19,17 +18,21 @@ impl Clock {
     }
 
     pub(crate) fn make() -> Self {
-        let dir = new_directory("clock");
+        let dir = Directory::new("clock");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/clock.c");
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-        let output = cc.arg(dir.join("clock.so")).arg(source).output().unwrap();
+        let output = cc
+            .arg(dir.path().join("clock.so"))
+            .arg(source)
+            .output()
+            .unwrap();
         assert!(
             output.status.success(),
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let offset = File::create(dir.join("offset")).unwrap();
+        let offset = File::create(dir.path().join("offset")).unwrap();
         let clock = Self { dir, offset };
         clock.set(0);
         clock
@@ -37,7 +40,7 @@ impl Clock {
 
     /// What stands before the command of a server to give it this clock.
     pub(crate) fn command(&self) -> Vec<String> {
-        let file = |name| self.dir.join(name).display().to_string();
+        let file = |name| self.dir.path().join(name).display().to_string();
         vec![
             "env".into(),
             format!("LD_PRELOAD={}", file("clock.so")),
@@ -51,11 +54,5 @@ impl Clock {
         self.offset
             .write_all_at(&nanoseconds.to_ne_bytes(), 0)
             .unwrap();
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

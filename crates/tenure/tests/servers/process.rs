@@ -55,6 +55,38 @@ pub(crate) fn new_directory(what: &str) -> PathBuf {
     dir
 }
 
+/// A new directory without a process, removed when this is dropped and also when this test program ends
+/// otherwise (what lies in a static is never dropped).
+pub(crate) struct Directory {
+    path: PathBuf,
+    janitor: Child,
+}
+
+impl Directory {
+    pub(crate) fn new(what: &str) -> Self {
+        let path = new_directory(what);
+        let mut janitor = Command::new("sh");
+        janitor
+            .args(["-c", r#"read -r word; rm -rf "$1""#, "sh"])
+            .arg(&path);
+        janitor.process_group(0).stdin(Stdio::piped());
+        let janitor = janitor.spawn().unwrap();
+        Self { path, janitor }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        drop(self.janitor.stdin.take());
+        // It ends by itself now; an error has nobody to go to.
+        let _ = self.janitor.wait();
+    }
+}
+
 /// The parent of the server: kills it at the end of its input, which comes when we say so, when we drop
 /// it, and also when this test program is killed. Being the parent, it cannot hit another process: until it has
 /// waited for its child, nobody else gets that number.

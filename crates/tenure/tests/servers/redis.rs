@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use super::clock::Clock;
-use super::process::{Port, Process, new_directory};
+use super::process::{Directory, Port, Process, new_directory};
 use super::resp::{Connection, Value};
 use super::until;
 
@@ -271,7 +271,7 @@ impl Drop for Redis {
 
 /// A certificate authority, a server's certificate by it, and an authority that signed nothing.
 pub(crate) struct Certificates {
-    dir: PathBuf,
+    dir: Directory,
 }
 
 impl Certificates {
@@ -281,7 +281,7 @@ impl Certificates {
 
     pub(crate) fn make() -> Self {
         let made = Self {
-            dir: new_directory("certificates"),
+            dir: Directory::new("certificates"),
         };
         std::fs::write(
             made.file("names"),
@@ -305,7 +305,9 @@ impl Certificates {
 
     fn openssl(&self, arguments: &str) {
         let mut command = Command::new("openssl");
-        command.args(arguments.split(' ')).current_dir(&self.dir);
+        command
+            .args(arguments.split(' '))
+            .current_dir(self.dir.path());
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(
             output.status.success(),
@@ -316,13 +318,7 @@ impl Certificates {
 
     /// `ca.crt`, `server.crt`, `server.key`, `stranger.crt`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-}
-
-impl Drop for Certificates {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.dir.path().join(name)
     }
 }
 
