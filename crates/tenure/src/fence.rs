@@ -59,13 +59,10 @@ impl OwnerId {
 
     /// 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> String {
-        use std::fmt::Write as _;
-        self.0
-            .iter()
-            .fold(String::with_capacity(32), |mut text, byte| {
-                let _ = write!(text, "{byte:02x}");
-                text
-            })
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+        let digits = |byte: &u8| [digit(byte >> 4), digit(byte & 0xf)];
+        self.0.iter().flat_map(digits).collect()
     }
 }
 

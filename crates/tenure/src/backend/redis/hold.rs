@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use redis::{FromRedisValue as _, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Grant, Hold, Release, Renewal, Request};
@@ -145,35 +146,55 @@ impl Store {
         let (min_hold, delay) = (millis(request.min_hold), millis(request.lock_delay));
         let holder = self.written(&request.holder);
         let words = format!("{min_hold} {delay} {channel} {holder}");
+        let place = if request.wait {
+            millis(place(request.ttl))
+        } else {
+            0
+        };
         let args = [
             &*self.owner(request.owner),
-            &ttl.to_string(),
-            if request.wait { "1" } else { "0" },
-            &millis(place(request.ttl)).to_string(),
-            &request.propose.unwrap_or(0).to_string(),
+            &(ttl + delay).to_string(),
             &words,
+            &millis(KEEP.max(request.ttl * 2)).to_string(),
+            &format!("{ttl} {place}"),
+            &request
+                .propose
+                .map_or_else(String::new, |token| token.to_string()),
         ];
-        let reply: Reply<Vec<String>> = nodes.ask(&nodes.scripts.acquire, keys, &args).await?;
+        // The last one is there for those who propose.
+        let args = &args[..args.len() - usize::from(request.propose.is_none())];
+        let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
         let round_trip = self.clock.now().since(sent);
-        let words: Vec<&str> = reply.value.iter().map(String::as_str).collect();
-        match words[..] {
-            ["1", token] => {
+        match &reply.value {
+            Value::Int(token) => {
                 let ttl = Some(Duration::from_millis(ttl));
-                let grant = Grant::new(number(token)?, sent, round_trip, ttl);
+                let token = u64::try_from(*token).map_err(|_| nonsense())?;
+                let grant = Grant::new(token, sent, round_trip, ttl);
                 if self.settings.wait_replicas > 0 {
                     self.acknowledged(request, keys, &reply.session).await?;
                 }
                 Ok(Asked::Held(grant))
             }
-            ["0", left, stranger, ahead] => Ok(Asked::Busy(Busy {
-                left: left.parse().ok().map(Duration::from_millis),
-                is_stranger: stranger == "1",
-                ahead: number(ahead)?,
-                sent,
-                round_trip,
-            })),
-            ["-1", found] => Err(outcome::wrong_type(found, self.wanted_type())),
+            Value::Array(words) => match &words[..] {
+                [
+                    Value::Int(0),
+                    Value::Int(left),
+                    Value::Int(stranger),
+                    Value::Int(ahead),
+                ] => Ok(Asked::Busy(Busy {
+                    left: u64::try_from(*left).ok().map(Duration::from_millis),
+                    is_stranger: *stranger == 1,
+                    ahead: u64::try_from(*ahead).unwrap_or(0),
+                    sent,
+                    round_trip,
+                })),
+                [Value::Int(-1), found] => {
+                    let found = String::from_redis_value_ref(found).unwrap_or_default();
+                    Err(outcome::wrong_type(&found, self.wanted_type()))
+                }
+                _ => Err(nonsense()),
+            },
             _ => Err(nonsense()),
         }
     }
@@ -354,12 +375,10 @@ impl Store {
         unclean: bool,
         rests: bool,
     ) -> Result<Release, Error> {
-        let flag = |flag| if flag { "1" } else { "0" };
-        let args = [&*self.owner(owner), flag(unclean), flag(rests)];
-        let released: i64 = self
-            .nodes
-            .run(&self.nodes.scripts.release, keys, &args)
-            .await?;
+        let args = [&*self.owner(owner), if unclean { "1" } else { "0" }];
+        let args = &args[..1 + usize::from(rests)];
+        let release = &self.nodes.scripts.release;
+        let released: i64 = self.nodes.run(release, keys, args).await?;
         Ok(match released {
             0 => Release::NotHeld,
             _ => Release::Released,
@@ -395,10 +414,6 @@ impl Store {
         *written = Some((holder.clone(), text.clone()));
         text
     }
-}
-
-fn number(text: &str) -> Result<u64, Error> {
-    text.parse().map_err(|_| nonsense())
 }
 
 pub(super) fn nonsense() -> Error {

@@ -1,6 +1,7 @@
 //! What the server tells this client, and whom it is for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use redis::{PushInfo, Value};
@@ -30,11 +31,24 @@ pub(super) struct Inbox {
     pub(super) channel: String,
     /// Other channels that are listened to, for whom.
     others: Mutex<HashMap<String, OwnerId>>,
-    waiting: Mutex<HashMap<OwnerId, UnboundedSender<News>, RandomAlready>>,
+    waiting: Mutex<Waiting>,
+    /// Acquisitions that are under way.
+    busy: AtomicUsize,
     alarm: OnceLock<Alarm>,
     /// A connection broke: holds are to be checked.
     pub(super) broken: Notify,
 }
+
+#[derive(Debug, Default)]
+struct Waiting {
+    by_owner: HashMap<OwnerId, UnboundedSender<News>, RandomAlready>,
+    /// Grants to owners that have not said yet that they wait: the message may be here before the owner
+    /// has seen the answer that put it into the queue. The latest only; who misses one asks again.
+    early: VecDeque<(OwnerId, News)>,
+}
+
+/// As many as may be on their way to the queue at a time.
+const EARLY: usize = 256;
 
 impl Inbox {
     pub(super) fn new() -> Self {
@@ -44,6 +58,7 @@ impl Inbox {
             client,
             others: Mutex::default(),
             waiting: Mutex::default(),
+            busy: AtomicUsize::new(0),
             alarm: OnceLock::new(),
             broken: Notify::new(),
         }
@@ -57,12 +72,19 @@ impl Inbox {
     /// News for `owner` from now on, until the receiver is dropped and [`Inbox::forget`] is called.
     pub(super) fn expect(&self, owner: OwnerId) -> UnboundedReceiver<News> {
         let (sender, receiver) = unbounded_channel();
-        lock(&self.waiting).insert(owner, sender);
+        let mut waiting = lock(&self.waiting);
+        if let Some(at) = waiting.early.iter().position(|(early, _)| *early == owner)
+            && let Some((_, news)) = waiting.early.remove(at)
+        {
+            // The receiver is right here.
+            let _ = sender.send(news);
+        }
+        waiting.by_owner.insert(owner, sender);
         receiver
     }
 
     pub(super) fn forget(&self, owner: OwnerId) {
-        lock(&self.waiting).remove(&owner);
+        lock(&self.waiting).by_owner.remove(&owner);
     }
 
     /// Whatever is said on `channel` means that `owner` is to ask again.
@@ -74,9 +96,21 @@ impl Inbox {
         lock(&self.others).remove(channel);
     }
 
-    /// Whether anybody waits.
+    /// Counts an acquisition for as long as the answer lives.
+    pub(super) fn enter(&self) -> impl Drop {
+        struct Inside<'a>(&'a AtomicUsize);
+        impl Drop for Inside<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        Inside(&self.busy)
+    }
+
+    /// Whether no acquisition is under way.
     pub(super) fn is_idle(&self) -> bool {
-        lock(&self.waiting).is_empty()
+        self.busy.load(Ordering::SeqCst) == 0
     }
 
     /// A hold ended that nobody of this client released.
@@ -115,9 +149,16 @@ impl Inbox {
     }
 
     pub(super) fn tell(&self, owner: OwnerId, news: News) {
-        if let Some(waiting) = lock(&self.waiting).get(&owner) {
+        let mut waiting = lock(&self.waiting);
+        match waiting.by_owner.get(&owner) {
             // A waiter that has just left sees to its own clean-up.
-            let _ = waiting.send(news);
+            Some(waiting) => drop(waiting.send(news)),
+            None => {
+                if waiting.early.len() == EARLY {
+                    waiting.early.pop_front();
+                }
+                waiting.early.push_back((owner, news));
+            }
         }
     }
 }

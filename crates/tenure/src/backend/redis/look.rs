@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use redis::Value;
+
 use crate::backend::{Finding, Severity};
 use crate::error::Error;
 use crate::holder::{HoldInfo, Holder, Status};
@@ -24,7 +26,14 @@ impl Store {
 
     async fn look(&self, name: LockName, keys: &Keys) -> Result<Status, Error> {
         let look = &self.nodes.scripts.look;
-        let answer: Vec<String> = self.nodes.run(look, keys, &[]).await?;
+        let answer: Vec<Value> = self.nodes.run(look, keys, &[]).await?;
+        // The value of a stranger may be any bytes.
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::Int(number) => number.to_string(),
+            _ => String::new(),
+        };
+        let answer: Vec<String> = answer.iter().map(text).collect();
         let [value, left, hold, waiting @ ..] = &answer[..] else {
             return Err(nonsense());
         };
@@ -126,7 +135,7 @@ impl Store {
 
 /// `TOKEN OWNER SINCE SELF`: token, owner, holder, delay.
 fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
-    let mut words = text.splitn(4, ' ');
+    let mut words = text.strip_prefix('+').unwrap_or(text).splitn(4, ' ');
     let (token, owner) = (words.next()?.parse().ok()?, words.next()?);
     let since = Duration::from_micros(words.next()?.parse().ok()?);
     let (mut holder, delay) = parse_self(words.next()?);

@@ -32,33 +32,34 @@ pub(super) struct Scripts {
 /// The scripts of one dialect. Those of all dialects take the same arguments and give the same answers.
 macro_rules! scripts {
     ($dialect:literal, $publish:literal) => {{
+        // Where a script has the line `@common`.
         let common = concat!(
             "local PUBLISH = '",
             $publish,
             "'\n",
             include_str!(concat!("lua/", $dialect, "/common.lua"))
         );
-        let about_one = |name, body| Script::new(name, &[common, body].concat());
+        let script =
+            |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
         Scripts {
-            acquire: about_one(
+            acquire: script(
                 "acquire",
                 include_str!(concat!("lua/", $dialect, "/acquire.lua")),
             ),
-            release: about_one(
+            release: script(
                 "release",
                 include_str!(concat!("lua/", $dialect, "/release.lua")),
             ),
-            // About many locks, so that what is shared by those about one does not fit.
-            renew: Script::new(
+            renew: script(
                 "renew",
                 include_str!(concat!("lua/", $dialect, "/renew.lua")),
             ),
-            raise: about_one(
+            raise: script(
                 "raise",
                 include_str!(concat!("lua/", $dialect, "/raise.lua")),
             ),
-            look: about_one("look", include_str!(concat!("lua/", $dialect, "/look.lua"))),
-            break_hold: about_one(
+            look: script("look", include_str!(concat!("lua/", $dialect, "/look.lua"))),
+            break_hold: script(
                 "break",
                 include_str!(concat!("lua/", $dialect, "/break.lua")),
             ),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedReceiver;
+
 use crate::backend::{Answer, Grant, Hold, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
@@ -77,18 +79,19 @@ impl Drop for Listening {
 impl Store {
     /// One acquisition, from the first request to the answer.
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        let _busy = self.inbox.enter();
         let keys = self.keys(&request.name);
         self.trust(&request, &keys).await?;
-        if !request.wait {
-            return Ok(match self.ask(&request, &keys).await? {
-                Asked::Held(grant) => self.granted(&request, grant),
-                Asked::Busy(_) => Answer::Busy,
-            });
+        match self.ask(&request, &keys).await? {
+            Asked::Held(grant) => Ok(self.granted(&request, grant)),
+            Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
+            Asked::Busy(busy) => {
+                let mut news = self.inbox.expect(request.owner);
+                let answer = self.wait(&request, &keys, busy, &mut news).await;
+                self.inbox.forget(request.owner);
+                answer
+            }
         }
-        let mut news = self.inbox.expect(request.owner);
-        let answer = self.wait(&request, &keys, &mut news).await;
-        self.inbox.forget(request.owner);
-        answer
     }
 
     fn granted(self: &Arc<Self>, request: &Request, grant: Grant) -> Answer {
@@ -133,19 +136,15 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        news: &mut tokio::sync::mpsc::UnboundedReceiver<News>,
+        mut busy: Busy,
+        news: &mut UnboundedReceiver<News>,
     ) -> Result<Answer, Error> {
-        let mut busy = match self.ask(request, keys).await? {
-            Asked::Held(grant) => return Ok(self.granted(request, grant)),
-            Asked::Busy(busy) => busy,
-        };
         let _listening = self.nodes.listen(&keys.lock, request.owner, busy.sent);
         let mut tries = 0;
         let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.
         let mut patience = busy.sent.after(request.ttl);
         loop {
-            let pause = self.pause(request, &busy, tries);
             let session = self.nodes.session(&keys.lock).await;
             if let Ok(session) = &session
                 && self.settings.dialect == Dialect::Redisson
@@ -158,6 +157,7 @@ impl Store {
                     busy.left = Some(Duration::ZERO);
                 }
             }
+            let pause = self.pause(request, &busy, tries);
             let broken = async {
                 match &session {
                     Ok(session) => session.ended.raised().await,

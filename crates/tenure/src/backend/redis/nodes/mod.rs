@@ -79,9 +79,9 @@ impl Call<'_> {
         session: Arc<Session>,
         asking: bool,
     ) -> Result<Reply<T>, RedisError> {
-        let sent = self.clock.now();
         let mut cmd = self.script.by_digest(self.keys);
         for attempt in 0.. {
+            let sent = self.clock.now();
             (self.fill)(&mut cmd);
             let answer = if asking {
                 session.send_asking(&cmd).await

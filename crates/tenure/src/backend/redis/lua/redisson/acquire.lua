@@ -1,6 +1,7 @@
--- ARGV: OWNER TTL WAIT PLACE PROPOSE SELF, and the answers of the other kind of lock.
+-- @common
+-- ARGV: OWNER TTL SELF KEEP, and the answers of the other kind of lock.
 -- Asked again by the owner it is a sign of life: the count of entries stays 1.
-local owner, ttl, self = ARGV[1], ARGV[2], ARGV[6]
+local owner, ttl, self = ARGV[1], ARGV[2], ARGV[3]
 local ours = redis.pcall('HEXISTS', LOCK, owner)
 if type(ours) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
@@ -20,7 +21,7 @@ if ours == 0 or known ~= owner then
   end
   redis.call('HSET', LOCK, owner, 1)
   redis.call('SET', HOLD, token .. ' ' .. owner .. ' ' .. us .. ' ' .. self,
-    'PX', string.format('%.0f', math.max(86400000, 2 * ttl)))
+    'PX', ARGV[4])
 end
 redis.call('PEXPIRE', LOCK, ttl)
-return {1, token}
+return tonumber(token)

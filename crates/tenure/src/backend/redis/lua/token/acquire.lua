@@ -1,39 +1,63 @@
--- ARGV: OWNER TTL WAIT PLACE PROPOSE SELF. Asked again with the same owner it is a sign of life, and the
--- way to learn of a grant whose message was lost.
--- {1, token}: held for TTL from now on.
+-- ARGV: OWNER LIVE SELF KEEP 'TTL PLACE' [PROPOSE], where LIVE is TTL + DELAY, and PLACE is 0 for who does not wait.
+-- Asked again with the same owner it is a sign of life, and the way to learn of a grant whose message was lost.
+-- token: held for TTL from now on.
 -- {0, ms until the lock runs out (-1: never), whether its holder is a stranger, how many are before us}
 -- {-1, type}: the key is no lock of this kind.
-local owner, ttl, self = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+
+-- Nearly always the lock is free and nobody waits: as few words as possible.
+local known = redis.call('GET', KEYS[2])
+if not known or string.byte(known) ~= 43 then
+  if redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
+    local clock = redis.call('TIME')
+    local since = clock[1] * 1000000 + clock[2]
+    local token = ARGV[6] and tonumber(ARGV[6]) or since
+    local last = known and tonumber(string.match(known, '^%d+')) or 0
+    if last >= token then
+      token = last + 1
+    end
+    redis.call('SET', KEYS[2], string.format('%d %s %d %s', token, ARGV[1], since, ARGV[3]), 'PX', ARGV[4])
+    return token
+  end
+end
+-- @common
+local owner, self = ARGV[1], ARGV[3]
+local ttl, place = string.match(ARGV[5], '^(%d+) (%d+)$')
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
 end
 if not holder then
-  if redis.call('EXISTS', QUEUE) == 0 or not serve() then
-    local propose = tonumber(ARGV[5])
-    return {1, grant(owner, ttl, self, propose > 0 and propose or nil)}
+  if not serve() then
+    return tonumber(grant(owner, tonumber(ttl), self, ARGV[6] and tonumber(ARGV[6])))
   end
   holder = redis.call('GET', LOCK)
 end
-local token, known = string.match(redis.call('GET', HOLD) or '', '^(%d+) (%S+)')
+local hold = redis.call('GET', HOLD)
+local token
+token, known = string.match(hold or '', '^%+?(%d+) (%S+)')
 if holder == owner then
   if known ~= owner then
-    token = grant(owner, ttl, self)
+    token = grant(owner, tonumber(ttl), self)
   end
-  redis.call('PEXPIRE', LOCK, string.format('%.0f', ttl + delay_of(self)))
-  return {1, token}
+  redis.call('PEXPIRE', LOCK, ARGV[2])
+  return tonumber(token)
 end
 local left = redis.call('PTTL', LOCK)
 local stranger = (known ~= holder and holder ~= '-') and 1 or 0
-if ARGV[3] == '0' then
+if place == '0' then
   return {0, left, stranger, 0}
 end
 if not redis.call('ZSCORE', QUEUE, owner) then
   local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
   redis.call('ZADD', QUEUE, (last[2] or 0) + 1, owner)
 end
-redis.call('HSET', WAIT, owner, string.format('%.0f ', ms + ARGV[4]) .. self)
+redis.call('HSET', WAIT, owner, string.format('%d ', ms + place) .. self)
 -- Longer than any place is good for.
 redis.call('PEXPIRE', QUEUE, 15000)
 redis.call('PEXPIRE', WAIT, 15000)
+if not hold then
+  redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', KEEP)
+elseif string.byte(hold) ~= 43 then
+  redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
+end
 return {0, left, stranger, redis.call('ZRANK', QUEUE, owner)}

@@ -1,5 +1,6 @@
+-- @common
 -- ARGV: TOKEN. 1: the hold that had it is over. 0: there is none.
-local token, owner, self = string.match(redis.call('GET', HOLD) or '', '^(%d+) (%S+) %d+ (.*)$')
+local token, owner, self = string.match(redis.call('GET', HOLD) or '', '^%+?(%d+) (%S+) %d+ (.*)$')
 if token ~= ARGV[1] or redis.pcall('GET', LOCK) ~= owner then
   return 0
 end

@@ -15,11 +15,13 @@ end
 -- also when the server has forgotten those. The caller knows that the lock is free.
 local function grant(owner, lease, self, propose)
   local last = redis.call('GET', HOLD)
-  local token = (last and tonumber(string.match(last, '^%d+')) or 0) + 1
-  token = string.format('%.0f', math.max(token, propose or us))
-  redis.call('SET', LOCK, owner, 'PX', string.format('%.0f', lease + delay_of(self)))
-  redis.call('SET', HOLD, token .. ' ' .. owner .. ' ' .. string.format('%.0f', us) .. ' ' .. self,
-    'PX', string.format('%.0f', math.max(KEEP, 2 * lease)))
+  local token = (last and tonumber(string.match(last, '%d+')) or 0) + 1
+  token = string.format('%d', math.max(token, propose or us))
+  redis.call('SET', LOCK, owner, 'PX', string.format('%d', lease + delay_of(self)))
+  -- Marked, so that a release without waiters need not look for any.
+  local mark = redis.call('EXISTS', QUEUE) == 1 and '+' or ''
+  redis.call('SET', HOLD, string.format('%s%s %s %d ', mark, token, owner, us) .. self,
+    'PX', string.format('%d', math.max(KEEP, 2 * lease)))
   return token
 end
 
@@ -48,13 +50,13 @@ end
 
 -- Ends the hold: the lock passes on, is free, or stays reserved for a while.
 local function finish(is_unclean)
-  local since, min_hold, delay = string.match(redis.call('GET', HOLD) or '', '^%d+ %S+ (%d+) (%d+) (%d+)')
+  local since, min_hold, delay = string.match(redis.call('GET', HOLD) or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
   local rest = since and math.floor(since / 1000) + min_hold - ms or 0
   if is_unclean and delay then
     rest = math.max(rest, tonumber(delay))
   end
   if rest > 0 then
-    redis.call('SET', LOCK, '-', 'PX', string.format('%.0f', rest))
+    redis.call('SET', LOCK, '-', 'PX', string.format('%d', rest))
     -- The first in the queue learns until when.
     local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
     local entry = first and redis.call('HGET', WAIT, first)

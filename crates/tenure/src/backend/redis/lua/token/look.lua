@@ -1,3 +1,4 @@
+-- @common
 -- Who holds, who waits: {value, ms to live, hold, entry, entry..}; nothing is changed.
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then

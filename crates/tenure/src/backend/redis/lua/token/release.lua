@@ -1,13 +1,19 @@
--- ARGV: OWNER, whether it ended before this release, whether MIN_HOLD or DELAY is set.
+-- ARGV: OWNER [whether it ended before this release: there if MIN_HOLD or DELAY is set, or nobody knows].
 -- 1: it was ours. 0: it was not; if we had a place in the queue, we have none any more.
-local owner = ARGV[1]
-if redis.pcall('GET', LOCK) ~= owner then
-  if redis.call('ZREM', QUEUE, owner) == 1 then
-    redis.call('HDEL', WAIT, owner)
+
+-- Nearly always nobody waits: as few words as possible.
+local held = redis.call('MGET', KEYS[1], KEYS[2])
+if held[1] == ARGV[1] and not ARGV[2] and held[2] and string.byte(held[2]) ~= 43 then
+  return redis.call('DEL', KEYS[1])
+end
+-- @common
+if held[1] ~= ARGV[1] then
+  if redis.call('ZREM', QUEUE, ARGV[1]) == 1 then
+    redis.call('HDEL', WAIT, ARGV[1])
   end
   return 0
 end
-if ARGV[3] == '1' then
+if ARGV[2] then
   finish(ARGV[2] == '1')
 elseif not serve() then
   redis.call('DEL', LOCK)
