@@ -1,4 +1,4 @@
-//! What the command line tests share: a lock directory of their own, and processes to talk with.
+//! What the command line tests share: a store of their own, and processes to talk with.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -19,16 +19,24 @@ pub(crate) const STUBBORN: &str = r#"
     while :; do sleep 1000; done
 "#;
 
-/// A lock directory of one test.
+/// The store of one test, and a directory for what its commands write.
 pub(crate) struct Store {
     pub(crate) dir: TempDir,
+    url: String,
 }
 
 impl Store {
+    /// A lock directory.
     pub(crate) fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file:{}", dir.path().join("locks").display());
+        Self { dir, url }
+    }
+
+    /// The store with this URL.
+    pub(crate) fn at(url: String) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir, url }
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
@@ -36,7 +44,7 @@ impl Store {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("file:{}", self.path("locks").display())
+        self.url.clone()
     }
 
     /// `tenure` with these arguments, on this store.

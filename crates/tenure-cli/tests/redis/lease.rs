@@ -1,0 +1,223 @@
+//! A lease that nobody renews any more: the command's whole tree is gone before the next holder can come.
+
+use std::path::Path;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::OnRedis;
+use crate::servers::until;
+use crate::support::{Store, Talk, children, wait_until_stopped};
+
+/// Far above what the server and two busy cores need, short enough to wait for its end.
+const TTL: &str = "2s";
+
+/// The same in nanoseconds.
+const TTL_NANOS: u128 = 2_000_000_000;
+
+/// Nanoseconds of the machine's wall clock, as `date` prints them.
+fn now() -> u128 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap().as_nanos()
+}
+
+/// Where a tree leaves its signs of life.
+struct Signs<'a>(&'a Store);
+
+impl Signs<'_> {
+    /// A shell whose tree ignores TERM and has children that left its group, its session and its family. All of
+    /// them hold descriptor 9, and by it the kernel's lock on a file; three say `up` and then write the time to
+    /// another, again and again. A fifth says `asked` when it gets a TERM, and goes on.
+    fn script(&self) -> String {
+        let beat = format!(
+            r#"echo up; while :; do date +%s%N >>"{}"; sleep 0.01; done"#,
+            self.file("beats")
+        );
+        format!(
+            r#"
+            exec 9>'{alive}'; flock 9
+            (trap 'echo asked' TERM; trap '' HUP; echo up; while :; do sleep 0.01; done) &
+            trap '' TERM HUP INT
+            setsid sh -c 'trap "" TERM HUP; {beat}' &
+            (setsid sh -c 'trap "" TERM HUP; (trap "" TERM HUP; {beat}) & sleep 0.001' &)
+            sh -c '{beat}' &
+            while :; do sleep 1000; done
+            "#,
+            alive = self.file("alive"),
+        )
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.path(name).display().to_string()
+    }
+
+    /// What the next holder runs: prints the time first thing, and then whether anything of the tree is left.
+    fn look(&self) -> String {
+        format!(
+            "date +%s%N; flock -n '{}' echo alone || echo overlap",
+            self.file("alive")
+        )
+    }
+
+    /// When the tree wrote the time last.
+    fn last(&self) -> u128 {
+        let beats = std::fs::read_to_string(Path::new(&self.file("beats"))).unwrap();
+        let times = beats.lines().filter_map(|line| line.parse().ok());
+        times.max().expect("it lived")
+    }
+
+    /// Starts the tree under the lock `x`.
+    fn start_first(&self, options: &[&str]) -> Talk {
+        let options = [&["--json", "--ttl", TTL], options].concat();
+        let mut first = self.0.start_run(&options, "x", &self.script());
+        first.lines_are(&["up"; 4]);
+        first
+    }
+
+    /// Starts the next holder, and returns when it waits.
+    fn start_second(&self, on: &OnRedis) -> Talk {
+        let second = self
+            .0
+            .start_run(&["--json", "--ttl", TTL], "x", &self.look());
+        on.until_waiting("x", 1);
+        second
+    }
+
+    /// The next holder comes, and is alone.
+    fn assert_alone(&self, second: &mut Talk) {
+        let taken_over: u128 = second.line().parse().unwrap();
+        second.lines_are(&["alone"]);
+        assert!(self.last() < taken_over);
+        assert_eq!(second.code(), 0);
+    }
+}
+
+#[test]
+fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes() {
+    let Some(on) = OnRedis::start() else { return };
+    let signs = Signs(&on);
+    let mut first = signs.start_first(&[]);
+    let mut second = signs.start_second(&on);
+    first.signal(Signal::STOP);
+    wait_until_stopped(first.pid());
+    signs.assert_alone(&mut second);
+    first.signal(Signal::CONT);
+    // It had its warning, in spite of the stop.
+    first.lines_are(&["asked"]);
+    assert_eq!(first.code(), 76);
+    assert_eq!(first.event("exit")["code"], 76);
+}
+
+#[test]
+fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes() {
+    let Some(on) = OnRedis::start() else { return };
+    let signs = Signs(&on);
+    let mut first = signs.start_first(&[]);
+    let mut second = signs.start_second(&on);
+    first.signal(Signal::KILL);
+    assert_eq!(first.rest(), "", "no TERM: nobody is left to wait for");
+    signs.assert_alone(&mut second);
+}
+
+#[test]
+fn a_server_that_stands_still_longer_than_the_lease_ends_the_command() {
+    let Some(on) = OnRedis::start() else { return };
+    let signs = Signs(&on);
+    let mut first = signs.start_first(&[]);
+    on.server.stop();
+    let stopped = now();
+    first.lines_are(&["asked"]);
+    assert_eq!(first.rest(), "");
+    assert_eq!(first.code(), 76);
+    assert_eq!(first.event("exit")["code"], 76);
+    // Whatever the server granted it had granted before it was stopped.
+    assert!(signs.last() < stopped + TTL_NANOS);
+    on.server.go_on();
+    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &signs.look());
+    signs.assert_alone(&mut second);
+}
+
+#[test]
+fn a_server_that_is_killed_ends_the_command_by_the_deadline() {
+    let Some(on) = OnRedis::start() else { return };
+    let signs = Signs(&on);
+    let mut first = signs.start_first(&[]);
+    on.server.kill();
+    let killed = now();
+    first.lines_are(&["asked"]);
+    assert_eq!(first.rest(), "");
+    assert_eq!(first.code(), 76);
+    assert!(signs.last() < killed + TTL_NANOS);
+}
+
+#[test]
+fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gone() {
+    let Some(on) = OnRedis::start_with("restart_guard=2s") else {
+        return;
+    };
+    let signs = Signs(&on);
+    let mut first = signs.start_first(&[]);
+    on.server.restart();
+    let mut second = on.start_run(&["--ttl", TTL], "x", &signs.look());
+    signs.assert_alone(&mut second);
+    assert_eq!(first.rest(), "asked\n");
+    assert_eq!(first.code(), 76);
+}
+
+#[test]
+fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs() {
+    let Some(on) = OnRedis::start() else { return };
+    let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 7; exit 7";
+    let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
+    let owner = talk.line();
+    assert_eq!(talk.rest(), "");
+    assert_eq!(talk.code(), 7);
+    assert_eq!(talk.event("acquired")["owner"], owner.as_str());
+    talk.event("released");
+    assert!(!on.has("x"));
+}
+
+#[test]
+fn a_grant_that_was_slept_through_runs_nothing() {
+    let Some(on) = OnRedis::start() else { return };
+    let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");
+    first.lines_are(&["up"]);
+    let mut sleeper = on.start_run(&["--json", "--ttl", TTL], "x", "echo woken");
+    sleeper.event("waiting");
+    sleeper.signal(Signal::STOP);
+    wait_until_stopped(sleeper.pid());
+    first.say("go");
+    assert_eq!(first.code(), 0);
+    // Now the lock is the sleeper's, until its lease is over.
+    let mut third = on.start_run(&["--ttl", TTL], "x", "echo third; read line");
+    third.lines_are(&["third"]);
+    sleeper.signal(Signal::CONT);
+    on.until_waiting("x", 1);
+    third.say("go");
+    assert_eq!(third.code(), 0);
+    assert_eq!(sleeper.rest(), "woken\n");
+    assert_eq!(sleeper.code(), 0);
+}
+
+#[test]
+fn a_lease_that_was_lost_before_the_start_runs_nothing() {
+    let Some(on) = OnRedis::start() else { return };
+    let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");
+    first.lines_are(&["up"]);
+    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", "echo ran");
+    second.event("waiting");
+    // The guardian is there and waits for its order, which reaches it too late.
+    let guardian = children(second.pid())[0];
+    kill_process(guardian, Signal::STOP).unwrap();
+    wait_until_stopped(guardian);
+    first.say("go");
+    assert_eq!(first.code(), 0);
+    second.event("acquired");
+    second.signal(Signal::STOP);
+    wait_until_stopped(second.pid());
+    until("the lease is over", || !on.has("x"));
+    kill_process(guardian, Signal::CONT).unwrap();
+    second.signal(Signal::CONT);
+    assert_eq!(second.rest(), "");
+    assert_eq!(second.code(), 76);
+    assert_eq!(second.event("exit")["code"], 76);
+}
