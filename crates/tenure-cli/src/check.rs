@@ -44,8 +44,8 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
         }
         for fault in &missing {
             let reason = match guarantees.cell(*fault) {
-                _ if void => "a finding above voids it",
-                Some(cell) => cell.note,
+                Some(cell) if !guarantees.survives(*fault) => cell.note,
+                Some(_) => "what was found to be bad voids it",
                 None => "the store says nothing about it",
             };
             talk.error(format!(

@@ -8,6 +8,9 @@ mod servers;
 mod support;
 
 mod lease;
+mod look;
+mod run;
+mod wait;
 
 use std::ops::Deref;
 
