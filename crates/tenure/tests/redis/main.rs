@@ -19,3 +19,4 @@ mod refusals;
 mod restarts;
 mod shapes;
 mod steps;
+mod tls;

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
 
 use crate::servers::process::{Port, new_directory};
-use crate::servers::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER};
+use crate::servers::redis::{self, Cluster, PASSWORD, Redis, USER};
 use crate::support::{
     TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take, until,
 };
@@ -117,41 +117,6 @@ async fn the_user_may_not_do_what_a_lock_needs() {
         assert_says(outcome, Denied, &["user"]);
         assert_eq!(keys(&server), [""; 0]);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_with_the_wrong_authority_or_on_one_side_only() {
-    if Certificates::is_impossible() {
-        return;
-    }
-    let certificates = Certificates::make();
-    let server = Redis::start_tls(&certificates);
-    let with = |file| {
-        format!(
-            "{}?ca={}",
-            server.tls_url(),
-            certificates.file(file).display()
-        )
-    };
-    let client = connect(&with("ca.crt")).await;
-    client.close().await;
-    for url in [
-        with("stranger.crt"),
-        server.tls_url(),
-        server.url_by(server.tls_port()),
-        format!("rediss://{USER}:{PASSWORD}@{}/", server.address()),
-    ] {
-        let url = format!(
-            "{url}{}timeout=1s",
-            if url.contains('?') { '&' } else { '?' }
-        );
-        let refused = soon(tenure::connect(&url)).await;
-        assert_says(refused, Unreachable, &["127.0.0.1"]);
-    }
-    let missing = soon(tenure::connect(&with("nothing.crt"))).await;
-    assert_says(missing, Invalid, &["nothing.crt"]);
-    let no_certificate = soon(tenure::connect(&with("server.key"))).await;
-    assert_clear(&no_certificate.unwrap_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

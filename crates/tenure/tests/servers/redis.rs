@@ -49,14 +49,20 @@ impl Redis {
 
     /// TLS on [`tls_port`](Redis::tls_port), with [`PASSWORD`]. Looks take the ordinary port.
     pub(crate) fn start_tls(certificates: &Certificates) -> Self {
+        Self::start_tls_as(certificates, "server", false)
+    }
+
+    /// The same under another certificate of those, and maybe only for clients that have one too.
+    pub(crate) fn start_tls_as(certificates: &Certificates, name: &str, asks: bool) -> Self {
         let mut server = Self::prepare(&[]);
-        let file = |name| certificates.file(name).display().to_string();
+        let file = |name: &str| certificates.file(name).display().to_string();
+        let auth = if asks { "yes" } else { "optional" };
         server.secure_and_launch(&[
             &format!("tls-port {}", server.other.number()),
-            &format!("tls-cert-file {}", file("server.crt")),
-            &format!("tls-key-file {}", file("server.key")),
+            &format!("tls-cert-file {}", file(&format!("{name}.crt"))),
+            &format!("tls-key-file {}", file(&format!("{name}.key"))),
             &format!("tls-ca-cert-file {}", file("ca.crt")),
-            "tls-auth-clients optional",
+            &format!("tls-auth-clients {auth}"),
         ]);
         server
     }
@@ -269,7 +275,7 @@ impl Drop for Redis {
     }
 }
 
-/// A certificate authority, a server's certificate by it, and an authority that signed nothing.
+/// A certificate authority, servers' certificates by it, good and bad ones, and an authority that signed nothing.
 pub(crate) struct Certificates {
     dir: Directory,
 }
@@ -283,23 +289,26 @@ impl Certificates {
         let made = Self {
             dir: Directory::new("certificates"),
         };
-        std::fs::write(
-            made.file("names"),
-            "subjectAltName=IP:127.0.0.1,DNS:localhost\n",
-        )
-        .unwrap();
         let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch";
         for authority in ["ca", "stranger"] {
             made.openssl(&format!(
                 "req -x509 {key} -days 2 -subj /CN=tenure-{authority} -keyout {authority}.key -out {authority}.crt"
             ));
         }
-        made.openssl(&format!(
-            "req {key} -subj /CN=localhost -keyout server.key -out server.csr"
-        ));
-        made.openssl(
-            "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
-        );
+        for (name, names, days) in [
+            ("server", "IP:127.0.0.1,DNS:localhost", "2"),
+            ("misnamed", "DNS:elsewhere.invalid", "2"),
+            ("expired", "IP:127.0.0.1,DNS:localhost", "-1"),
+        ] {
+            let names = format!("subjectAltName={names}\n");
+            std::fs::write(made.file("names"), names).unwrap();
+            made.openssl(&format!(
+                "req {key} -subj /CN=localhost -keyout {name}.key -out {name}.csr"
+            ));
+            made.openssl(&format!(
+                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days {days} -extfile names -out {name}.crt"
+            ));
+        }
         made
     }
 
@@ -316,7 +325,7 @@ impl Certificates {
         );
     }
 
-    /// `ca.crt`, `server.crt`, `server.key`, `stranger.crt`.
+    /// `ca.crt`, `stranger.crt`; `server`, `misnamed`, `expired`, each with `.crt` and `.key`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -28,6 +28,7 @@ pub(super) struct Link {
     pub(super) host: Host,
     client: Client,
     timeout: Duration,
+    is_tls: bool,
     inbox: Arc<Inbox>,
     clock: Clock,
     /// What a user can do when this server turns out to be a replica.
@@ -61,6 +62,7 @@ impl Link {
             client: settings.client(&host)?,
             host,
             timeout: settings.timeout,
+            is_tls: settings.is_tls(),
             inbox,
             clock,
             hint: match settings.shape {
@@ -136,7 +138,7 @@ impl Link {
             .set_response_timeout(Some(self.timeout))
             .set_pipeline_buffer_size(BUFFER)
             .set_push_sender(push);
-        let failed = |err| outcome::connecting(err, &self.host);
+        let failed = |err| outcome::connecting(err, &self.host, self.is_tls);
         let connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)

@@ -3,9 +3,15 @@
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 
 use crate::error::{Error, ErrorKind};
+use crate::name::Escaped;
+
+use super::tls;
 
 /// An error while a connection is being made: nothing of ours was sent.
-pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display) -> Error {
+pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
+    if let Some(explained) = tls::explain(&err, host) {
+        return explained;
+    }
     let code = err.code().unwrap_or_default().to_owned();
     let error = |kind, what: String| Error::new(kind, what);
     match (err.kind(), code.as_str()) {
@@ -15,18 +21,27 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display) -> Erro
         ),
         (Kind::Server(Server::NoPerm), _) => error(
             ErrorKind::Denied,
-            format!("{host} does not let this user do what a lock needs"),
+            format!("{host} does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys"),
         )
-        .with_source(err),
+        .with_source(Said::by(&err)),
         (Kind::RESP3NotSupported, _) => error(
             ErrorKind::Unsupported,
             format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
         ),
-        (Kind::Io, _) if err.is_timeout() => error(
+        (Kind::Io, _) if err.is_timeout() => {
+            let or = match is_tls {
+                true => "without TLS on that port (then write redis://)",
+                false => "something else than Redis",
+            };
+            error(
+                ErrorKind::Unreachable,
+                format!("{host} did not answer in time; is it overloaded, stopped, or {or}?"),
+            )
+        }
+        // What a server that wants TLS does with something else.
+        (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => error(
             ErrorKind::Unreachable,
-            format!(
-                "{host} did not answer in time; is it overloaded, stopped, or something else than Redis?"
-            ),
+            format!("{host} hung up at the first word; is the port right, and does it want TLS (then write rediss://)?"),
         ),
         (Kind::Io, _) => error(
             ErrorKind::Unreachable,
@@ -35,7 +50,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display) -> Erro
         .with_source(err),
         (Kind::Parse, _) => error(
             ErrorKind::Unreachable,
-            format!("{host} does not answer like a Redis server; is the port right?"),
+            format!("{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"),
         ),
         // A password without a user, and a server that has none: the library passes the server's words on.
         _ if err.to_string().contains("without any password configured") => error(
@@ -71,7 +86,8 @@ pub(super) fn is_readonly(err: &RedisError) -> bool {
 
 /// The server's own no: nothing was applied, because its first write was refused.
 fn refused(err: RedisError) -> Error {
-    let code = err.code().unwrap_or_default().to_owned();
+    let said = Said::by(&err);
+    let code = said.code.clone();
     let (kind, what) = match code.as_str() {
         "LOADING" => (
             ErrorKind::Unreachable,
@@ -115,7 +131,57 @@ fn refused(err: RedisError) -> Error {
         ),
         _ => (ErrorKind::Backend, "the server refused the request"),
     };
-    Error::new(kind, what).with_source(err)
+    Error::new(kind, what).with_source(said)
+}
+
+/// The server's own words, as far as they are for users: their first sentence. What may follow is the
+/// digest of a script of ours, and pages about what the server is for.
+#[derive(Debug)]
+struct Said {
+    code: String,
+    text: String,
+}
+
+impl Said {
+    fn by(err: &RedisError) -> Self {
+        let code = err.code().unwrap_or_default();
+        let Some(detail) = err.detail().filter(|_| !code.is_empty()) else {
+            let text = err.to_string();
+            return Self {
+                code: code.to_owned(),
+                text: Escaped(first_sentence(&text)).to_string(),
+            };
+        };
+        // Before version 7 the error of a command in a script stands at the end of the script's own.
+        let inner = detail.rsplit_once(": -").map(|(_, inner)| inner);
+        let (code, detail) = inner
+            .and_then(|inner| inner.split_once(' '))
+            .filter(|(code, _)| code.bytes().all(|byte| byte.is_ascii_uppercase()))
+            .unwrap_or((code, detail));
+        let mut text = code.to_owned();
+        if !detail.is_empty() {
+            text.push(' ');
+            text += first_sentence(detail);
+        }
+        Self {
+            code: code.to_owned(),
+            text: Escaped(&text).to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Said {}
+
+fn first_sentence(text: &str) -> &str {
+    let text = text.split(" script: ").next().unwrap_or_default();
+    let text = text.split(". ").next().unwrap_or_default();
+    text.trim_end_matches(['.', ' '])
 }
 
 /// The key has a type that no lock of this format has.
@@ -131,4 +197,58 @@ pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
             "the key of that name holds a {found}, and a lock is a {wanted}: something else uses the name; nothing was changed{hint}"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(code: &str, detail: &str) -> Error {
+        refused(redis::make_extension_error(
+            code.into(),
+            Some(detail.into()),
+        ))
+    }
+
+    #[test]
+    fn the_server_is_quoted_up_to_its_first_full_stop() {
+        let sha = "2e2b8b3b6d9b6d2a1f0a6c3d5f3f6f5b5f1d7a9c";
+        for (code, detail, kind, quoted) in [
+            (
+                "MISCONF",
+                format!(
+                    "Redis is configured to save RDB snapshots, but it cannot. Commands are disabled. script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Backend,
+                "MISCONF Redis is configured to save RDB snapshots, but it cannot",
+            ),
+            (
+                "OOM",
+                format!(
+                    "command not allowed when used memory > 'maxmemory'. script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Backend,
+                "OOM command not allowed when used memory > 'maxmemory'",
+            ),
+            (
+                "ERR",
+                format!(
+                    "Error running script (call to f_{sha}): @user_script:5: @user_script: 5: -READONLY You can't write against a read only replica."
+                ),
+                ErrorKind::Unreachable,
+                "READONLY You can't write against a read only replica",
+            ),
+            (
+                "ERR",
+                "Protocol error: two\nlines".into(),
+                ErrorKind::Backend,
+                "ERR Protocol error: two\\nlines",
+            ),
+        ] {
+            let err = refusal(code, &detail);
+            let text = err.to_string();
+            assert_eq!(err.kind(), kind, "{text}");
+            assert!(text.ends_with(&format!(": {quoted}")), "{text}");
+        }
+    }
 }

@@ -1,17 +1,19 @@
 //! What a `redis:` URL says.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+    RedisConnectionInfo,
 };
 
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 use crate::options::Options;
 use crate::url::{Host, Secret, Url};
+
+use super::tls;
 
 /// Longest prefix, in bytes: keys stay readable.
 const MAX_PREFIX: usize = 200;
@@ -37,7 +39,7 @@ pub(super) struct Settings {
     pub(super) shape: Shape,
     login: Login,
     sentinel_login: Login,
-    tls: Option<Tls>,
+    tls: Option<tls::Files>,
     pub(super) prefix: String,
     pub(super) dialect: Dialect,
     /// How long after its start a server is not trusted; `None`: it is trusted at once.
@@ -73,13 +75,6 @@ struct Login {
     user: Option<String>,
     password: Option<Secret>,
     database: i64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Tls {
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
 }
 
 fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
@@ -179,7 +174,7 @@ impl Settings {
             password: url.take_secret("sentinel_password"),
             database: 0,
         };
-        let tls = match url.take("tls").as_deref() {
+        let is_tls = match url.take("tls").as_deref() {
             None => url.scheme == "rediss",
             Some("on") => true,
             Some("off") if url.scheme != "rediss" => false,
@@ -188,12 +183,12 @@ impl Settings {
             }
         };
         let mut file = |key| url.take(key).map(PathBuf::from);
-        let files = Tls {
+        let files = tls::Files {
             ca: file("ca"),
             cert: file("cert"),
             key: file("key"),
         };
-        if !tls && (files.ca.is_some() || files.cert.is_some() || files.key.is_some()) {
+        if !is_tls && (files.ca.is_some() || files.cert.is_some() || files.key.is_some()) {
             return invalid("`ca`, `cert` and `key` are for TLS; write rediss://, or tls=on");
         }
         if files.cert.is_some() != files.key.is_some() {
@@ -244,7 +239,7 @@ impl Settings {
             shape,
             login,
             sentinel_login,
-            tls: tls.then_some(files),
+            tls: is_tls.then_some(files),
             prefix,
             dialect,
             restart_guard,
@@ -252,6 +247,10 @@ impl Settings {
             wait_replicas,
             may_be_away: false,
         })
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// A client of the client library for one server.
@@ -296,34 +295,8 @@ impl Settings {
         let Some(tls) = &self.tls else {
             return Client::open(info).map_err(wrong);
         };
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Lost to another thread that installs one: then there is one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let client_tls = match (&tls.cert, &tls.key) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig {
-                client_cert: read(cert)?,
-                client_key: read(key)?,
-            }),
-            _ => None,
-        };
-        let root_cert = tls.ca.as_deref().map(read).transpose()?;
-        let certificates = TlsCertificates {
-            client_tls,
-            root_cert,
-        };
-        Client::build_with_tls(info, certificates).map_err(wrong)
+        Client::build_with_tls(info, tls.read()?).map_err(wrong)
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|err| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!("the file {} cannot be read", path.display()),
-        )
-        .with_source(err)
-    })
 }
 
 #[cfg(test)]

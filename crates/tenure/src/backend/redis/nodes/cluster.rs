@@ -510,7 +510,7 @@ impl Inner {
                     format!("{host} is no node of a cluster; write redis://"),
                 );
             }
-            outcome::connecting(err, host)
+            outcome::connecting(err, host, self.settings.is_tls())
         };
         let answer: Value = match live {
             Some(session) => session.send(&cmd).await.map_err(failed)?,

@@ -207,7 +207,7 @@ impl Inner {
             .set_push_sender(push);
         let client = self.settings.client(&link.host)?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let failed = |err| outcome::connecting(err, &link.host);
+        let failed = |err| outcome::connecting(err, &link.host, self.settings.is_tls());
         Ok(Ear {
             host: link.host.clone(),
             connection: connection.await.map_err(failed)?,

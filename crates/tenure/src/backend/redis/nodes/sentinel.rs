@@ -276,7 +276,7 @@ impl Inner {
             return Ok(view);
         }
         // None, or it broke.
-        let failed = |err| outcome::connecting(err, &sentinel.host);
+        let failed = |err| outcome::connecting(err, &sentinel.host, self.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
         *kept = Some(connection);

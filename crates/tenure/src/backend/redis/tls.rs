@@ -1,0 +1,188 @@
+//! TLS: the files that a URL names, and what a failed handshake means.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redis::{ClientTlsConfig, RedisError, TlsCertificates};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{AlertDescription as Alert, CertificateError, RootCertStore};
+
+use crate::error::{Error, ErrorKind};
+
+/// What a URL says about TLS.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Files {
+    /// Who signed the servers' certificates, instead of whom the system trusts.
+    pub(super) ca: Option<PathBuf>,
+    /// Our own certificate, for servers that ask for one, and its key.
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+impl Files {
+    /// What is in the files. They are looked at here, because the client library names none in its errors,
+    /// and takes an empty one for an authority that signed nothing.
+    pub(super) fn read(&self) -> Result<TlsCertificates, Error> {
+        let provider = provider();
+        let root_cert = self.ca.as_deref().map(read).transpose()?;
+        if let (Some(path), Some(pem)) = (&self.ca, &root_cert) {
+            let mut store = RootCertStore::empty();
+            for authority in certificates("ca", path, pem)? {
+                let added = store.add(authority);
+                added.map_err(|err| wrong("ca", path, "a certificate that can be used", err))?;
+            }
+        }
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert_path), Some(key_path)) => {
+                let (cert, key) = (read(cert_path)?, read(key_path)?);
+                let chain = certificates("cert", cert_path, &cert)?;
+                let parsed = PrivateKeyDer::from_pem_slice(&key)
+                    .map_err(|err| wrong("key", key_path, "a private key in PEM form", err))?;
+                CertifiedKey::from_der(chain, parsed, &provider).map_err(|err| {
+                    let what = "the key of the certificate that `cert` names";
+                    wrong("key", key_path, what, err)
+                })?;
+                Some(ClientTlsConfig {
+                    client_cert: cert,
+                    client_key: key,
+                })
+            }
+            _ => None,
+        };
+        Ok(TlsCertificates {
+            client_tls,
+            root_cert,
+        })
+    }
+}
+
+/// The one of the whole program.
+fn provider() -> Arc<CryptoProvider> {
+    if CryptoProvider::get_default().is_none() {
+        // Lost to another thread that installs one: then there is one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let installed = CryptoProvider::get_default().cloned();
+    installed.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|err| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the file {} cannot be read", path.display()),
+        )
+        .with_source(err)
+    })
+}
+
+fn certificates(
+    option: &str,
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let what = "a certificate in PEM form";
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(lacks(option, path, what)),
+        Ok(found) => Ok(found),
+        Err(err) => Err(wrong(option, path, what, err)),
+    }
+}
+
+fn lacks(option: &str, path: &Path, what: &str) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Invalid,
+        format!("the file {path} that `{option}` names has not {what}"),
+    )
+}
+
+fn wrong(
+    option: &str,
+    path: &Path,
+    what: &str,
+    err: impl StdError + Send + Sync + 'static,
+) -> Error {
+    lacks(option, path, what).with_source(err)
+}
+
+/// What a handshake failed of, if it is that.
+pub(super) fn explain(err: &RedisError, host: &impl std::fmt::Display) -> Option<Error> {
+    let found = cause(err)?;
+    let (kind, what) = match found {
+        rustls::Error::InvalidCertificate(why) => (ErrorKind::Unreachable, advice(why, host)),
+        // What it sends is no TLS.
+        rustls::Error::InvalidMessage(_) => {
+            return Some(Error::new(
+                ErrorKind::Unreachable,
+                format!(
+                    "{host} does not speak TLS; name the port on which it does, or write redis://"
+                ),
+            ));
+        }
+        rustls::Error::AlertReceived(
+            alert @ (Alert::CertificateRequired
+            | Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied),
+        ) => {
+            return Some(Error::new(
+                ErrorKind::Denied,
+                format!(
+                    "{host} wants a certificate of ours that it trusts ({alert:?}); name it with cert=FILE and key=FILE"
+                ),
+            ));
+        }
+        _ => (
+            ErrorKind::Unreachable,
+            format!("{host} and we found no common TLS"),
+        ),
+    };
+    Some(Error::new(kind, what).with_source(found.clone()))
+}
+
+/// What to change when a server's certificate is not accepted. It may be replaced while we retry, so it
+/// counts as one that cannot be reached.
+fn advice(why: &CertificateError, host: &impl std::fmt::Display) -> String {
+    match why {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "the certificate of {host} is signed by nobody who is trusted here; name its authority with ca=FILE"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!(
+                "the certificate of {host} is for another name; write a name in the URL that it is for"
+            )
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
+            "the certificate of {host} has expired; renew it, or set the clock of this machine"
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!(
+                "the certificate of {host} is not valid yet; is the clock of this machine right?"
+            )
+        }
+        _ => format!("the certificate of {host} cannot be accepted"),
+    }
+}
+
+/// The handshake's error, as deep as the client library wraps it.
+fn cause(err: &RedisError) -> Option<&rustls::Error> {
+    let inner: &(dyn StdError + 'static) = StdError::source(err)?;
+    let shared = inner.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
+    let inner: &(dyn StdError + Send + Sync + 'static) = &**shared;
+    if let Some(found) = inner.downcast_ref::<rustls::Error>() {
+        return Some(found);
+    }
+    inner.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+}
