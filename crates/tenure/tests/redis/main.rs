@@ -8,6 +8,7 @@ mod servers;
 
 mod support;
 
+mod access;
 mod clocks;
 mod clusters;
 mod failovers;

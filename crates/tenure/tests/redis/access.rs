@@ -1,0 +1,177 @@
+//! Users who may do what docs/stores/redis.md says and nothing else: that is enough, and none of it is too much.
+
+use std::path::Path;
+
+use tenure::Client;
+use tenure::ErrorKind::{Backend, Denied};
+
+use crate::servers::redis::{self, Cluster, Redis, Watched};
+use crate::servers::resp::Value;
+use crate::support::{TTL, assert_says, connect, soon, take, until};
+
+/// Neither in an access list nor anywhere else.
+const WORD: &str = "word-of-a-weak-user";
+
+/// A server that is trusted at once, by a setting that is asked for.
+const KEEPS: &[&str] = &["appendonly yes", "appendfsync always"];
+
+/// The published rules of this user.
+fn rules(user: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stores/redis.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let start = format!("ACL SETUSER {user} ");
+    let line = page.lines().find(|line| line.starts_with(&start)).unwrap();
+    let line = line.replace("PASSWORD", WORD);
+    line.split(' ').map(str::to_owned).collect()
+}
+
+/// Introduces the user to the servers.
+fn introduce<'a>(user: &str, servers: impl IntoIterator<Item = &'a Redis>) {
+    for server in servers {
+        server.order(&rules(user));
+        server.order(&["ACL", "LOG", "RESET"]);
+    }
+}
+
+/// Nothing was refused, also where a refusal does no harm. Clients introduce themselves since 7.2 only, so no list
+/// that older servers understand can allow it.
+fn assert_nothing_refused<'a>(servers: impl IntoIterator<Item = &'a Redis>) {
+    for server in servers {
+        for entry in server.ask(&["ACL", "LOG"]).items() {
+            let entry = format!("{entry:?}");
+            assert!(entry.contains("client|setinfo"), "{entry}");
+        }
+    }
+}
+
+/// Every allowed command is used, on one server or another; some of them a few seconds later.
+async fn assert_all_used<'a>(
+    user: &str,
+    servers: impl IntoIterator<Item = &'a Redis>,
+    exceptions: &[&str],
+) {
+    let servers: Vec<_> = servers.into_iter().collect();
+    for rule in rules(user) {
+        let Some(command) = rule.strip_prefix('+') else {
+            continue;
+        };
+        if exceptions.contains(&command) {
+            continue;
+        }
+        let line = format!("cmdstat_{command}:");
+        let uses = |server: &&Redis| server.ask(&["INFO", "commandstats"]).text().contains(&line);
+        until(&format!("{user} runs {command}"), || {
+            servers.iter().any(uses)
+        })
+        .await;
+    }
+}
+
+/// All that two clients do with a lock.
+async fn everything(first: &Client, second: &Client, name: &str) {
+    let findings = soon(first.check()).await.unwrap();
+    let is_denied = |text: &str| text.contains("may not");
+    assert!(
+        !findings.iter().any(|finding| is_denied(&finding.text)),
+        "{findings:?}"
+    );
+    let guard = take(first, name, TTL).await;
+    let lock = second.lock(name).ttl(TTL);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let mut least = guard.remaining();
+    until("it is renewed", || {
+        least = least.min(guard.remaining());
+        guard.remaining() > least + TTL / 10
+    })
+    .await;
+    // Dropped in the queue.
+    let lock = first.lock(name).ttl(TTL);
+    let third = tokio::time::timeout(TTL / 4, lock.acquire());
+    assert!(third.await.is_err());
+    assert_eq!(soon(first.list("")).await.unwrap().len(), 1);
+    assert_eq!(soon(second.inspect(name)).await.unwrap().holds.len(), 1);
+    soon(guard.release()).await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert!(
+        soon(first.lock(name).try_acquire())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        soon(first.break_lock(name, guard.token().get()))
+            .await
+            .unwrap()
+    );
+    soon(guard.lost()).await;
+    assert!(soon(guard.release()).await.is_err());
+    soon(take(second, name, TTL).await.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_one_server() {
+    if redis::is_missing() {
+        return;
+    }
+    for (user, options) in [("jobs", ""), ("redisson", "&dialect=redisson")] {
+        let server = Redis::start(KEEPS);
+        introduce(user, [&server]);
+        let at = server.address();
+        let url = format!("redis://{user}:{WORD}@{at}/?prefix=jobs:&timeout=1s{options}");
+        let (first, second) = (connect(&url).await, connect(&url).await);
+        everything(&first, &second, "x").await;
+        server.order(&["LPUSH", "jobs:odd", "x"]);
+        let odd = soon(first.lock("odd").ttl(TTL).try_acquire()).await;
+        assert_says(odd, Backend, &["list"]);
+        assert_nothing_refused([&server]);
+        assert_all_used(user, [&server], &[]).await;
+        // Another prefix is none of its business.
+        let url = url.replace("prefix=jobs:", "prefix=others:");
+        let other = connect(&url).await;
+        let refused = soon(other.lock("x").ttl(TTL).try_acquire()).await;
+        crate::support::assert_says(refused, Denied, &["docs/stores/redis.md"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_a_cluster() {
+    if redis::is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(false);
+    introduce("cluster", cluster.masters());
+    for node in cluster.masters() {
+        for [key, value] in [["appendonly", "yes"], ["appendfsync", "always"]] {
+            assert_eq!(
+                node.order(&["CONFIG", "SET", key, value]),
+                Value::Text("OK".into())
+            );
+        }
+    }
+    let url = cluster.url().replace("://", &format!("://cluster:{WORD}@"));
+    let url = format!("{url}/?prefix=jobs:&timeout=1s");
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    for name in ["a", "b", "c", "d"] {
+        everything(&first, &second, name).await;
+    }
+    assert_nothing_refused(cluster.masters());
+    // What slots that move and strange keys need.
+    assert_all_used("cluster", cluster.masters(), &["asking", "type"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_sentinels() {
+    if redis::is_missing() {
+        return;
+    }
+    let watched = Watched::start(60_000);
+    introduce("sentinel", &watched.sentinels);
+    introduce("jobs", &watched.servers);
+    let url = watched.url().replace("://", &format!("://jobs:{WORD}@"));
+    let url = format!(
+        "{url}?prefix=jobs:&timeout=1s&restart_guard=off&sentinel_user=sentinel&sentinel_password={WORD}"
+    );
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    everything(&first, &second, "x").await;
+    assert_nothing_refused(watched.servers.iter().chain(&watched.sentinels));
+}
