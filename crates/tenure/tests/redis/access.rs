@@ -129,7 +129,7 @@ async fn a_user_of_one_server() {
         let url = url.replace("prefix=jobs:", "prefix=others:");
         let other = connect(&url).await;
         let refused = soon(other.lock("x").ttl(TTL).try_acquire()).await;
-        crate::support::assert_says(refused, Denied, &["docs/stores/redis.md"]);
+        assert_says(refused, Denied, &["docs/stores/redis.md"]);
     }
 }
 
