@@ -59,10 +59,20 @@ impl OwnerId {
 
     /// 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> String {
+        self.to_digits()
+            .iter()
+            .map(|digit| char::from(*digit))
+            .collect()
+    }
+
+    /// The same, in place.
+    pub(crate) fn to_digits(self) -> [u8; 32] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-        let digits = |byte: &u8| [digit(byte >> 4), digit(byte & 0xf)];
-        self.0.iter().flat_map(digits).collect()
+        std::array::from_fn(|at| {
+            let byte = self.0[at / 2];
+            let nibble = if at % 2 == 0 { byte >> 4 } else { byte & 0xf };
+            DIGITS[usize::from(nibble)]
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{FromRedisValue as _, Value};
+use redis::{Cmd, FromRedisValue as _, RedisWrite, ToRedisArgs, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Grant, Hold, Release, Renewal, Request};
@@ -90,6 +90,32 @@ pub(super) struct Written {
     pub(super) client: String,
 }
 
+/// An owner, ready to be sent.
+pub(super) enum OwnerText {
+    Hex([u8; 32]),
+    Long(String),
+}
+
+impl ToRedisArgs for OwnerText {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg(match self {
+            Self::Hex(digits) => digits,
+            Self::Long(text) => text.as_bytes(),
+        });
+    }
+}
+
+/// An argument that is written where it belongs, without a string of its own.
+struct Text<'a>(std::fmt::Arguments<'a>);
+
+impl ToRedisArgs for Text<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        use std::io::Write as _;
+        // It goes to memory.
+        let _ = out.writer_for_next_arg().write_fmt(self.0);
+    }
+}
+
 /// In ms, so that nothing ends before it was asked to.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -128,11 +154,13 @@ impl Store {
     }
 
     /// The owner as it is written.
-    pub(super) fn owner(&self, owner: OwnerId) -> String {
+    pub(super) fn owner(&self, owner: OwnerId) -> OwnerText {
         match self.settings.dialect {
-            Dialect::Token => owner.to_hex(),
+            Dialect::Token => OwnerText::Hex(owner.to_digits()),
             // Redisson writes the id of a client and that of a thread, and reads neither.
-            Dialect::Redisson => [&self.inbox.client, ":", &owner.to_hex()].concat(),
+            Dialect::Redisson => {
+                OwnerText::Long([&self.inbox.client, ":", &owner.to_hex()].concat())
+            }
         }
     }
 
@@ -142,27 +170,23 @@ impl Store {
         let nodes = &self.nodes;
         // A lease in whole ms; what is granted counts.
         let ttl = u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX);
-        let channel = nodes.channel(&keys.lock);
+        let channel = nodes.channel(keys.lock());
         let (min_hold, delay) = (millis(request.min_hold), millis(request.lock_delay));
         let holder = self.written(&request.holder);
-        let words = format!("{min_hold} {delay} {channel} {holder}");
         let place = if request.wait {
             millis(place(request.ttl))
         } else {
             0
         };
-        let args = [
-            &*self.owner(request.owner),
-            &(ttl + delay).to_string(),
-            &words,
-            &millis(KEEP.max(request.ttl * 2)).to_string(),
-            &format!("{ttl} {place}"),
-            &request
-                .propose
-                .map_or_else(String::new, |token| token.to_string()),
-        ];
-        // The last one is there for those who propose.
-        let args = &args[..args.len() - usize::from(request.propose.is_none())];
+        let (owner, keep) = (self.owner(request.owner), millis(KEEP.max(request.ttl * 2)));
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(ttl + delay);
+            cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
+            cmd.arg(keep).arg(Text(format_args!("{ttl} {place}")));
+            if let Some(token) = request.propose {
+                cmd.arg(token);
+            }
+        };
         let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
         let round_trip = self.clock.now().since(sent);
@@ -324,12 +348,12 @@ impl Store {
         let answers: Result<Reply<Vec<i64>>, Error> = self
             .nodes
             .call(
-                &keys[batch[0]].lock,
+                keys[batch[0]].lock(),
                 &self.nodes.scripts.renew,
                 2 * batch.len(),
                 |cmd| {
                     for (keys, ..) in &args {
-                        cmd.arg(&keys.lock).arg(&keys.hold);
+                        cmd.arg(keys.lock()).arg(keys.hold());
                     }
                     for (_, owner, live, keep, _) in &args {
                         cmd.arg(owner).arg(live).arg(keep);
@@ -375,8 +399,13 @@ impl Store {
         unclean: bool,
         rests: bool,
     ) -> Result<Release, Error> {
-        let args = [&*self.owner(owner), if unclean { "1" } else { "0" }];
-        let args = &args[..1 + usize::from(rests)];
+        let owner = self.owner(owner);
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner);
+            if rests {
+                cmd.arg(i32::from(unclean));
+            }
+        };
         let release = &self.nodes.scripts.release;
         let released: i64 = self.nodes.run(release, keys, args).await?;
         Ok(match released {
@@ -388,10 +417,13 @@ impl Store {
     /// See [`Backend::raise`](crate::backend::Backend::raise).
     pub(super) async fn raise(&self, hold: Hold, token: u64) -> Result<bool, Error> {
         let keys = self.keys(&hold.name);
-        let args = [&*self.owner(hold.owner), &token.to_string()];
+        let owner = self.owner(hold.owner);
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(token);
+        };
         let raised: i64 = self
             .nodes
-            .run(&self.nodes.scripts.raise, &keys, &args)
+            .run(&self.nodes.scripts.raise, &keys, args)
             .await?;
         Ok(raised == 1)
     }

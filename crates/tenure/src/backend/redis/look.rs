@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use crate::backend::{Finding, Severity};
 use crate::error::Error;
@@ -26,7 +26,7 @@ impl Store {
 
     async fn look(&self, name: LockName, keys: &Keys) -> Result<Status, Error> {
         let look = &self.nodes.scripts.look;
-        let answer: Vec<Value> = self.nodes.run(look, keys, &[]).await?;
+        let answer: Vec<Value> = self.nodes.run(look, keys, |_| {}).await?;
         // The value of a stranger may be any bytes.
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -111,8 +111,11 @@ impl Store {
 
     pub(super) async fn break_lock(&self, name: LockName, token: u64) -> Result<bool, Error> {
         let keys = self.keys(&name);
-        let (script, token) = (&self.nodes.scripts.break_hold, token.to_string());
-        let broken: i64 = self.nodes.run(script, &keys, &[&token]).await?;
+        let script = &self.nodes.scripts.break_hold;
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(token);
+        };
+        let broken: i64 = self.nodes.run(script, &keys, args).await?;
         Ok(broken == 1)
     }
 

@@ -14,44 +14,67 @@ pub(super) const SLOTS: u16 = 16_384;
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// The lock itself, as every other program knows it.
-    pub(super) lock: String,
-    /// Last token, and who holds.
-    pub(super) hold: String,
-    /// Who waits, in order. In Redisson's dialect the counter of its fencing tokens.
-    pub(super) queue: String,
-    /// Until when each of them waits, and who it is. In Redisson's dialect the channel on which a release
-    /// is told to everybody.
-    pub(super) wait: String,
+    /// All four in one piece of memory: they are made for every request.
+    text: String,
+    /// Where the first three end.
+    ends: [usize; 3],
 }
 
 impl Keys {
     pub(super) fn new(dialect: Dialect, prefix: &str, name: &LockName) -> Self {
         let lock = lock_key(prefix, name.as_str());
-        let side = |kind| side_key(&lock, kind);
-        let (queue, wait) = match dialect {
-            Dialect::Token => (side("queue"), side("wait")),
-            Dialect::Redisson => (
-                redisson_key(&lock, "redisson_lock_token"),
-                redisson_key(&lock, "redisson_lock__channel"),
-            ),
-        };
-        Self {
-            hold: side("hold"),
-            queue,
-            wait,
-            lock,
+        let tag = tag(&lock);
+        // Four times the lock, twice for some, and less than 40 bytes around it.
+        let mut text = String::with_capacity(7 * lock.len() + 160);
+        text.push_str(&lock);
+        let mut ends = [lock.len(); 3];
+        push_side_key(&mut text, &lock, &tag, "hold");
+        ends[1] = text.len();
+        match dialect {
+            Dialect::Token => {
+                push_side_key(&mut text, &lock, &tag, "queue");
+                ends[2] = text.len();
+                push_side_key(&mut text, &lock, &tag, "wait");
+            }
+            Dialect::Redisson => {
+                push_redisson_key(&mut text, &lock, "redisson_lock_token");
+                ends[2] = text.len();
+                push_redisson_key(&mut text, &lock, "redisson_lock__channel");
+            }
         }
+        Self { text, ends }
+    }
+
+    /// The lock itself, as every other program knows it.
+    pub(super) fn lock(&self) -> &str {
+        &self.text[..self.ends[0]]
+    }
+
+    /// Last token, and who holds.
+    pub(super) fn hold(&self) -> &str {
+        &self.text[self.ends[0]..self.ends[1]]
+    }
+
+    /// Who waits, in order. In Redisson's dialect the counter of its fencing tokens.
+    pub(super) fn queue(&self) -> &str {
+        &self.text[self.ends[1]..self.ends[2]]
+    }
+
+    /// Until when each of them waits, and who it is. In Redisson's dialect the channel on which a release
+    /// is told to everybody.
+    pub(super) fn wait(&self) -> &str {
+        &self.text[self.ends[2]..]
     }
 }
 
 /// Redisson puts braces around the name, unless there is one in it already.
-fn redisson_key(lock: &str, kind: &str) -> String {
-    if lock.contains('{') {
-        [kind, ":", lock].concat()
+fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
+    let (open, close) = if lock.contains('{') {
+        ("", "")
     } else {
-        [kind, ":{", lock, "}"].concat()
-    }
+        ("{", "}")
+    };
+    text.extend([kind, ":", open, lock, close]);
 }
 
 /// Where the lock of that name lies.
@@ -69,11 +92,11 @@ pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
     LockName::new(key.strip_prefix(prefix)?).ok()
 }
 
-fn side_key(lock: &str, kind: &str) -> String {
-    match tag(lock) {
-        Tag::Whole => [SIDE, lock, "}:", kind].concat(),
-        Tag::Part(tag) => [SIDE, tag, "}:", kind, ":", lock].concat(),
-        Tag::Number(tag) => [SIDE, &tag, "}:", kind, ":", lock].concat(),
+fn push_side_key(text: &mut String, lock: &str, tag: &Tag<'_>, kind: &str) {
+    match tag {
+        Tag::Whole => text.extend([SIDE, lock, "}:", kind]),
+        Tag::Part(tag) => text.extend([SIDE, tag, "}:", kind, ":", lock]),
+        Tag::Number(tag) => text.extend([SIDE, tag, "}:", kind, ":", lock]),
     }
 }
 
@@ -157,9 +180,9 @@ mod tests {
             ("", "}", "}", "tenure:{5305}:hold:}"),
         ] {
             let keys = keys(prefix, name);
-            assert_eq!(keys.lock, lock);
-            assert_eq!(keys.hold, hold);
-            assert_eq!(lock_of_hold_key(&keys.hold), Some(lock));
+            assert_eq!(keys.lock(), lock);
+            assert_eq!(keys.hold(), hold);
+            assert_eq!(lock_of_hold_key(keys.hold()), Some(lock));
             assert_eq!(name_of(prefix, lock).unwrap().as_str(), name);
         }
         assert_eq!(lock_of_hold_key("tenure:{x}:queue"), None);
@@ -170,10 +193,10 @@ mod tests {
     #[test]
     fn redisson_finds_its_keys() {
         let keys = |name| Keys::new(Dialect::Redisson, "", &LockName::new(name).unwrap());
-        assert_eq!(keys("job").wait, "redisson_lock__channel:{job}");
-        assert_eq!(keys("job").queue, "redisson_lock_token:{job}");
-        assert_eq!(keys("a{b}c").wait, "redisson_lock__channel:a{b}c");
-        assert_eq!(keys("a{b}c").queue, "redisson_lock_token:a{b}c");
+        assert_eq!(keys("job").wait(), "redisson_lock__channel:{job}");
+        assert_eq!(keys("job").queue(), "redisson_lock_token:{job}");
+        assert_eq!(keys("a{b}c").wait(), "redisson_lock__channel:a{b}c");
+        assert_eq!(keys("a{b}c").queue(), "redisson_lock_token:a{b}c");
     }
 
     #[test]
@@ -207,10 +230,10 @@ mod tests {
         let mut all = std::collections::HashSet::new();
         for name in names {
             let keys = keys("", name);
-            let wanted = slot(&keys.lock);
-            for key in [&keys.lock, &keys.hold, &keys.queue, &keys.wait] {
+            let wanted = slot(keys.lock());
+            for key in [keys.lock(), keys.hold(), keys.queue(), keys.wait()] {
                 assert_eq!(slot(key), wanted, "{key}");
-                assert!(all.insert(key.clone()), "{key} twice");
+                assert!(all.insert(key.to_owned()), "{key} twice");
             }
         }
     }

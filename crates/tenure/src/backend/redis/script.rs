@@ -103,7 +103,8 @@ impl Script {
 }
 
 fn call(command: &str, script: &str, keys: usize) -> Cmd {
-    let mut cmd = redis::cmd(command);
-    cmd.arg(script).arg(keys);
+    // As large as nearly all calls get, in one go.
+    let mut cmd = Cmd::with_capacity(16, script.len() + 800);
+    cmd.arg(command).arg(script).arg(keys);
     cmd
 }

@@ -104,7 +104,7 @@ impl Store {
     async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
         let mut said = false;
         loop {
-            let session = self.nodes.session(&keys.lock).await?;
+            let session = self.nodes.session(keys.lock()).await?;
             let Some(until) = self.distrusted(&session, request.ttl) else {
                 return Ok(());
             };
@@ -139,20 +139,20 @@ impl Store {
         mut busy: Busy,
         news: &mut UnboundedReceiver<News>,
     ) -> Result<Answer, Error> {
-        let _listening = self.nodes.listen(&keys.lock, request.owner, busy.sent);
+        let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
         let mut tries = 0;
         let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.
         let mut patience = busy.sent.after(request.ttl);
         loop {
-            let session = self.nodes.session(&keys.lock).await;
+            let session = self.nodes.session(keys.lock()).await;
             if let Ok(session) = &session
                 && self.settings.dialect == Dialect::Redisson
                 && !listening.as_ref().is_some_and(|it| it.is_on(session))
             {
                 // Heard from now on; what was said before, the next answer tells.
                 drop(listening.take());
-                listening = Listening::start(self, session, &keys.wait, request.owner).await;
+                listening = Listening::start(self, session, keys.wait(), request.owner).await;
                 if listening.is_some() {
                     busy.left = Some(Duration::ZERO);
                 }

@@ -255,7 +255,7 @@ impl Cluster {
     pub(super) fn batches(&self, keys: &[Keys], most: usize) -> Vec<Vec<usize>> {
         let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (at, keys) in keys.iter().enumerate() {
-            slots.entry(names::slot(&keys.lock)).or_default().push(at);
+            slots.entry(names::slot(keys.lock())).or_default().push(at);
         }
         let now = self.inner.clock.now();
         let mut moving = lock(&self.inner.moving);

@@ -173,7 +173,7 @@ impl Nodes {
         &self,
         script: &Script,
         keys: &Keys,
-        args: &[&str],
+        args: impl Fn(&mut Cmd) + Sync,
     ) -> Result<T, Error> {
         Ok(self.ask(script, keys, args).await?.value)
     }
@@ -183,16 +183,14 @@ impl Nodes {
         &self,
         script: &Script,
         keys: &Keys,
-        args: &[&str],
+        args: impl Fn(&mut Cmd) + Sync,
     ) -> Result<Reply<T>, Error> {
         let fill = |cmd: &mut Cmd| {
-            cmd.arg(&keys.lock).arg(&keys.hold);
-            cmd.arg(&keys.queue).arg(&keys.wait);
-            for arg in args {
-                cmd.arg(*arg);
-            }
+            cmd.arg(keys.lock()).arg(keys.hold());
+            cmd.arg(keys.queue()).arg(keys.wait());
+            args(cmd);
         };
-        self.call(&keys.lock, script, 4, fill).await
+        self.call(keys.lock(), script, 4, fill).await
     }
 
     /// Runs a script where `key` is.
