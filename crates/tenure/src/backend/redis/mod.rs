@@ -8,9 +8,9 @@
 //! waiter that has been heard of lately and tells only that one.
 //!
 //! # Reading order
-//! [`names`] (keys) and `lua/` (what the server does) · [`hold`] (one request each) · [`wait`] (the queue,
-//! from the waiter's side) · [`link`] and [`nodes`] (connections, and which server has a key) ·
-//! [`facts`] (what a server says about itself) · [`outcome`] and [`tls`] (what its errors mean) · [`look`].
+//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `wait` (the queue,
+//! from the waiter's side) · `link` and `nodes` (connections, and which server has a key) ·
+//! `facts` (what a server says about itself) · `outcome` and `tls` (what its errors mean) · `look`.
 
 mod facts;
 mod guarantees;
