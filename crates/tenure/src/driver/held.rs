@@ -313,7 +313,11 @@ impl Held {
                 self.driver
                     .spawner
                     .spawn(driver.release_until_definite(hold));
-                Err(err)
+                // Asking took longer than the lease.
+                match self.state() {
+                    State::Lost(reason) => lost(reason),
+                    _ => Err(err),
+                }
             }
         };
         tracing::debug!(name = %self.name, backend = self.driver.backend_name, token = self.token, ok = result.is_ok(), "released");

@@ -1,7 +1,7 @@
 //! One lock: asked for, kept, given back.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(super) struct Store {
     pub(super) closing: Flag,
     /// The task that looks after the holds when a connection broke was started.
     pub(super) watched: AtomicBool,
+    /// The runtime of the connections is gone: what is left runs out.
+    pub(super) is_stranded: AtomicBool,
     /// The last holder that was written, and how.
     written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
 }
@@ -145,6 +147,7 @@ impl Store {
             holds: Mutex::default(),
             closing: Flag::new(),
             watched: AtomicBool::new(false),
+            is_stranded: AtomicBool::new(false),
             written: Mutex::default(),
         }
     }
@@ -388,6 +391,12 @@ impl Store {
             .remove(&hold.owner)
             // Of unknown fate: the server knows.
             .is_none_or(|kept| kept.rests);
+        if self.is_stranded.load(Ordering::SeqCst) {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            ));
+        }
         let keys = self.keys(&hold.name);
         self.give_back(&keys, hold.owner, hold.unclean, rests).await
     }

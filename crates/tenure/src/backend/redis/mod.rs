@@ -27,6 +27,7 @@ mod tls;
 mod wait;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -176,6 +177,9 @@ impl Store {
     /// Gives back what is held, lets those who wait leave, and ends the connections.
     async fn close(&self) {
         self.closing.raise();
+        if self.is_stranded.load(Ordering::SeqCst) {
+            return;
+        }
         let limit = self.clock.now().after(FAREWELL);
         let farewell = async {
             let holds: Vec<_> = {

@@ -1,7 +1,7 @@
 //! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -72,6 +72,24 @@ impl Drop for Listening {
         // On its way now: the next waiter for this name may listen to the same channel in a moment.
         if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
             self.store.spawner.spawn(pending);
+        }
+    }
+}
+
+/// Dropped by the runtime when that shuts down: then nothing that reads a socket may be polled any more.
+struct LastBreath(Option<Weak<Store>>);
+
+impl LastBreath {
+    /// The task ended by itself.
+    fn lives(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for LastBreath {
+    fn drop(&mut self) {
+        if let Some(store) = self.0.take().and_then(|store| store.upgrade()) {
+            store.is_stranded.store(true, Ordering::SeqCst);
         }
     }
 }
@@ -272,15 +290,16 @@ impl Store {
             return;
         }
         let (weak, inbox) = (Arc::downgrade(self), self.inbox.clone());
+        let runtime = LastBreath(Some(weak.clone()));
         self.spawner.spawn(async move {
             loop {
                 inbox.broken.notified().await;
-                let Some(store) = weak.upgrade() else { return };
-                if store.closing.is_raised() {
-                    return;
+                match weak.upgrade() {
+                    Some(store) if !store.closing.is_raised() => store.verify().await,
+                    _ => break,
                 }
-                store.verify().await;
             }
+            runtime.lives();
         });
     }
 
