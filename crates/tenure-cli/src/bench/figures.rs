@@ -9,6 +9,8 @@ pub(super) struct Figures {
     pub(super) rounds: usize,
     pub(super) median: Duration,
     pub(super) p99: Duration,
+    /// How many were done in a second, where several were under way at a time.
+    pub(super) per_second: Option<f64>,
 }
 
 impl Figures {
@@ -22,7 +24,30 @@ impl Figures {
             rounds: times.len(),
             median: at(50),
             p99: at(99),
+            per_second: None,
         }
+    }
+
+    /// The same of times that were measured side by side, all of them in `total`.
+    pub(super) fn side_by_side(times: Vec<Duration>, total: Duration) -> Self {
+        let figures = Self::of(times);
+        let rate = figures.rounds as f64 / total.as_secs_f64();
+        Self {
+            per_second: Some(rate).filter(|rate| rate.is_finite()),
+            ..figures
+        }
+    }
+
+    /// How many times the time of the other side this side takes for one. `None` when one has done nothing.
+    pub(super) fn ratio(&self, other: &Self) -> Option<f64> {
+        if self.rounds == 0 || other.rounds == 0 {
+            return None;
+        }
+        let ratio = match (self.per_second, other.per_second) {
+            (Some(ours), Some(theirs)) => theirs / ours,
+            _ => self.median.as_secs_f64() / other.median.as_secs_f64(),
+        };
+        Some(ratio).filter(|ratio| ratio.is_finite())
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -30,6 +55,7 @@ impl Figures {
             "rounds": self.rounds,
             "median_us": self.median.as_secs_f64() * 1e6,
             "p99_us": self.p99.as_secs_f64() * 1e6,
+            "per_second": self.per_second,
         })
     }
 }
@@ -58,5 +84,17 @@ mod tests {
             Figures::of(vec![Duration::from_micros(7)]).p99,
             Duration::from_micros(7)
         );
+    }
+
+    #[test]
+    fn a_ratio_is_one_of_times_also_where_speed_is_measured() {
+        let times = |micros| vec![Duration::from_micros(micros); 4];
+        let (slow, fast) = (Figures::of(times(30)), Figures::of(times(10)));
+        assert_eq!(slow.ratio(&fast), Some(3.0));
+        let rate = |millis| Figures::side_by_side(times(10), Duration::from_millis(millis));
+        assert_eq!(rate(8).per_second, Some(500.0));
+        assert_eq!(rate(8).ratio(&rate(4)), Some(2.0));
+        assert_eq!(slow.ratio(&Figures::of(vec![])), None);
+        assert_eq!(Figures::of(vec![]).ratio(&fast), None);
     }
 }

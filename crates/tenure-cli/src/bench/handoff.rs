@@ -12,19 +12,19 @@ use std::time::Duration;
 use tenure::{Client, Error};
 use tokio::sync::Mutex;
 
-use super::{ARGUMENT, raw};
+use super::{ARGUMENT, raw, redis};
 use crate::clock;
 
 /// How long each holds the lock, and how long it stays away afterwards: long enough for the other
 /// to be waiting when it is released, and to be the one who gets it.
-const HOLD: Duration = Duration::from_micros(300);
+pub(super) const HOLD: Duration = Duration::from_micros(300);
 
 /// One hold of one contender, on the clock that all processes share.
 #[derive(Clone, Copy)]
-struct Note {
-    asked: u64,
-    granted: u64,
-    released: u64,
+pub(super) struct Note {
+    pub(super) asked: u64,
+    pub(super) granted: u64,
+    pub(super) released: u64,
 }
 
 /// The times of hand-offs between two contenders.
@@ -101,16 +101,16 @@ pub(super) fn between_processes(
     [kind, place, name]: &[&str; 3],
     rounds: u32,
 ) -> io::Result<Vec<Duration>> {
-    let start = || {
+    let start = |which: &str| {
         Command::new("/proc/self/exe")
-            .args([ARGUMENT, kind, name, &rounds.to_string()])
+            .args([ARGUMENT, kind, name, &rounds.to_string(), which])
             // Not an argument: everybody can read those, and a URL may hold a password.
             .env("TENURE_URL", place)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
     };
-    let mut workers = [start()?, start()?];
+    let mut workers = [start("0")?, start("1")?];
     // Both are up and connected before either begins.
     let mut readers = Vec::new();
     for worker in &mut workers {
@@ -153,21 +153,22 @@ fn parse(line: &str) -> io::Result<Note> {
     }
 }
 
-/// One contender: `tenure __bench lock|flock NAME ROUNDS`. Says that it is ready, waits for the end of its input,
+/// One contender: `tenure __bench lock|flock|publish NAME ROUNDS WHICH`, where WHICH is 0 or 1. Says that it is ready, waits for the end of its input,
 /// then works and prints its notes.
 pub(crate) fn worker(arguments: &[OsString]) -> ExitCode {
     let arguments: Vec<_> = arguments
         .iter()
         .filter_map(|argument| argument.to_str())
         .collect();
-    let [kind, name, rounds] = arguments[..] else {
+    let [kind, name, rounds, which] = arguments[..] else {
         return ExitCode::from(2);
     };
     let (Ok(rounds), Ok(place)) = (rounds.parse(), std::env::var("TENURE_URL")) else {
         return ExitCode::from(2);
     };
     let work = match kind {
-        "lock" => contend_for_lock(&place, name, rounds),
+        "lock" => on_runtime(contend_for_lock(&place, name, rounds)),
+        "publish" => on_runtime(redis::contend_by_publish(&place, name, rounds, which)),
         _ => contend_for_flock(Path::new(&place), rounds).map_err(Into::into),
     };
     match work.and_then(|notes| Ok(print(&notes)?)) {
@@ -179,35 +180,39 @@ pub(crate) fn worker(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-fn contend_for_lock(
+fn on_runtime<T>(
+    work: impl Future<Output = Result<T, Box<dyn std::error::Error>>>,
+) -> Result<T, Box<dyn std::error::Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
+async fn contend_for_lock(
     url: &str,
     name: &str,
     rounds: u32,
 ) -> Result<Vec<Note>, Box<dyn std::error::Error>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let client = tenure::connect(url).await?;
-        wait_for_start()?;
-        let lock = client.lock(name);
-        let mut notes = Vec::new();
-        for _ in 0..rounds {
-            let asked = clock::now();
-            let guard = lock.acquire().await?;
-            let granted = clock::now();
-            std::thread::sleep(HOLD);
-            notes.push(Note {
-                asked,
-                granted,
-                released: clock::now(),
-            });
-            guard.release().await?;
-            std::thread::sleep(HOLD);
-        }
-        client.close().await;
-        Ok(notes)
-    })
+    let client = tenure::connect(url).await?;
+    wait_for_start()?;
+    let lock = client.lock(name);
+    let mut notes = Vec::new();
+    for _ in 0..rounds {
+        let asked = clock::now();
+        let guard = lock.acquire().await?;
+        let granted = clock::now();
+        std::thread::sleep(HOLD);
+        notes.push(Note {
+            asked,
+            granted,
+            released: clock::now(),
+        });
+        guard.release().await?;
+        std::thread::sleep(HOLD);
+    }
+    client.close().await;
+    Ok(notes)
 }
 
 fn contend_for_flock(path: &Path, rounds: u32) -> io::Result<Vec<Note>> {
@@ -230,7 +235,8 @@ fn contend_for_flock(path: &Path, rounds: u32) -> io::Result<Vec<Note>> {
     Ok(notes)
 }
 
-fn wait_for_start() -> io::Result<()> {
+/// Says that this contender is ready, and waits until both are.
+pub(super) fn wait_for_start() -> io::Result<()> {
     println!("ready");
     io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
 }

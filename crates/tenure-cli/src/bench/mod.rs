@@ -5,6 +5,8 @@
 mod figures;
 mod handoff;
 mod raw;
+mod redis;
+mod together;
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -40,6 +42,8 @@ struct Row {
     raw_what: &'static str,
     ours: Figures,
     raw: Option<Figures>,
+    /// The ratio that we want to stay below.
+    goal: Option<f64>,
 }
 
 /// Measures and prints.
@@ -49,11 +53,13 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> E
         let backend = client.guarantees().backend;
         // Nobody else uses this name.
         let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
-        let raw = Raw::new(backend).map_err(system)?;
-        let rows = vec![
-            uncontended(&client, &name, raw.as_ref(), args.rounds).await?,
-            contended(common, &client, &name, raw.as_ref(), args.rounds).await?,
-        ];
+        let url = store::url(common);
+        let raw = Raw::new(backend, url, &name).await?;
+        let rows = measure(url, &client, &name, raw.as_ref(), args.rounds).await;
+        if let Some(raw) = raw {
+            raw.end().await;
+        }
+        let rows = rows?;
         client.close().await;
         let lines = match talk.json {
             true => rows
@@ -67,6 +73,27 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> E
     .await
 }
 
+/// All that can be measured on this store, in turns.
+async fn measure(
+    url: &str,
+    client: &Client,
+    name: &str,
+    raw: Option<&Raw>,
+    rounds: Option<NonZeroU32>,
+) -> Result<Vec<Row>, Error> {
+    // A server that grants nothing for a while says so to who does not wait.
+    if let Some(guard) = client.lock(name).try_acquire().await? {
+        guard.release().await?;
+    }
+    let mut rows = vec![uncontended(client, name, raw, rounds).await?];
+    // Without a server there is nothing that many could share.
+    if !matches!(raw, Some(Raw::Memory(_) | Raw::File(_))) {
+        rows.push(together::together(client, name, raw, rounds).await?);
+    }
+    rows.push(contended(url, client, name, raw, rounds).await?);
+    Ok(rows)
+}
+
 /// Acquire and release a name that nobody else wants.
 async fn uncontended(
     client: &Client,
@@ -78,7 +105,7 @@ async fn uncontended(
     for _ in 0..WARM_UP {
         lock.acquire().await?.release().await?;
         if let Some(raw) = raw {
-            raw.pair().await.map_err(system)?;
+            raw.pair().await?;
         }
     }
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -95,7 +122,7 @@ async fn uncontended(
         let turn = Turn::new(per_turn);
         while turn.goes_on(theirs.len()) {
             let began = Instant::now();
-            raw.pair().await.map_err(system)?;
+            raw.pair().await?;
             theirs.push(began.elapsed());
             turn.count();
         }
@@ -105,18 +132,21 @@ async fn uncontended(
         raw_what: raw.map_or("", Raw::pair_name),
         ours: Figures::of(ours),
         raw: raw.map(|_| Figures::of(theirs)),
+        goal: raw.and_then(Raw::pair_goal),
     })
 }
 
 /// From one holder's release to the next one's grant, while two contend.
 async fn contended(
-    common: &Common,
+    url: &str,
     client: &Client,
     name: &str,
     raw: Option<&Raw>,
     rounds: Option<NonZeroU32>,
 ) -> Result<Row, Error> {
     let rounds = rounds.map_or(HANDOFFS, NonZeroU32::get);
+    let between_processes =
+        |kind, place| handoff::between_processes(&[kind, place, name], rounds).map_err(system);
     let (ours, theirs) = match raw {
         // Each `memory:` is a store of its own, so its contenders are tasks of one process.
         Some(Raw::Memory(mutex)) => (
@@ -124,23 +154,21 @@ async fn contended(
             Some(handoff::between_tasks_raw(mutex, rounds).await),
         ),
         Some(Raw::File(file)) => (
-            handoff::between_processes(&["lock", store::url(common), name], rounds)
-                .map_err(system)?,
-            Some(
-                handoff::between_processes(&["flock", file.path(), name], rounds)
-                    .map_err(system)?,
-            ),
+            between_processes("lock", url)?,
+            Some(between_processes("flock", file.path())?),
         ),
-        None => {
-            let ours = handoff::between_processes(&["lock", store::url(common), name], rounds);
-            (ours.map_err(system)?, None)
-        }
+        Some(Raw::Redis(_)) => (
+            between_processes("lock", url)?,
+            Some(between_processes("publish", url)?),
+        ),
+        None => (between_processes("lock", url)?, None),
     };
     Ok(Row {
         what: "hand-off between two",
         raw_what: raw.map_or("", Raw::handoff_name),
         ours: Figures::of(ours),
         raw: theirs.map(Figures::of),
+        goal: raw.and_then(Raw::handoff_goal),
     })
 }
 
@@ -177,8 +205,7 @@ impl Turn {
 
 impl Row {
     fn ratio(&self) -> Option<f64> {
-        let raw = self.raw.as_ref()?.median;
-        (!raw.is_zero()).then(|| self.ours.median.as_secs_f64() / raw.as_secs_f64())
+        self.ours.ratio(self.raw.as_ref()?)
     }
 
     fn to_json(&self, backend: &str) -> serde_json::Value {
@@ -189,25 +216,32 @@ impl Row {
             "raw": self.raw.as_ref().map(Figures::to_json),
             "raw_what": self.raw.as_ref().map(|_| self.raw_what),
             "ratio": self.ratio(),
+            "goal": self.goal,
         })
     }
 }
 
 fn as_table(backend: &str, rows: &[Row]) -> String {
-    let dash = || "-".to_string();
-    let rows: Vec<_> = rows
+    let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".into());
+    let rate = |figures: &Figures| figures.per_second.map(|rate| format!("{rate:.0}"));
+    let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
             let raw = row.raw.as_ref();
+            let of_raw =
+                |time: fn(&Figures) -> Duration| or_dash(raw.map(|raw| figures::micros(time(raw))));
             vec![
                 row.what.to_string(),
                 row.ours.rounds.to_string(),
                 figures::micros(row.ours.median),
                 figures::micros(row.ours.p99),
-                raw.map_or_else(dash, |raw| figures::micros(raw.median)),
-                raw.map_or_else(dash, |raw| figures::micros(raw.p99)),
-                row.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
-                raw.map_or_else(dash, |_| row.raw_what.to_string()),
+                or_dash(rate(&row.ours)),
+                of_raw(|raw| raw.median),
+                of_raw(|raw| raw.p99),
+                or_dash(raw.and_then(rate)),
+                or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
+                or_dash(row.goal.map(|goal| format!("<= {goal:.2}"))),
+                or_dash(raw.map(|_| row.raw_what.to_string())),
             ]
         })
         .collect();
@@ -216,14 +250,25 @@ fn as_table(backend: &str, rows: &[Row]) -> String {
         "ROUNDS",
         "MEDIAN",
         "P99",
+        "PER SECOND",
         "RAW MEDIAN",
         "RAW P99",
+        "RAW PER SECOND",
         "RATIO",
+        "GOAL",
         "RAW IS",
     ];
+    // What this store has no figures for is left out.
+    let shown: Vec<_> = (0..head.len())
+        .filter(|column| cells.iter().any(|row| row[*column] != "-"))
+        .collect();
+    let pick = |row: &Vec<String>| shown.iter().map(|column| row[*column].clone()).collect();
+    let rows: Vec<Vec<String>> = cells.iter().map(pick).collect();
+    let head: Vec<_> = shown.iter().map(|column| head[*column]).collect();
     output::table(&head, &rows)
 }
 
-fn system(error: std::io::Error) -> Error {
+/// An error that is none of the lock.
+fn system(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Backend, "the measurement failed").with_source(error)
 }

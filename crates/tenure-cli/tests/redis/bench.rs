@@ -1,0 +1,109 @@
+//! `tenure bench`: both sides on one server, and nothing of the raw one left.
+
+use serde_json::Value;
+
+use crate::OnRedis;
+use crate::servers::redis::{self, Certificates, PASSWORD, Redis};
+use crate::support::{Store, text};
+
+/// Measures a little, as JSON: pair, pairs side by side, hand-off.
+fn bench(url: &str) -> Vec<Value> {
+    let output = Store::at(url.into()).output(&["bench", "--json", "--rounds", "200"]);
+    let (answer, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(!answer.contains(PASSWORD) && !said.contains(PASSWORD));
+    let rows: Vec<Value> = answer
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        assert!(row["ours"]["rounds"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["ours"]["median_us"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(rows[1]["ours"]["per_second"].as_f64().unwrap() > 0.0);
+    rows
+}
+
+fn assert_has_both_sides(rows: &[Value]) {
+    for row in rows {
+        assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["goal"].as_f64().unwrap() >= 1.0, "{row}");
+    }
+    assert!(rows[1]["raw"]["per_second"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn one_server_is_measured_from_both_sides() {
+    let Some(on) = OnRedis::start() else { return };
+    assert_has_both_sides(&bench(&on.url()));
+    // What is left are the counters of tokens, for a day.
+    let keys = on.server.order(&["KEYS", "*"]).items();
+    let left: Vec<_> = keys.iter().map(|key| key.text()).collect();
+    assert!(
+        left.iter()
+            .all(|key| key.starts_with("tenure:{tenure-bench-") && key.ends_with("}:hold")),
+        "{left:?}"
+    );
+    let table = text(&on.output(&["bench", "--rounds", "10"]).stdout);
+    for word in ["RATIO", "GOAL", "PER SECOND", "SET NX PX", "PUBLISH"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+}
+
+#[test]
+fn both_sides_read_the_url_alike() {
+    if Certificates::is_impossible() {
+        return;
+    }
+    let certificates = Certificates::make();
+    let tls = Redis::start_tls(&certificates);
+    let ca = certificates.file("ca.crt");
+    let url = format!("{}3?restart_guard=off&ca={}", tls.tls_url(), ca.display());
+    assert_has_both_sides(&bench(&url));
+    // A user who may use nothing but what is in the URL.
+    let server = Redis::start(&[
+        &format!("user me on >{PASSWORD} ~p:* ~tenure:* &* +@all"),
+        "user default off",
+        "databases 4",
+    ]);
+    let url = format!(
+        "redis://me:{PASSWORD}@{}/2?prefix=p:&restart_guard=off",
+        server.address()
+    );
+    assert_has_both_sides(&bench(&url));
+}
+
+#[test]
+fn several_servers_are_measured_alone() {
+    if redis::is_missing() {
+        return;
+    }
+    let servers: Vec<_> = (0..3).map(|_| Redis::start(&[])).collect();
+    let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
+    let url = format!("redlock://{}/?restart_guard=off", hosts.join(","));
+    for row in bench(&url) {
+        assert!(
+            row["raw"].is_null() && row["ratio"].is_null() && row["goal"].is_null(),
+            "{row}"
+        );
+    }
+    let store = Store::at(url);
+    let table = text(&store.output(&["bench", "--rounds", "10"]).stdout);
+    assert!(
+        table.contains("PER SECOND") && !table.contains("RAW"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_server_that_grants_nothing_yet_says_so_at_once() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let output = Store::at(server.url()).output(&["bench"]);
+    assert_eq!(output.status.code(), Some(69));
+    assert!(text(&output.stderr).contains("restart_guard"));
+}
