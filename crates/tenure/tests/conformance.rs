@@ -104,6 +104,23 @@ fn redis() {
     .assert();
 }
 
+/// As Redisson does: whoever asks first after a release is served.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_redisson() {
+    if servers::redis::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "redis, redisson",
+        open: harness::redis::open_redisson,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
+    })
+    .assert();
+}
+
 /// From here on without a proxy, and on servers that keep nothing on disk.
 #[cfg(feature = "redis")]
 #[test]
@@ -338,14 +355,24 @@ const NO_PERMITS: Skips = (
     ],
 );
 
-#[cfg(feature = "redlock")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 const NO_ORDER: Skips = (
     "no order of waiters is promised",
     &["waiting::clients_are_served_in_order"],
 );
 
-#[cfg(feature = "redlock")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
+
+#[cfg(feature = "redis")]
+const NO_LOCK_DELAY: Skips = (
+    "no `lock_delay`",
+    &[
+        "ending::lock_delay_reserves_after_an_unclean_end",
+        "ending::lock_delay_does_not_reserve_after_a_release",
+        "faults::lock_delay_reserves_after_a_crash",
+    ],
+);
 
 const NEVER_SILENT: Skips = (
     "this store cannot fall silent",

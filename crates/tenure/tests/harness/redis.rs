@@ -22,12 +22,28 @@ use crate::servers::until;
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     static SERVER: LazyLock<Redis> =
         LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
-    let proxy = Proxy::start(SERVER.port());
-    let url = format!("{}?timeout=500ms", SERVER.url_by(proxy.port()));
+    open_through_proxy(&SERVER, Kind::One, "")
+}
+
+/// The same with locks as Redisson has them.
+pub(crate) fn open_redisson() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static SERVER: LazyLock<Redis> =
+        LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
+    open_through_proxy(&SERVER, Kind::Redisson, "&dialect=redisson")
+}
+
+fn open_through_proxy(
+    server: &'static Redis,
+    kind: Kind,
+    options: &str,
+) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    let proxy = Proxy::start(server.port());
+    let url = format!("{}?timeout=500ms{options}", server.url_by(proxy.port()));
     Site {
+        kind,
         proxy: Some(proxy),
         has_secret: true,
-        ..Site::new(url, vec![&SERVER])
+        ..Site::new(url, vec![server])
     }
     .open()
 }
@@ -77,10 +93,11 @@ pub(crate) fn open_redlock() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 /// These servers keep nothing on disk. With the guard no lease longer than their uptime would be granted.
 const FORGETS: &str = "timeout=500ms&restart_guard=off";
 
-/// Which servers have a key.
+/// Which servers have a key, and of what kind it is.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     One,
+    Redisson,
     Cluster,
     Majority,
 }
@@ -127,10 +144,16 @@ impl Site {
 
     fn look_at(servers: &[&Redis], kind: Kind, name: &str) -> Look {
         let keys = Keys::of(name);
-        let seen: Vec<_> = servers.iter().map(|server| keys.look(server)).collect();
+        let look = |server: &&Redis| match kind {
+            Kind::Redisson => keys.look_at_redisson(server),
+            _ => keys.look(server),
+        };
+        let seen: Vec<_> = servers.iter().map(look).collect();
         let waiters = seen.iter().map(|(_, waiters)| *waiters).max().unwrap_or(0);
         let holders = match kind {
-            Kind::One | Kind::Cluster => seen.iter().flat_map(|(holder, _)| holder).count(),
+            Kind::One | Kind::Redisson | Kind::Cluster => {
+                seen.iter().flat_map(|(holder, _)| holder).count()
+            }
             // Who has more than half of the servers; there is one such at most.
             Kind::Majority => {
                 seen.iter().flat_map(|(holder, _)| holder).count() / (servers.len() / 2 + 1)
@@ -311,6 +334,21 @@ impl Keys {
             _ => 0,
         };
         (holder, waiters)
+    }
+
+    /// There a lock is a hash with its owner as the field, and who waits listens to the lock's channel.
+    fn look_at_redisson(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
+        let holder = match server.ask(&["HLEN", &self.lock]) {
+            Value::Int(1) => Some(server.ask(&["HKEYS", &self.lock]).text().into_bytes()),
+            _ => None,
+        };
+        let channel = match self.lock.contains('{') {
+            true => format!("redisson_lock__channel:{}", self.lock),
+            false => format!("redisson_lock__channel:{{{}}}", self.lock),
+        };
+        let listeners = server.ask(&["PUBSUB", "NUMSUB", &channel]).items();
+        let waiters = listeners.get(1).map_or(0, Value::int);
+        (holder, usize::try_from(waiters).unwrap_or(0))
     }
 }
 

@@ -57,7 +57,9 @@ impl Store {
                 }
             }
         }
-        status.queue = Some(waiting.iter().map(|entry| parse_self(entry).0).collect());
+        // Redisson's waiters stand nowhere.
+        status.queue = (self.settings.dialect == Dialect::Token)
+            .then(|| waiting.iter().map(|entry| parse_self(entry).0).collect());
         Ok(status)
     }
 
