@@ -9,12 +9,14 @@ mod servers;
 mod support;
 
 mod access;
+mod bugs;
 mod clocks;
 mod clusters;
 mod failovers;
 mod forgetting;
 mod holders;
 mod leaks;
+mod majorities;
 mod proxy;
 mod refusals;
 mod restarts;

@@ -1,7 +1,8 @@
 /* Moves the wall clock of the process it is preloaded into, and no other clock.
  *
- * The offset is a 64-bit number of nanoseconds in the file that TENURE_TEST_CLOCK names; the file is
- * mapped, so that what the test writes there counts at once.
+ * The offset is a 64-bit number of nanoseconds in the file that TENURE_TEST_CLOCK names, and after it lies the
+ * time at which the clock stands still (0: it does not); the file is mapped, so that what the test writes
+ * there counts at once.
  *
  * Everything is asked of the kernel directly and nothing is allocated: allocators read the clock while
  * they start, and a call into libc's own would find them half-way.
@@ -22,21 +23,21 @@
 static const int64_t SECOND = 1000000000;
 
 /* Two threads may both map the file for the first time: both get the same, and one mapping is forgotten. */
-static int64_t offset(void)
+static const volatile int64_t *settings(void)
 {
     static _Atomic(const volatile int64_t *) mapped;
-    static const volatile int64_t none;
+    static const volatile int64_t none[2];
     const volatile int64_t *at = mapped;
     if (!at) {
         const char *path = getenv("TENURE_TEST_CLOCK");
         long file = path ? syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC) : -1;
-        void *memory = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *at, PROT_READ, MAP_SHARED, (int)file, 0);
+        void *memory = file < 0 ? MAP_FAILED : mmap(NULL, sizeof none, PROT_READ, MAP_SHARED, (int)file, 0);
         if (file >= 0)
             syscall(SYS_close, file);
-        at = memory == MAP_FAILED ? &none : memory;
+        at = memory == MAP_FAILED ? none : memory;
         mapped = at;
     }
-    return *at;
+    return at;
 }
 
 static int is_wall_clock(clockid_t clock)
@@ -54,7 +55,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 {
     int result = (int)syscall(SYS_clock_gettime, clock, time);
     if (result == 0 && is_wall_clock(clock))
-        *time = moved(*time, offset());
+        *time = settings()[1] ? moved((struct timespec){ 0 }, settings()[1]) : moved(*time, settings()[0]);
     return result;
 }
 
@@ -86,6 +87,6 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
 {
     if (until->tv_sec < SECOND)
         return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, until);
-    struct timespec true_until = moved(*until, -offset());
+    struct timespec true_until = moved(*until, -settings()[0]);
     return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &true_until);
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::process::Directory;
 
@@ -48,11 +49,21 @@ impl Clock {
         ]
     }
 
-    /// Now it shows so many seconds more than the machine's.
+    /// Now it shows so many seconds more than the machine's, and goes on.
     pub(crate) fn set(&self, seconds: i64) {
-        let nanoseconds = seconds * 1_000_000_000;
+        self.write(0, seconds * 1_000_000_000);
+        self.write(1, 0);
+    }
+
+    /// It stands still until it is set.
+    pub(crate) fn freeze(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        self.write(1, now.as_nanos().try_into().unwrap());
+    }
+
+    fn write(&self, place: u64, number: i64) {
         self.offset
-            .write_all_at(&nanoseconds.to_ne_bytes(), 0)
+            .write_all_at(&number.to_ne_bytes(), place * 8)
             .unwrap();
     }
 }

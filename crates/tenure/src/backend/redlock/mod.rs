@@ -312,7 +312,7 @@ fn merged(errors: Vec<Error>, nodes: usize, what: &str) -> Error {
     match errors.into_iter().nth(at) {
         Some(err) => Error::new(
             err.kind(),
-            format!("{count} of {nodes} nodes {what}, so there is no majority; one of them: {err}"),
+            format!("{count} of {nodes} nodes {what}, so there is no majority"),
         )
         .with_source(err),
         None => Error::new(

@@ -1,0 +1,187 @@
+//! Faults that other libraries had with Redis and that no other file here is about. `docs/failures.md` has the list.
+
+use std::time::Duration;
+
+use crate::servers::clock::Clock;
+use crate::servers::proxy::{Fault, Proxy};
+use crate::servers::redis::{self, Redis};
+use crate::support::{TRUSTED, TTL, client_of, connect, keys, owner, soon, take, until, waiting};
+
+/// How often the servers ran a command.
+fn calls(server: &Redis, command: &str) -> u64 {
+    let calls = server.info("commandstats", &format!("cmdstat_{command}"));
+    let calls = calls
+        .strip_prefix("calls=")
+        .and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// A thousand names waited for at once: one connection, one subscription, and each has its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_waiters_share_one_subscription() {
+    const WAITERS: usize = 1_000;
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let (first, second) = (client_of(&server).await, client_of(&server).await);
+    let ttl = TTL * 30;
+    let names: Vec<_> = (0..WAITERS).map(|number| format!("x{number}")).collect();
+    let guard = soon(first.lock_all(&names).ttl(ttl).acquire())
+        .await
+        .unwrap();
+    let waiters: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let lock = second.lock(name).ttl(ttl);
+            tokio::spawn(async move { lock.acquire().await?.release().await })
+        })
+        .collect();
+    until("all of them wait", || {
+        let queues = server.ask(&["KEYS", "tenure:{*}:queue"]).items();
+        queues.len() == WAITERS
+    })
+    .await;
+    let channels = server.ask(&["PUBSUB", "CHANNELS", "*"]).items();
+    assert_eq!(channels.len(), 2, "{channels:?}");
+    let connections = server.ask(&["CLIENT", "LIST"]).text();
+    assert_eq!(connections.lines().count(), 3, "{connections}");
+    soon(guard.release()).await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap();
+    }
+}
+
+/// Of many clients that wait one is told, and the others are not asked to race.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_sends_one_message() {
+    const CLIENTS: i64 = 50;
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let ttl = TTL * 30;
+    let holder = take(&client_of(&server).await, "x", ttl).await;
+    let mut waiters = Vec::new();
+    for number in 1..=CLIENTS {
+        let lock = client_of(&server).await.lock("x").ttl(ttl);
+        waiters.push(tokio::spawn(async move { lock.acquire().await }));
+        until("it waits", || waiting(&server, "x") == number).await;
+    }
+    let mut guard = holder;
+    for (waiter, released) in waiters.into_iter().zip(1..) {
+        soon(guard.release()).await.unwrap();
+        assert_eq!(calls(&server, "publish"), released, "messages");
+        // In the order in which they came.
+        guard = soon(waiter).await.unwrap().unwrap();
+    }
+    soon(guard.release()).await.unwrap();
+}
+
+/// A release that arrives when somebody else holds the lock: it is nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_release_does_not_hit_the_next_holder() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let proxy = Proxy::start(server.port());
+    let url = server.url_by(proxy.port());
+    let first = connect(&format!("{url}?timeout=20s&restart_guard=off")).await;
+    let second = client_of(&server).await;
+    let guard = take(&first, "x", TTL).await;
+    let token = guard.token();
+    proxy.plan("release", Fault::Late(TTL * 2));
+    let releasing = tokio::spawn(guard.release());
+    let next = soon(second.lock("x").ttl(TTL * 10).acquire())
+        .await
+        .unwrap();
+    assert!(next.token() > token);
+    assert!(!releasing.is_finished(), "it was not late enough");
+    let value = owner(&server, "x");
+    // Whatever it is told, it is told by the server.
+    let released = soon(releasing).await.unwrap();
+    assert!(released.is_err(), "it was not its own any more");
+    assert_eq!(owner(&server, "x"), value);
+    assert!(next.is_held());
+    soon(next.release()).await.unwrap();
+}
+
+/// Tries that fail leave no lease, no place in a queue and no key, and cost one request each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_failed_tries_leave_nothing() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let (first, second) = (client_of(&server).await, client_of(&server).await);
+    let guard = take(&first, "x", TTL * 30).await;
+    let before = keys(&server);
+    for _ in 0..1_000 {
+        assert!(
+            soon(second.lock("x").try_acquire())
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
+    assert_eq!(keys(&server).len(), before.len());
+    soon(guard.release()).await.unwrap();
+    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+}
+
+/// The server's wall clock stands still, so that no key of a dead holder ever runs out: nobody is granted it,
+/// and waits end all the same, by the client's clock. Tokens grow even so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
+    if Clock::is_impossible() {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let url = format!("{}{TRUSTED}", server.url());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    clock.freeze();
+    let mut last = 0;
+    for _ in 0..10 {
+        let guard = take(&first, "x", TTL).await;
+        assert!(guard.token().get() > last);
+        last = guard.token().get();
+        soon(guard.release()).await.unwrap();
+    }
+    // It died, as far as the server can tell.
+    server.order(&["SET", "y", "a dead holder", "PX", "100"]);
+    let waited = soon(second.lock("y").ttl(TTL).wait(TTL).acquire()).await;
+    assert_eq!(waited.unwrap_err().kind(), tenure::ErrorKind::WaitElapsed);
+    assert_eq!(owner(&server, "y"), "a dead holder");
+    // Our own claims end by our own clock.
+    let guard = take(&first, "z", TTL).await;
+    server.stop();
+    soon(guard.lost()).await;
+    server.go_on();
+    clock.set(0);
+    let lock = second.lock("y").ttl(TTL);
+    let guard = soon(lock.acquire()).await.unwrap();
+    soon(guard.release()).await.unwrap();
+}
+
+/// After the lock is given back nothing of its renewal goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_renewal_outlives_its_lock() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    let ttl = Duration::from_millis(300);
+    for round in 0..100_u32 {
+        let guard = take(&client, "x", ttl).await;
+        // Renewals are due after a third of the ttl: some releases meet one.
+        tokio::time::sleep(ttl / 3 * (round % 3) / 2).await;
+        soon(guard.release()).await.unwrap();
+    }
+    assert_eq!(owner(&server, "x"), "");
+    // A stranger's key of that name runs out when it is due.
+    server.order(&["SET", "x", "somebody", "PX", "300"]);
+    until("it runs out", || owner(&server, "x").is_empty()).await;
+}

@@ -1,0 +1,252 @@
+//! `redlock:` over five real servers: some of them stop, die, forget, or change their clocks.
+
+use std::time::{Duration, Instant};
+
+use tenure::ErrorKind::{self, Unreachable};
+use tenure::{Client, Guard, Renew};
+
+use crate::servers::PATIENCE;
+use crate::servers::clock::Clock;
+use crate::servers::proxy::{Direction, Proxy};
+use crate::servers::redis::{self, Redis, independent, redlock_url};
+use crate::support::{TRUSTED, TTL, assert_says, connect, owner, soon, take, until};
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(3_600);
+
+async fn client_of(servers: &[Redis]) -> Client {
+    connect(&format!("{}{TRUSTED}", redlock_url(servers))).await
+}
+
+/// How many of the nodes say who holds it.
+async fn agreeing(client: &Client, name: &str) -> usize {
+    let status = soon(client.inspect(name)).await.unwrap();
+    status.nodes.map_or(0, |(agreeing, _)| agreeing)
+}
+
+/// Until so many nodes have the hold.
+async fn until_agreeing(client: &Client, name: &str, count: usize) {
+    let start = Instant::now();
+    while agreeing(client, name).await != count {
+        assert!(start.elapsed() < PATIENCE, "never on {count} nodes");
+        tokio::time::sleep(TTL / 40).await;
+    }
+}
+
+/// Whether it is ours all the time, for several leases.
+async fn assert_kept(guard: &Guard) {
+    let start = Instant::now();
+    while start.elapsed() < TTL * 2 {
+        assert!(guard.is_held(), "{:?}", guard.state());
+        tokio::time::sleep(TTL / 20).await;
+    }
+}
+
+/// The first client has A, B and C of five; C restarts empty; the second one asks C, D and E.
+struct AfterRestart {
+    first: Guard,
+    second: Guard,
+    /// Whether both claimed to hold it when the second one got it.
+    both: bool,
+    _others: (Vec<Redis>, Proxy, [Client; 2]),
+}
+
+async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
+    let servers = independent(5);
+    let url = format!("{}?timeout=1s&{options}", redlock_url(&servers));
+    for server in &servers[3..] {
+        server.order(&["SET", "x", "somebody"]);
+    }
+    // Cut off from C, it is not told; else it would notice at once that it has two nodes left.
+    let proxy = Proxy::start(servers[2].port());
+    let address = format!("127.0.0.1:{}", proxy.port());
+    let client = connect(&url.replace(&servers[2].address(), &address)).await;
+    // Renewals would bring it to the others meanwhile, and so would requests that wait there.
+    let lock = client.lock("x").ttl(ttl).renew(Renew::Never);
+    let first = soon(async {
+        loop {
+            // Refused while the servers are young.
+            if let Ok(Some(guard)) = lock.try_acquire().await {
+                return guard;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    for server in &servers[3..] {
+        server.order(&["DEL", "x"]);
+    }
+    for direction in [Direction::Up, Direction::Down] {
+        proxy.hold(direction, true);
+    }
+    servers[2].restart();
+    let other = connect(&url).await;
+    let lock = other.lock("x").ttl(ttl);
+    let second = soon(lock.acquire()).await.unwrap();
+    AfterRestart {
+        both: first.is_held(),
+        first,
+        second,
+        _others: (servers, proxy, [client, other]),
+    }
+}
+
+/// D1: what the delayed restart is for. Clients enforce it; the servers know nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_forgot_has_no_vote() {
+    if redis::is_missing() {
+        return;
+    }
+    let after = one_of_three_forgets("restart_guard=3s", Duration::from_secs(3)).await;
+    assert!(!after.both, "two claim to hold it");
+    assert!(after.second.token() > after.first.token());
+    assert_says(soon(after.first.release()).await, ErrorKind::Lost, &[]);
+    soon(after.second.release()).await.unwrap();
+}
+
+/// The same without the rule: this is what it prevents.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_guard_two_hold_it() {
+    if redis::is_missing() {
+        return;
+    }
+    let after = one_of_three_forgets("restart_guard=off", LONG).await;
+    assert!(after.both, "the first one cannot know");
+    // The fence is what is left: C, which both had, has forgotten the first token.
+    assert!(after.second.token() > after.first.token());
+}
+
+/// D2: a node that forgot gets the hold back; one that has somebody else by then keeps that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_heal_and_steal_nothing() {
+    if redis::is_missing() {
+        return;
+    }
+    let servers = independent(5);
+    let (client, other) = (client_of(&servers).await, client_of(&servers).await);
+    let guard = take(&client, "x", TTL).await;
+    until_agreeing(&other, "x", 5).await;
+    let (token, value) = (guard.token(), owner(&servers[0], "x"));
+    servers[1].restart();
+    servers[4].restart();
+    servers[4].order(&["SET", "x", "somebody"]);
+    until_agreeing(&other, "x", 4).await;
+    assert_eq!(owner(&servers[1], "x"), value);
+    assert_kept(&guard).await;
+    assert_eq!(owner(&servers[4], "x"), "somebody", "it was stolen");
+    servers[4].order(&["DEL", "x"]);
+    until_agreeing(&other, "x", 5).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.token(), token);
+    soon(guard.release()).await.unwrap();
+    let next = take(&other, "x", TTL).await;
+    assert!(next.token() > token, "{} follows {token}", next.token());
+    soon(next.release()).await.unwrap();
+}
+
+/// A lock goes round among two clients.
+async fn use_it(clients: [&Client; 2]) {
+    let mut last = 0;
+    for _ in 0..3 {
+        let [first, second] = clients;
+        let guard = take(first, "x", TTL).await;
+        let lock = second.lock("x").ttl(TTL);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        assert_kept(&guard).await;
+        assert!(guard.token().get() > last);
+        soon(guard.release()).await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        last = guard.token().get();
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// SIGSTOP: it takes connections and requests, and answers nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_stopped_for_ever() {
+    if redis::is_missing() {
+        return;
+    }
+    let servers = independent(5);
+    let (first, second) = (client_of(&servers).await, client_of(&servers).await);
+    servers[2].stop();
+    use_it([&first, &second]).await;
+    // One that has never seen it run.
+    let third = client_of(&servers).await;
+    use_it([&third, &first]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_are_dead_and_then_three() {
+    if redis::is_missing() {
+        return;
+    }
+    let servers = independent(5);
+    let (first, second) = (client_of(&servers).await, client_of(&servers).await);
+    servers[0].kill();
+    servers[3].kill();
+    use_it([&first, &second]).await;
+
+    let guard = take(&first, "x", TTL).await;
+    servers[4].kill();
+    // Within the deadline of the hold, and of the timeout; there is no majority to ask.
+    soon(guard.lost()).await;
+    assert!(!guard.is_held());
+    let refused = soon(second.lock("y").ttl(TTL).try_acquire()).await;
+    assert_says(refused, Unreachable, &["3 of 5"]);
+    let refused = soon(second.lock("y").ttl(TTL).wait(TTL).acquire()).await;
+    let refused = refused.unwrap_err().kind();
+    assert!(
+        matches!(refused, Unreachable | ErrorKind::WaitElapsed),
+        "{refused:?}"
+    );
+    let url = format!("{}{TRUSTED}", redlock_url(&servers));
+    assert_says(soon(tenure::connect(&url)).await, Unreachable, &["2 of 5"]);
+
+    // One of them is enough.
+    servers[4].launch();
+    let lock = second.lock("x").ttl(TTL);
+    let mut next = None;
+    let start = Instant::now();
+    while next.is_none() {
+        assert!(start.elapsed() < PATIENCE, "never granted again");
+        // What the dead holder has left keeps it busy until its ttl is over.
+        next = soon(lock.try_acquire()).await.ok().flatten();
+    }
+    soon(next.unwrap().release()).await.unwrap();
+    until("nobody holds it anywhere", || {
+        [1, 2, 4]
+            .iter()
+            .all(|at| owner(&servers[*at], "x").is_empty())
+    })
+    .await;
+}
+
+/// D5 on a minority: its leases end at once, and those of the others hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_of_one_node_jumps() {
+    if Clock::is_impossible() {
+        return;
+    }
+    let clock = Clock::make();
+    let mut servers = independent(4);
+    servers.push(Redis::start_with_clock(&clock, &[]));
+    let (first, second) = (client_of(&servers).await, client_of(&servers).await);
+    let mut last = 0;
+    for hours in [1, 24, -1] {
+        let guard = take(&first, "x", TTL).await;
+        until_agreeing(&second, "x", 5).await;
+        clock.set(hours * 3_600);
+        let tried = soon(second.lock("x").ttl(TTL).try_acquire()).await;
+        assert!(tried.unwrap().is_none(), "two hold it");
+        assert!(guard.is_held(), "{:?}", guard.state());
+        until_agreeing(&second, "x", 5).await;
+        assert!(guard.token().get() > last);
+        last = guard.token().get();
+        soon(guard.release()).await.unwrap();
+        let next = take(&second, "x", TTL).await;
+        assert!(next.token().get() > last);
+        last = next.token().get();
+        soon(next.release()).await.unwrap();
+    }
+}
