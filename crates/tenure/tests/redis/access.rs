@@ -125,6 +125,10 @@ async fn a_user_of_one_server() {
         assert_says(odd, Backend, &["list"]);
         assert_nothing_refused([&server]);
         assert_all_used(user, [&server], &[]).await;
+        // A script that may not do all it does says what to read.
+        server.order(&["ACL", "SETUSER", user, "-set"]);
+        let refused = soon(first.lock("new").ttl(TTL).try_acquire()).await;
+        assert_says(refused, Denied, &["docs/stores/redis.md"]);
         // Another prefix is none of its business.
         let url = url.replace("prefix=jobs:", "prefix=others:");
         let other = connect(&url).await;

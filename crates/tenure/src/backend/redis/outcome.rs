@@ -163,6 +163,9 @@ impl Said {
             text.push(' ');
             text += first_sentence(detail);
         }
+        // What version 7.0 says of a script that does what its user may not.
+        let is_denied = code == "ERR" && detail.starts_with("The user executing the script can't");
+        let code = if is_denied { "NOPERM" } else { code };
         Self {
             code: code.to_owned(),
             text: Escaped(&text).to_string(),
@@ -237,6 +240,14 @@ mod tests {
                 ),
                 ErrorKind::Unreachable,
                 "READONLY You can't write against a read only replica",
+            ),
+            (
+                "ERR",
+                format!(
+                    "The user executing the script can't run this command or subcommand script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Denied,
+                "ERR The user executing the script can't run this command or subcommand",
             ),
             (
                 "ERR",
