@@ -177,6 +177,28 @@ fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs() {
 }
 
 #[test]
+fn a_grant_that_was_slept_through_runs_nothing() {
+    let Some(on) = OnRedis::start() else { return };
+    let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");
+    first.lines_are(&["up"]);
+    let mut sleeper = on.start_run(&["--json", "--ttl", TTL], "x", "echo woken");
+    sleeper.event("waiting");
+    sleeper.signal(Signal::STOP);
+    wait_until_stopped(sleeper.pid());
+    first.say("go");
+    assert_eq!(first.code(), 0);
+    // Now the lock is the sleeper's, until its lease is over.
+    let mut third = on.start_run(&["--ttl", TTL], "x", "echo third; read line");
+    third.lines_are(&["third"]);
+    sleeper.signal(Signal::CONT);
+    on.until_waiting("x", 1);
+    third.say("go");
+    assert_eq!(third.code(), 0);
+    assert_eq!(sleeper.rest(), "woken\n");
+    assert_eq!(sleeper.code(), 0);
+}
+
+#[test]
 fn a_lease_that_was_lost_before_the_start_runs_nothing() {
     let Some(on) = OnRedis::start() else { return };
     let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");

@@ -76,6 +76,8 @@ pub(super) struct Busy {
     pub(super) is_stranger: bool,
     /// How many are before us.
     pub(super) ahead: u64,
+    /// The last one that was given out. A message about an older one is from before we asked.
+    pub(super) token: u64,
     /// When we asked.
     pub(super) sent: Time,
     pub(super) round_trip: Duration,
@@ -209,10 +211,16 @@ impl Store {
                     Value::Int(left),
                     Value::Int(stranger),
                     Value::Int(ahead),
+                    token @ ..,
                 ] => Ok(Asked::Busy(Busy {
                     left: u64::try_from(*left).ok().map(Duration::from_millis),
                     is_stranger: *stranger == 1,
                     ahead: u64::try_from(*ahead).unwrap_or(0),
+                    token: match token {
+                        [Value::Int(token)] => u64::try_from(*token).unwrap_or(0),
+                        // Nothing is handed over in that dialect.
+                        _ => 0,
+                    },
                     sent,
                     round_trip,
                 })),

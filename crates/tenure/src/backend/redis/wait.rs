@@ -264,7 +264,10 @@ impl Store {
         // Else asking once more makes a whole lease of it.
         let is_enough = is_fresh && lease >= request.min_lease && self.settings.wait_replicas == 0;
         // The place was good from before that request on, and so is the lock.
-        is_enough.then(|| Grant::new(token, busy.sent, busy.round_trip, Some(lease)))
+        // The message may have lain here while the lock ran out and went to somebody else, as the answer to
+        // a later request says.
+        let is_news = token > busy.token;
+        (is_enough && is_news).then(|| Grant::new(token, busy.sent, busy.round_trip, Some(lease)))
     }
 
     /// Leaves the queue; a lock that was granted meanwhile is given back.

@@ -1,7 +1,7 @@
 -- ARGV: OWNER LIVE SELF KEEP 'TTL PLACE' [PROPOSE], where LIVE is TTL + DELAY, and PLACE is 0 for who does not wait.
 -- Asked again with the same owner it is a sign of life, and the way to learn of a grant whose message was lost.
 -- token: held for TTL from now on.
--- {0, ms until the lock runs out (-1: never), whether its holder is a stranger, how many are before us}
+-- {0, ms until the lock runs out (-1: never), whether its holder is a stranger, how many are before us, last token}
 -- {-1, type}: the key is no lock of this kind.
 
 -- Nearly always the lock is free and nobody waits: as few words as possible.
@@ -45,7 +45,7 @@ end
 local left = redis.call('PTTL', LOCK)
 local stranger = (known ~= holder and holder ~= '-') and 1 or 0
 if place == '0' then
-  return {0, left, stranger, 0}
+  return {0, left, stranger, 0, tonumber(token or 0)}
 end
 if not redis.call('ZSCORE', QUEUE, owner) then
   local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
@@ -60,4 +60,4 @@ if not hold then
 elseif string.byte(hold) ~= 43 then
   redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
 end
-return {0, left, stranger, redis.call('ZRANK', QUEUE, owner)}
+return {0, left, stranger, redis.call('ZRANK', QUEUE, owner), tonumber(token or 0)}
