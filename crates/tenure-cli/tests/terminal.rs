@@ -50,7 +50,7 @@ impl Terminal {
             .arg("-c")
             .args(command)
             .env("TENURE_URL", store.url())
-            .env("PS1", "")
+            .env("PS1", "first> ")
             .stdin(stream())
             .stdout(stream())
             .stderr(stream())
@@ -249,7 +249,8 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     let script = "echo u\"\"p; read line; echo \"<$line>\"";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
-    // What is typed before the shell has set up the terminal for its prompt may be lost.
+    // What is typed before the shell has set up the terminal for its first prompt may be lost.
+    shell.shows("first> ");
     shell.press("stty -echo; PS1='g''o> '\n");
     shell.shows("go> ");
     shell.press(&format!("{tenure} run x -- sh -c '{script}'\n"));
