@@ -110,5 +110,9 @@ fn check_knows_what_a_restart_does_and_that_nobody_takes_over() {
     let answer = &json(&open.output(&["check", "--json"]).stdout)[0];
     assert_eq!(answer["backend"], "redis");
     let findings = answer["findings"].as_array().unwrap();
-    assert!(findings.iter().any(|finding| finding["severity"] == "warning"));
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding["severity"] == "warning")
+    );
 }

@@ -40,7 +40,12 @@ impl Store {
         let mut status = Status::free(name);
         let left = left.parse().ok().map(Duration::from_millis);
         match value.as_str() {
-            "" => {}
+            // Nobody is granted it before the server can be trusted to know who holds what.
+            "" => {
+                let session = self.nodes.session(keys.lock()).await.ok();
+                let until = session.and_then(|session| self.distrusted(&session, Duration::ZERO));
+                status.reserved = until.map(|until| until.since(self.clock.now()));
+            }
             "-" => status.reserved = left,
             owner => {
                 let (token, holder, delay) = match parse_hold(hold) {
