@@ -47,6 +47,38 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     }
 }
 
+/// Who waits when the server forgets is no better than who comes later: its next request goes to a fresh server,
+/// where the name is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_is_guarded_as_well() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let proxy = Proxy::start(server.port());
+    // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
+    // long as the longest ttl of all, as it has to be.
+    let (ttl, options) = (TTL * 3, "timeout=1s&restart_guard=6s");
+    let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let second = connect(&format!("{}?{options}", server.url())).await;
+    let lock = first.lock("x").ttl(ttl);
+    let old = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+    let old = old.expect("the guard passes").unwrap();
+    let lock = second.lock("x").ttl(TTL);
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+    for direction in [Direction::Up, Direction::Down] {
+        proxy.hold(direction, true);
+    }
+    server.restart();
+    // It may hold the key for a moment, and gives it back before it believes that it holds the lock.
+    let waited = tokio::time::timeout(ttl + PATIENCE, waiter).await;
+    assert!(!old.is_held(), "two hold it");
+    let next = waited.expect("its turn comes").unwrap().unwrap();
+    assert!(next.token() > old.token());
+    soon(next.release()).await.unwrap();
+}
+
 /// Of the old holder whose claim must outlive all that happens here.
 const LONG: Duration = Duration::from_secs(3600);
 

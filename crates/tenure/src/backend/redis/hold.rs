@@ -171,7 +171,12 @@ impl Store {
 
     /// Asks for the lock, and for a place in its queue if it is taken and the request waits.
     /// May be repeated for the same owner at any time.
-    pub(super) async fn ask(&self, request: &Request, keys: &Keys) -> Result<Asked, Error> {
+    /// Also says who answered.
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        keys: &Keys,
+    ) -> Result<(Asked, Arc<Session>), Error> {
         let nodes = &self.nodes;
         // A lease in whole ms; what is granted counts.
         let ttl = u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX);
@@ -195,7 +200,7 @@ impl Store {
         let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
         let round_trip = self.clock.now().since(sent);
-        match &reply.value {
+        let asked = match &reply.value {
             Value::Int(token) => {
                 let ttl = Some(Duration::from_millis(ttl));
                 let token = u64::try_from(*token).map_err(|_| nonsense())?;
@@ -231,7 +236,8 @@ impl Store {
                 _ => Err(nonsense()),
             },
             _ => Err(nonsense()),
-        }
+        };
+        Ok((asked?, reply.session))
     }
 
     fn wanted_type(&self) -> &'static str {
@@ -281,7 +287,7 @@ impl Store {
         if session.facts.persistence == Persistence::Full {
             return None;
         }
-        let until = session.started.after(guard.max(ttl));
+        let until = session.trusted_from(guard.max(ttl));
         (until > self.clock.now()).then_some(until)
     }
 

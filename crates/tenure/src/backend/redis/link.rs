@@ -44,8 +44,9 @@ pub(super) struct Session {
     pub(super) host: Host,
     connection: MultiplexedConnection,
     pub(super) facts: Facts,
-    /// When the server was started at the earliest and at the latest; it says so in whole seconds.
-    pub(super) started: Time,
+    connected: Time,
+    /// How long the server ran by then, at least.
+    uptime: Duration,
     /// Raised when it is over.
     pub(super) ended: Arc<Flag>,
     retired: Arc<AtomicBool>,
@@ -159,7 +160,8 @@ impl Link {
         Ok(Session {
             host: self.host.clone(),
             connection,
-            started: self.clock.now().before(uptime),
+            connected: self.clock.now(),
+            uptime,
             facts,
             ended,
             retired: self.retired.clone(),
@@ -197,6 +199,11 @@ impl Link {
 }
 
 impl Session {
+    /// When the server will have run for that long; in the past if it has.
+    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
+        self.connected.after(guard.saturating_sub(self.uptime))
+    }
+
     /// Listens to one more channel, that of a cluster's shard too.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.connection.clone().subscribe(channel).await

@@ -99,8 +99,7 @@ impl Store {
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         let _busy = self.inbox.enter();
         let keys = self.keys(&request.name);
-        self.trust(&request, &keys).await?;
-        match self.ask(&request, &keys).await? {
+        match self.ask_trusted(&request, &keys).await? {
             Asked::Held(grant) => Ok(self.granted(&request, grant)),
             Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
             Asked::Busy(busy) => {
@@ -150,6 +149,20 @@ impl Store {
         }
     }
 
+    /// Asks a server that can be trusted to know who holds what. It may have been restarted at any moment, also
+    /// while we waited, so the one that answered is looked at as well as the one that was to be asked.
+    async fn ask_trusted(&self, request: &Request, keys: &Keys) -> Result<Asked, Error> {
+        loop {
+            self.trust(request, keys).await?;
+            let (asked, session) = self.ask(request, keys).await?;
+            if self.distrusted(&session, request.ttl).is_none() {
+                return Ok(asked);
+            }
+            // What it granted does not count: who held the name before may believe so still.
+            self.give_back(keys, request.owner, false, true).await?;
+        }
+    }
+
     async fn wait(
         self: &Arc<Self>,
         request: &Request,
@@ -193,13 +206,17 @@ impl Store {
             match next {
                 Next::Stop => return self.leave(request, keys).await,
                 Next::News(News::Granted(token)) => {
-                    if let Some(grant) = self.handed_over(request, &busy, token) {
+                    let is_trusted = session.is_ok_and(|session| {
+                        !session.ended.is_raised()
+                            && self.distrusted(&session, request.ttl).is_none()
+                    });
+                    if is_trusted && let Some(grant) = self.handed_over(request, &busy, token) {
                         return Ok(self.granted(request, grant));
                     }
                 }
                 Next::News(News::Look) | Next::Ask => {}
             }
-            match self.ask(request, keys).await {
+            match self.ask_trusted(request, keys).await {
                 Ok(Asked::Held(grant)) => return Ok(self.granted(request, grant)),
                 Ok(Asked::Busy(now)) => {
                     // A stranger that holds on: look less and less often.
@@ -266,7 +283,8 @@ impl Store {
         // The place was good from before that request on, and so is the lock.
         // The message may have lain here while the lock ran out and went to somebody else, as the answer to
         // a later request says.
-        let is_news = token > busy.token;
+        // (A stranger's hold has no token, so then the message says nothing.)
+        let is_news = token > busy.token && !busy.is_stranger;
         (is_enough && is_news).then(|| Grant::new(token, busy.sent, busy.round_trip, Some(lease)))
     }
 
