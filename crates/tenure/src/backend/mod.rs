@@ -32,7 +32,10 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+mod tls;
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +122,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>>;
+
+    /// What a write in this same store can be made conditional on, so that it counts only while the hold is
+    /// there: the backend's own `Fence`, for the method of [`Guard`](crate::Guard) that knows its type.
+    fn fence(&self, hold: &Hold) -> Option<Box<dyn Any + Send>> {
+        let _ = hold;
+        None
+    }
 
     /// Ends sessions and connections. Holds that are left end with them or run out.
     fn close(&self) -> BoxFuture<()> {

@@ -10,7 +10,7 @@
 //! # Reading order
 //! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `wait` (the queue,
 //! from the waiter's side) · `link` and `nodes` (connections, and which server has a key) ·
-//! `facts` (what a server says about itself) · `outcome` and `tls` (what its errors mean) · `look`.
+//! `facts` (what a server says about itself) · `outcome` (what its errors mean) · `look`.
 
 mod facts;
 mod guarantees;
@@ -23,7 +23,6 @@ mod nodes;
 mod outcome;
 mod script;
 mod settings;
-mod tls;
 mod wait;
 
 use std::sync::Arc;

@@ -1,15 +1,19 @@
 //! What an error of the client library means: nothing was applied, cannot tell, or refused.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 
+use crate::backend::tls;
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 
-use super::tls;
-
 /// An error while a connection is being made: nothing of ours was sent.
 pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
-    if let Some(explained) = tls::explain(&err, host) {
+    let explained = handshake(&err).map(|found| tls::explain(found, host, "redis"));
+    if let Some(explained) = explained {
         return explained;
     }
     let code = err.code().unwrap_or_default().to_owned();
@@ -200,6 +204,17 @@ pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
             "the key of that name holds a {found}, and a lock is a {wanted}: something else uses the name; nothing was changed{hint}"
         ),
     )
+}
+
+/// The handshake's error, as deep as the client library wraps it.
+fn handshake(err: &RedisError) -> Option<&rustls::Error> {
+    let inner: &(dyn StdError + 'static) = StdError::source(err)?;
+    let shared = inner.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
+    let inner: &(dyn StdError + Send + Sync + 'static) = &**shared;
+    if let Some(found) = inner.downcast_ref::<rustls::Error>() {
+        return Some(found);
+    }
+    inner.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
 #[cfg(test)]

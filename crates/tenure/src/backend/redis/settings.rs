@@ -1,19 +1,17 @@
 //! What a `redis:` URL says.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
-    RedisConnectionInfo,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
+    ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
 
+use crate::backend::tls;
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 use crate::options::Options;
 use crate::url::{Host, Secret, Url};
-
-use super::tls;
 
 /// Longest prefix, in bytes: keys stay readable.
 const MAX_PREFIX: usize = 200;
@@ -182,18 +180,7 @@ impl Settings {
                 return invalid("the option `tls` is `on` or `off`, and `rediss:` is always `on`");
             }
         };
-        let mut file = |key| url.take(key).map(PathBuf::from);
-        let files = tls::Files {
-            ca: file("ca"),
-            cert: file("cert"),
-            key: file("key"),
-        };
-        if !is_tls && (files.ca.is_some() || files.cert.is_some() || files.key.is_some()) {
-            return invalid("`ca`, `cert` and `key` are for TLS; write rediss://, or tls=on");
-        }
-        if files.cert.is_some() != files.key.is_some() {
-            return invalid("`cert` and `key` go together");
-        }
+        let tls = tls::Files::take(&mut url, is_tls, "rediss://, or tls=on")?;
         let prefix = url.take("prefix").unwrap_or_default();
         if prefix.len() > MAX_PREFIX {
             return invalid(format!(
@@ -239,7 +226,7 @@ impl Settings {
             shape,
             login,
             sentinel_login,
-            tls: is_tls.then_some(files),
+            tls,
             prefix,
             dialect,
             restart_guard,
@@ -295,7 +282,15 @@ impl Settings {
         let Some(tls) = &self.tls else {
             return Client::open(info).map_err(wrong);
         };
-        Client::build_with_tls(info, tls.read()?).map_err(wrong)
+        let pem = tls.read()?;
+        let certificates = TlsCertificates {
+            client_tls: pem.client.map(|(client_cert, client_key)| ClientTlsConfig {
+                client_cert,
+                client_key,
+            }),
+            root_cert: pem.ca,
+        };
+        Client::build_with_tls(info, certificates).map_err(wrong)
     }
 }
 

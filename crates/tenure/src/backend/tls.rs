@@ -1,11 +1,9 @@
-//! TLS: the files that a URL names, and what a failed handshake means.
+//! TLS for every store that speaks it: the files that a URL names, and what a failed handshake means.
 
 use std::error::Error as StdError;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redis::{ClientTlsConfig, RedisError, TlsCertificates};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -13,31 +11,53 @@ use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription as Alert, CertificateError, RootCertStore};
 
 use crate::error::{Error, ErrorKind};
+use crate::url::Url;
 
 /// What a URL says about TLS.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Files {
     /// Who signed the servers' certificates, instead of whom the system trusts.
-    pub(super) ca: Option<PathBuf>,
+    ca: Option<PathBuf>,
     /// Our own certificate, for servers that ask for one, and its key.
-    pub(super) cert: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// What is in them, in PEM form and known to be usable.
+pub(super) struct Pem {
+    pub(super) ca: Option<Vec<u8>>,
+    /// Certificate and key.
+    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Files {
-    /// What is in the files. They are looked at here, because the client library names none in its errors,
-    /// and takes an empty one for an authority that signed nothing.
-    pub(super) fn read(&self) -> Result<TlsCertificates, Error> {
+    /// Takes `ca`, `cert` and `key` out of the URL. `how` says how to ask for TLS, for an error.
+    pub(super) fn take(url: &mut Url, is_tls: bool, how: &str) -> Result<Option<Self>, Error> {
+        let invalid = |message: &str| Err(Error::new(ErrorKind::Invalid, message));
+        let mut file = |key| url.take(key).map(PathBuf::from);
+        let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
+        if !is_tls && (ca.is_some() || cert.is_some() || key.is_some()) {
+            return invalid(&format!("`ca`, `cert` and `key` are for TLS; write {how}"));
+        }
+        if cert.is_some() != key.is_some() {
+            return invalid("`cert` and `key` go together");
+        }
+        Ok(is_tls.then_some(Self { ca, cert, key }))
+    }
+
+    /// What is in the files. They are looked at here, because client libraries name none in their errors,
+    /// and take an empty one for an authority that signed nothing.
+    pub(super) fn read(&self) -> Result<Pem, Error> {
         let provider = provider();
-        let root_cert = self.ca.as_deref().map(read).transpose()?;
-        if let (Some(path), Some(pem)) = (&self.ca, &root_cert) {
+        let ca = self.ca.as_deref().map(read).transpose()?;
+        if let (Some(path), Some(pem)) = (&self.ca, &ca) {
             let mut store = RootCertStore::empty();
             for authority in certificates("ca", path, pem)? {
                 let added = store.add(authority);
                 added.map_err(|err| wrong("ca", path, "a certificate that can be used", err))?;
             }
         }
-        let client_tls = match (&self.cert, &self.key) {
+        let client = match (&self.cert, &self.key) {
             (Some(cert_path), Some(key_path)) => {
                 let (cert, key) = (read(cert_path)?, read(key_path)?);
                 let chain = certificates("cert", cert_path, &cert)?;
@@ -47,22 +67,16 @@ impl Files {
                     let what = "the key of the certificate that `cert` names";
                     wrong("key", key_path, what, err)
                 })?;
-                Some(ClientTlsConfig {
-                    client_cert: cert,
-                    client_key: key,
-                })
+                Some((cert, key))
             }
             _ => None,
         };
-        Ok(TlsCertificates {
-            client_tls,
-            root_cert,
-        })
+        Ok(Pem { ca, client })
     }
 }
 
 /// The one of the whole program.
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
         // Lost to another thread that installs one: then there is one.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -112,19 +126,18 @@ fn wrong(
     lacks(option, path, what).with_source(err)
 }
 
-/// What a handshake failed of, if it is that.
-pub(super) fn explain(err: &RedisError, host: &impl std::fmt::Display) -> Option<Error> {
-    let found = cause(err)?;
+/// What a handshake with `host` failed of. `plain` is the scheme without TLS.
+pub(super) fn explain(found: &rustls::Error, host: &impl std::fmt::Display, plain: &str) -> Error {
     let (kind, what) = match found {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Unreachable, advice(why, host)),
         // What it sends is no TLS.
         rustls::Error::InvalidMessage(_) => {
-            return Some(Error::new(
+            return Error::new(
                 ErrorKind::Unreachable,
                 format!(
-                    "{host} does not speak TLS; name the port on which it does, or write redis://"
+                    "{host} does not speak TLS; name the port on which it does, or write {plain}://"
                 ),
-            ));
+            );
         }
         rustls::Error::AlertReceived(
             alert @ (Alert::CertificateRequired
@@ -137,19 +150,19 @@ pub(super) fn explain(err: &RedisError, host: &impl std::fmt::Display) -> Option
             | Alert::UnknownCA
             | Alert::AccessDenied),
         ) => {
-            return Some(Error::new(
+            return Error::new(
                 ErrorKind::Denied,
                 format!(
                     "{host} wants a certificate of ours that it trusts ({alert:?}); name it with cert=FILE and key=FILE"
                 ),
-            ));
+            );
         }
         _ => (
             ErrorKind::Unreachable,
             format!("{host} and we found no common TLS"),
         ),
     };
-    Some(Error::new(kind, what).with_source(found.clone()))
+    Error::new(kind, what).with_source(found.clone())
 }
 
 /// What to change when a server's certificate is not accepted. It may be replaced while we retry, so it
@@ -174,15 +187,4 @@ fn advice(why: &CertificateError, host: &impl std::fmt::Display) -> String {
         }
         _ => format!("the certificate of {host} cannot be accepted"),
     }
-}
-
-/// The handshake's error, as deep as the client library wraps it.
-fn cause(err: &RedisError) -> Option<&rustls::Error> {
-    let inner: &(dyn StdError + 'static) = StdError::source(err)?;
-    let shared = inner.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
-    let inner: &(dyn StdError + Send + Sync + 'static) = &**shared;
-    if let Some(found) = inner.downcast_ref::<rustls::Error>() {
-        return Some(found);
-    }
-    inner.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
