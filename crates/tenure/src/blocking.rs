@@ -315,6 +315,22 @@ impl Guard {
         self.runtime.spawn(async move { listener(lost.await) });
     }
 
+    /// See [`Guard::put`](crate::Guard::put).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.put(key, value))?
+    }
+
+    /// See [`Guard::delete`](crate::Guard::delete).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, key: &str) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.delete(key))?
+    }
+
     /// Gives the lock back; see [`Guard::release`](crate::Guard::release).
     ///
     /// # Errors

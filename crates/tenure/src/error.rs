@@ -45,6 +45,8 @@ pub enum Step {
     Renew,
     /// Releasing a lock.
     Release,
+    /// Writing into the store under a lock.
+    Write,
     /// Looking at locks, or breaking one.
     Inspect,
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Step {
             Self::Acquire => "acquire",
             Self::Renew => "renew",
             Self::Release => "release",
+            Self::Write => "write",
             Self::Inspect => "inspect",
         })
     }

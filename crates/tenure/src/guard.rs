@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::driver::held::Held;
 use crate::error::Error;
 use crate::fence::{FencingToken, OwnerId};
 use crate::kernel::lease::State;
@@ -153,6 +154,41 @@ impl Guard {
                 })
                 .unwrap_or(Poll::Pending)
         })
+    }
+
+    /// Sets `key` to `value` in the store that keeps the lock, unless the lock is not ours any more: the store
+    /// looks and writes in one step, so the write of a former holder never counts, however late it arrives.
+    ///
+    /// Of several names all must still be ours.
+    /// `redis`, `etcd` and `zookeeper` can do this; a cluster wants the key in the slot of the lock (`{orders/42}:total`
+    /// for the lock `orders/42`), and in ZooKeeper it is the path of a node.
+    /// It is as strong as the store: see the [guarantees](crate::guarantees) for what it may forget.
+    ///
+    /// # Cancel safety
+    /// Dropped, the write may have been applied or not.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost): the lock is not ours any more, and nothing was written.
+    /// `Indeterminate`: nobody can tell whether it was written. `Unsupported`: the store keeps no data.
+    pub async fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.write(key, Some(value.as_ref().to_vec())).await
+    }
+
+    /// Deletes `key` in the store that keeps the lock, unless the lock is not ours any more; one that is not there
+    /// is no error. See [`put`](Guard::put).
+    ///
+    /// # Cancel safety
+    /// As [`put`](Guard::put).
+    ///
+    /// # Errors
+    /// As [`put`](Guard::put).
+    pub async fn delete(&self, key: &str) -> Result<(), Error> {
+        self.write(key, None).await
+    }
+
+    async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
+        let all: Vec<_> = self.all().iter().map(Entrance::held).collect();
+        Held::write(&all, key.to_owned(), value).await
     }
 
     /// Gives the lock back. Of several names all are released, the last taken first, whatever happens to one.

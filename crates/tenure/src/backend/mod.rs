@@ -13,7 +13,7 @@
 //! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
 //!   never dropped half-way: when the caller loses interest, the driver stops the [`Request`] and polls on in
 //!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
-//!   Futures that only look (`inspect`, `list`, `check`) or break may be dropped;
+//!   Futures that only look (`inspect`, `list`, `check`), break or write may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;
 //! - when `acquire` failed with [`ErrorKind::Indeterminate`] it calls `release`
 //!   for that owner, again and again, until the answer is definite or the ttl has passed.
@@ -122,6 +122,23 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>>;
+
+    /// Sets `key` in this same store to `value`, or deletes it, if all these holds are still there: in one step
+    /// that nothing comes between. `false`: one is not, and nothing was written.
+    fn write(
+        &self,
+        holds: Vec<Hold>,
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> BoxFuture<Result<bool, Error>> {
+        drop((holds, key, value));
+        let backend = self.guarantees().backend;
+        let message = format!(
+            "{backend} keeps no data but locks; send the fencing token along with the write instead"
+        );
+        let refused = Err(Error::new(ErrorKind::Unsupported, message));
+        Box::pin(std::future::ready(refused))
+    }
 
     /// What a write in this same store can be made conditional on, so that it counts only while the hold is
     /// there: the backend's own `Fence`, for the method of [`Guard`](crate::Guard) that knows its type.

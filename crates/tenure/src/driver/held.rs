@@ -245,6 +245,31 @@ impl Held {
         }
     }
 
+    /// Writes under these holds, at least one and all of one client; see [`Backend::write`](crate::backend::Backend::write).
+    pub(crate) async fn write(
+        all: &[&Arc<Self>],
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let first = all[0];
+        let explain = |err: Error| first.driver.explain(err, &first.name, Step::Write);
+        let refused = |reason: LostReason| {
+            let message = format!("the lock had ended ({reason}), and nothing was written");
+            Err(explain(Error::new(ErrorKind::Lost, message)))
+        };
+        for held in all {
+            if let State::Lost(reason) = held.state() {
+                return refused(reason);
+            }
+        }
+        let holds = all.iter().map(|held| held.hold(false)).collect();
+        match first.driver.backend.write(holds, key, value).await {
+            Ok(true) => Ok(()),
+            Ok(false) => refused(LostReason::StoreSaysNo),
+            Err(err) => Err(explain(err)),
+        }
+    }
+
     /// Gives the hold back. Dropping the future does not stop the release.
     pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
         let Some(before) = self.begin_release() else {

@@ -23,3 +23,4 @@ mod restarts;
 mod shapes;
 mod steps;
 mod tls;
+mod writes;

@@ -451,6 +451,34 @@ impl Store {
         Ok(raised == 1)
     }
 
+    /// See [`Backend::write`](crate::backend::Backend::write).
+    pub(super) async fn write(
+        &self,
+        holds: &[Hold],
+        key: &str,
+        value: Option<&[u8]>,
+    ) -> Result<bool, Error> {
+        let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
+        let first = keys.first().map(Keys::lock).unwrap_or_default();
+        self.nodes.check_slot(first, key)?;
+        for others in &keys {
+            self.nodes.check_slot(first, others.lock())?;
+        }
+        let fill = |cmd: &mut Cmd| {
+            cmd.arg(key);
+            for keys in &keys {
+                cmd.arg(keys.lock());
+            }
+            for hold in holds {
+                cmd.arg(self.owner(hold.owner));
+            }
+            cmd.arg(value);
+        };
+        let script = &self.nodes.scripts.write;
+        let reply: Reply<i64> = self.nodes.call(first, script, 1 + keys.len(), fill).await?;
+        Ok(reply.value == 1)
+    }
+
     /// What is written about a holder: the same for all acquisitions of a client without a label.
     fn written(&self, holder: &Arc<Holder>) -> Arc<str> {
         let mut written = lock(&self.written);

@@ -146,6 +146,16 @@ impl Door for Backend {
         Box::pin(async move { store.raise(hold, token).await })
     }
 
+    fn write(
+        &self,
+        holds: Vec<Hold>,
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> BoxFuture<Result<bool, Error>> {
+        let store = self.0.clone();
+        Box::pin(async move { store.write(&holds, &key, value.as_deref()).await })
+    }
+
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
         let store = self.0.clone();
         Box::pin(async move { store.inspect(name).await })

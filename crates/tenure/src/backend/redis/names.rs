@@ -130,7 +130,7 @@ fn tag(key: &str) -> Tag<'_> {
 }
 
 /// The part of a key that decides about its slot, as the specification of Redis Cluster has it.
-fn hashed(key: &str) -> &str {
+pub(super) fn hashed(key: &str) -> &str {
     if let Some((_, rest)) = key.split_once('{')
         && let Some((tag, _)) = rest.split_once('}')
         && !tag.is_empty()

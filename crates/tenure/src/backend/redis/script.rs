@@ -25,6 +25,7 @@ pub(super) struct Scripts {
     pub(super) release: Script,
     pub(super) renew: Script,
     pub(super) raise: Script,
+    pub(super) write: Script,
     pub(super) look: Script,
     pub(super) break_hold: Script,
 }
@@ -57,6 +58,10 @@ macro_rules! scripts {
             raise: script(
                 "raise",
                 include_str!(concat!("lua/", $dialect, "/raise.lua")),
+            ),
+            write: script(
+                "write",
+                include_str!(concat!("lua/", $dialect, "/write.lua")),
             ),
             look: script("look", include_str!(concat!("lua/", $dialect, "/look.lua"))),
             break_hold: script(

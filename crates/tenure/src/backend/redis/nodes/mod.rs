@@ -13,6 +13,7 @@ use redis::{Cmd, FromRedisValue, RedisError};
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::kernel::pace;
+use crate::name::Escaped;
 use crate::rt::{Clock, Spawner};
 use crate::time::Time;
 
@@ -21,7 +22,7 @@ use self::ears::Listening;
 use self::sentinel::Sentinels;
 use super::inbox::Inbox;
 use super::link::{Link, Session};
-use super::names::Keys;
+use super::names::{self, Keys};
 use super::outcome;
 use super::script::{Publish, Script, Scripts};
 use super::settings::{Settings, Shape};
@@ -216,6 +217,23 @@ impl Nodes {
             Kind::Sentinel(sentinels) => sentinels.call(&call).await,
             Kind::Cluster(cluster) => cluster.call(key, &call).await,
         }
+    }
+
+    /// Refuses what no script can do with `lock` in one step: another server may have that key.
+    pub(super) fn check_slot(&self, lock: &str, key: &str) -> Result<(), Error> {
+        let is_apart =
+            matches!(self.shape, Kind::Cluster(_)) && names::slot(key) != names::slot(lock);
+        if !is_apart {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "the key \"{}\" is in another slot of the cluster than the lock; put what the lock's key is hashed by into braces in it, as in {{{}}}:data",
+                Escaped(key),
+                Escaped(names::hashed(lock)),
+            ),
+        ))
     }
 
     /// Which locks go into one script together, by their places in `keys`.

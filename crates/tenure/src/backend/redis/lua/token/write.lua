@@ -1,0 +1,13 @@
+-- KEYS: DATA, LOCK, LOCK.. ARGV: OWNER, OWNER.. [VALUE]. 1: written, or deleted without VALUE. 0: not ours.
+for i = 2, #KEYS do
+  if redis.pcall('GET', KEYS[i]) ~= ARGV[i - 1] then
+    return 0
+  end
+end
+local value = ARGV[#KEYS]
+if value then
+  redis.call('SET', KEYS[1], value)
+else
+  redis.call('DEL', KEYS[1])
+end
+return 1
