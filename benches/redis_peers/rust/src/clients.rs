@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo as _, ProtocolVersion, PushKind};
 
 use crate::Failure;
-use crate::scenarios::now;
+use crate::scenarios::{now, processor_time};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -117,12 +117,39 @@ pub(crate) async fn push(port: &str, seconds: f64) -> Result<String, Failure> {
     Ok(format!(r#"{{"p50_us":{p50:.1}}}"#))
 }
 
+/// What it costs to keep so many locks: processor time over the whole time, and memory per lock.
+pub(crate) async fn keep(port: &str, count: usize, seconds: f64) -> Result<String, Failure> {
+    let Tenure(client) = Tenure::connect(port).await?;
+    let before = memory()?;
+    let mut held = Vec::with_capacity(count);
+    for number in 0..count {
+        held.push(client.lock(format!("keep-{number}")).ttl(TTL).acquire().await?);
+    }
+    let bytes = memory()?.saturating_sub(before) / count as u64;
+    let cpu = processor_time();
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let share = (processor_time() - cpu) as f64 / 1e9 / seconds;
+    let lost = held.iter().filter(|guard| !guard.is_held()).count();
+    Ok(format!(
+        r#"{{"core":{share:.5},"bytes":{bytes},"lost":{lost}}}"#
+    ))
+}
+
+/// Of this process, resident.
+fn memory() -> Result<u64, Failure> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let resident: u64 = pages.split(' ').nth(1).ok_or("no statm")?.parse()?;
+    Ok(resident * rustix::param::page_size() as u64)
+}
+
 #[derive(Clone)]
 pub(crate) struct Tenure(tenure::Client);
 
 impl Tenure {
-    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
-        let url = format!("{}?restart_guard=off", url(port));
+    pub(crate) async fn connect(ports: &str) -> Result<Self, Failure> {
+        let hosts: Vec<_> = ports.split(',').map(|port| format!("127.0.0.1:{port}")).collect();
+        let scheme = if hosts.len() > 1 { "redlock" } else { "redis" };
+        let url = format!("{scheme}://{}/?restart_guard=off", hosts.join(","));
         Ok(Self(tenure::connect(&url).await?))
     }
 }
@@ -143,8 +170,8 @@ impl Locks for Tenure {
 pub(crate) struct Rslock(rslock::LockManager);
 
 impl Rslock {
-    pub(crate) fn connect(port: &str) -> Self {
-        let mut manager = rslock::LockManager::new(vec![url(port)]);
+    pub(crate) fn connect(ports: &str) -> Self {
+        let mut manager = rslock::LockManager::new(ports.split(',').map(url).collect());
         // Its own delay; it would give up after three tries.
         manager.set_retry(u32::MAX, Duration::from_millis(200));
         Self(manager)

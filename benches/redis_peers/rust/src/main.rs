@@ -37,6 +37,9 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
     match program {
         "raw" if scenario[0] == "push" => clients::push(port, scenario[1].parse()?).await,
         "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
+        "tenure" if scenario[0] == "keep" => {
+            clients::keep(port, scenario[1].parse()?, scenario[2].parse()?).await
+        }
         "tenure" => scenarios::run(clients::Tenure::connect(port).await?, scenario).await,
         "rslock" => scenarios::run(clients::Rslock::connect(port), scenario).await,
         "distributed-lock" => {

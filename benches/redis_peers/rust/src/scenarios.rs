@@ -16,6 +16,11 @@ pub(crate) fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
+/// Of this process, in nanoseconds.
+pub(crate) fn processor_time() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -66,12 +71,12 @@ async fn free<L: Locks>(locks: L, workers: usize, time: u64) -> Result<String, F
         });
     }
     tokio::time::sleep(Duration::from_nanos(begin.saturating_sub(now()))).await;
-    let before = nanoseconds(ClockId::ProcessCPUTime);
+    let before = processor_time();
     let mut times = Vec::new();
     while let Some(task) = tasks.join_next().await {
         times.extend(task??);
     }
-    let cpu = nanoseconds(ClockId::ProcessCPUTime) - before;
+    let cpu = processor_time() - before;
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize] as f64 / 1000.0;
     Ok(format!(
