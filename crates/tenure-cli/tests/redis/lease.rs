@@ -1,102 +1,18 @@
 //! A lease that nobody renews any more: the command's whole tree is gone before the next holder can come.
 
-use std::path::Path;
-
 use rustix::process::{Signal, kill_process};
 
 use crate::OnRedis;
 use crate::servers::until;
-use crate::support::{Store, Talk, children, wait_until_stopped};
-
-/// Far above what the server and two busy cores need, short enough to wait for its end.
-const TTL: &str = "2s";
-
-/// The same in nanoseconds.
-const TTL_NANOS: u128 = 2_000_000_000;
-
-/// Nanoseconds of the machine's wall clock, as `date` prints them.
-fn now() -> u128 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.unwrap().as_nanos()
-}
-
-/// Where a tree leaves its signs of life.
-struct Signs<'a>(&'a Store);
-
-impl Signs<'_> {
-    /// A shell whose tree ignores TERM and has children that left its group, its session and its family. All of
-    /// them hold descriptor 9, and by it the kernel's lock on a file; three say `up` and then write the time to
-    /// another, again and again. A fifth says `asked` when it gets a TERM, and goes on.
-    fn script(&self) -> String {
-        let beat = format!(
-            r#"echo up; while :; do date +%s%N >>"{}"; sleep 0.01; done"#,
-            self.file("beats")
-        );
-        format!(
-            r#"
-            exec 9>'{alive}' 2>/dev/null; flock 9
-            (trap 'echo asked' TERM; trap '' HUP; echo up; while :; do sleep 0.01; done) &
-            trap '' TERM HUP INT
-            setsid sh -c 'trap "" TERM HUP; {beat}' &
-            (setsid sh -c 'trap "" TERM HUP; (trap "" TERM HUP; {beat}) & sleep 0.001' &)
-            sh -c '{beat}' &
-            while :; do sleep 1000; done
-            "#,
-            alive = self.file("alive"),
-        )
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.path(name).display().to_string()
-    }
-
-    /// What the next holder runs: prints the time first thing, and then whether anything of the tree is left.
-    fn look(&self) -> String {
-        format!(
-            "date +%s%N; flock -n '{}' echo alone || echo overlap",
-            self.file("alive")
-        )
-    }
-
-    /// When the tree wrote the time last.
-    fn last(&self) -> u128 {
-        let beats = std::fs::read_to_string(Path::new(&self.file("beats"))).unwrap();
-        let times = beats.lines().filter_map(|line| line.parse().ok());
-        times.max().expect("it lived")
-    }
-
-    /// Starts the tree under the lock `x`.
-    fn start_first(&self, options: &[&str]) -> Talk {
-        let options = [&["--json", "--ttl", TTL], options].concat();
-        let mut first = self.0.start_run(&options, "x", &self.script());
-        first.lines_are(&["up"; 4]);
-        first
-    }
-
-    /// Starts the next holder, and returns when it waits.
-    fn start_second(&self, on: &OnRedis) -> Talk {
-        let second = self
-            .0
-            .start_run(&["--json", "--ttl", TTL], "x", &self.look());
-        on.until_waiting("x", 1);
-        second
-    }
-
-    /// The next holder comes, and is alone.
-    fn assert_alone(&self, second: &mut Talk) {
-        let taken_over: u128 = second.line().parse().unwrap();
-        second.lines_are(&["alone"]);
-        assert!(self.last() < taken_over);
-        assert_eq!(second.code(), 0);
-    }
-}
+use crate::support::signs::{Signs, TTL, TTL_NANOS, now};
+use crate::support::{children, wait_until_stopped};
 
 #[test]
 fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes() {
     let Some(on) = OnRedis::start() else { return };
     let signs = Signs(&on);
     let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(&on);
+    let mut second = signs.start_second(|| on.until_waiting("x", 1));
     first.signal(Signal::STOP);
     wait_until_stopped(first.pid());
     signs.assert_alone(&mut second);
@@ -112,7 +28,7 @@ fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes() {
     let Some(on) = OnRedis::start() else { return };
     let signs = Signs(&on);
     let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(&on);
+    let mut second = signs.start_second(|| on.until_waiting("x", 1));
     first.signal(Signal::KILL);
     assert_eq!(first.rest(), "", "no TERM: nobody is left to wait for");
     signs.assert_alone(&mut second);
