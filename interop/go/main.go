@@ -1,4 +1,5 @@
-// The locks of redsync and redislock, told what to do on stdin. The orders are in ../README.md.
+// The locks of redsync, redislock, etcd's concurrency package and go-zookeeper/zk, told what to do on stdin.
+// The orders are in ../README.md.
 package main
 
 import (
@@ -31,8 +32,11 @@ type hold struct {
 	unlock func(context.Context) (bool, error)
 }
 
-// One of the two clients: waits so long, with a lease of ttl.
+// One of the clients: waits so long, with a lease of ttl.
 type locker func(ctx context.Context, name string, wait, ttl time.Duration) (hold, error)
+
+// Whether anybody has that lock.
+type probe func(ctx context.Context, name string) (bool, error)
 
 func withRedsync(client *redis.Client) locker {
 	rs := redsync.New(goredis.NewPool(client))
@@ -85,9 +89,9 @@ func withRedislock(client *redis.Client) locker {
 }
 
 type driver struct {
-	redis *redis.Client
-	lock  locker
-	held  map[string][]hold
+	lock   locker
+	locked probe
+	held   map[string][]hold
 }
 
 func (d *driver) obey(ctx context.Context, order []string) (string, error) {
@@ -108,8 +112,8 @@ func (d *driver) obey(ctx context.Context, order []string) (string, error) {
 		}
 		return "not-held", nil
 	case order[0] == "locked" && len(order) == 2:
-		count, err := d.redis.Exists(ctx, order[1]).Result()
-		if count > 0 {
+		locked, err := d.locked(ctx, order[1])
+		if locked {
 			return "yes", err
 		}
 		return "no", err
@@ -209,21 +213,49 @@ func version(module string) string {
 	return "of unknown version"
 }
 
+// The client of that name, connected, and what it calls itself.
+func connect(ctx context.Context, address, client string, options []string) (*driver, string, error) {
+	d := driver{held: map[string][]hold{}}
+	var err error
+	module := ""
+	switch client {
+	case "redsync", "redislock":
+		connection := redis.NewClient(&redis.Options{Addr: address})
+		d.locked = func(ctx context.Context, name string) (bool, error) {
+			count, err := connection.Exists(ctx, name).Result()
+			return count > 0, err
+		}
+		module, d.lock = "github.com/bsm/redislock", withRedislock(connection)
+		if client == "redsync" {
+			module, d.lock = "github.com/go-redsync/redsync/v4", withRedsync(connection)
+		}
+		err = connection.Ping(ctx).Err()
+	case "etcd":
+		module = "go.etcd.io/etcd/client/v3"
+		d.lock, d.locked, err = withEtcd(ctx, address)
+	case "go-zk":
+		module = "github.com/go-zookeeper/zk"
+		timeout := sessionTimeout
+		if len(options) > 0 {
+			timeout, err = milliseconds(options[0])
+		}
+		if err == nil {
+			d.lock, d.locked, err = withGoZk(address, timeout)
+		}
+	default:
+		err = fmt.Errorf("there is no client %q", client)
+	}
+	return &d, client + " " + version(module), err
+}
+
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "driver HOST PORT redsync|redislock")
+	if len(os.Args) < 4 {
+		fmt.Fprintln(os.Stderr, "driver HOST PORT redsync|redislock|etcd|go-zk [SESSION]")
 		os.Exit(2)
 	}
 	ctx := context.Background()
-	client := redis.NewClient(&redis.Options{Addr: os.Args[1] + ":" + os.Args[2]})
-	d := driver{redis: client, held: map[string][]hold{}}
-	name := "redsync " + version("github.com/go-redsync/redsync/v4")
-	d.lock = withRedsync(client)
-	if os.Args[3] == "redislock" {
-		name = "redislock " + version("github.com/bsm/redislock")
-		d.lock = withRedislock(client)
-	}
-	if err := client.Ping(ctx).Err(); err != nil {
+	d, name, err := connect(ctx, os.Args[1]+":"+os.Args[2], os.Args[3], os.Args[4:])
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -2,15 +2,9 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HexFormat;
-import java.util.concurrent.Callable;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.stream.IntStream;
 
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
@@ -115,29 +109,13 @@ public final class Driver {
 
     private String count(String name, int tasks, int n, Path file, long lease) throws Exception {
         RLock lock = lock(name);
-        Callable<Void> work = () -> {
+        return Orders.inThreads(tasks, () -> {
             for (int i = 0; i < n; i++) {
                 lock.lock(lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS);
-                addOne(file);
+                Orders.addOne(file);
                 lock.unlock();
             }
             return null;
-        };
-        ExecutorService threads = Executors.newFixedThreadPool(tasks);
-        try {
-            for (Future<Void> one : threads.invokeAll(IntStream.range(0, tasks).mapToObj(i -> work).toList())) {
-                one.get();
-            }
-        } finally {
-            threads.shutdown();
-        }
-        return "counted";
-    }
-
-    /** Reads, lets others run, writes: loses counts unless it is alone. */
-    private static void addOne(Path file) throws Exception {
-        long value = Long.parseLong(Files.readString(file).split(" ")[0].trim());
-        Thread.sleep(0, 200_000);
-        Files.writeString(file, String.format("%020d java%n", value + 1));
+        });
     }
 }

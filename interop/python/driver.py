@@ -1,56 +1,44 @@
-"""The lock of redis-py, told what to do on stdin. The orders are in ../README.md."""
+"""The locks of redis-py and kazoo, told what to do on stdin. The orders are in ../README.md."""
 
+import logging
 import sys
 import threading
 import time
 import traceback
 
+import kazoo
 import redis
-from redis.lock import Lock
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
+from kazoo.recipe.lock import Lock as KazooLock
+from redis.lock import Lock as RedisLock
 
 
 class Driver:
-    def __init__(self, host, port):
-        self.redis = redis.Redis(host=host, port=port)
+    """What is the same for all clients. A lock here is whatever `lock` makes."""
+
+    def __init__(self):
         self.held = {}
 
-    def lock(self, name, ttl, wait=None):
-        # Not bound to the thread: several names and several holds at once, as the orders say.
-        return Lock(
-            self.redis,
-            name,
-            timeout=int(ttl) / 1000 or None,
-            sleep=0.02,
-            blocking=wait != 0,
-            blocking_timeout=wait,
-            thread_local=False,
-        )
-
     def acquire(self, name, ttl, wait):
-        lock = self.lock(name, ttl, wait)
-        if not lock.acquire():
+        lock = self.lock(name, ttl)
+        if not self.take(lock, wait):
             return "busy"
         self.held.setdefault(name, []).append(lock)
-        return f"held\t{lock.local.token.hex()}"
+        return f"held\t{self.value(lock).hex()}"
 
     def do_try(self, name, ttl):
-        return self.acquire(name, ttl, 0)
+        return self.acquire(name, int(ttl), 0)
 
     def do_lock(self, name, wait, ttl):
-        return self.acquire(name, ttl, int(wait) / 1000)
+        return self.acquire(name, int(ttl), int(wait) / 1000)
 
     def do_unlock(self, name):
         holds = self.held.get(name)
-        if not holds:
-            return "not-held"
-        try:
-            holds.pop().release()
-        except redis.exceptions.LockError:
-            return "not-held"
-        return "released"
+        return "released" if holds and self.give(holds.pop()) else "not-held"
 
     def do_locked(self, name):
-        return "yes" if self.lock(name, 1000).locked() else "no"
+        return "yes" if self.locked(name) else "no"
 
     def do_count(self, name, tasks, n, file, ttl):
         errors = []
@@ -58,10 +46,10 @@ class Driver:
         def work():
             try:
                 for _ in range(int(n)):
-                    lock = self.lock(name, ttl)
-                    lock.acquire()
+                    lock = self.lock(name, int(ttl))
+                    self.take(lock, None)
                     add_one(file)
-                    lock.release()
+                    self.give(lock)
                     time.sleep(0.005)
             except Exception as error:
                 errors.append(error)
@@ -74,6 +62,79 @@ class Driver:
         if errors:
             raise errors[0]
         return "counted"
+
+
+class RedisPy(Driver):
+    def __init__(self, host, port):
+        super().__init__()
+        self.redis = redis.Redis(host=host, port=port)
+        self.redis.ping()
+        self.version = f"redis-py {redis.__version__}"
+
+    def lock(self, name, ttl):
+        # Not bound to the thread: several names and several holds at once, as the orders say.
+        return RedisLock(self.redis, name, timeout=ttl / 1000 or None, sleep=0.02, thread_local=False)
+
+    def take(self, lock, wait):
+        return lock.acquire(blocking=wait != 0, blocking_timeout=wait)
+
+    def give(self, lock):
+        try:
+            lock.release()
+        except redis.exceptions.LockError:
+            return False
+        return True
+
+    def value(self, lock):
+        return lock.local.token
+
+    def locked(self, name):
+        return self.lock(name, 1000).locked()
+
+
+class CuratorNames(KazooLock):
+    """Nodes that Curator takes for contenders, and its for ours."""
+
+    _NODE_NAME = "-lock-"
+    _EXCLUDE_NAMES = ["-lock-"]
+
+
+class Kazoo(Driver):
+    """One session for all locks: to kazoo each object is a contender."""
+
+    def __init__(self, host, port, kind, session="10000"):
+        super().__init__()
+        # It tells of a lost connection, where there is nobody who could do something about it.
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+        self.zookeeper = KazooClient(hosts=f"{host}:{port}", timeout=int(session) / 1000)
+        self.zookeeper.start()
+        self.kind = kind
+        self.version = f"{kind} {kazoo.__version__}"
+
+    def lock(self, name, _ttl):
+        if self.kind == "kazoo-curator":
+            return CuratorNames(self.zookeeper, f"/{name}")
+        patterns = ["-lock-"] if self.kind == "kazoo-patterns" else []
+        return KazooLock(self.zookeeper, f"/{name}", extra_lock_patterns=patterns)
+
+    def take(self, lock, wait):
+        try:
+            return lock.acquire(blocking=wait != 0, timeout=wait or None)
+        except LockTimeout:
+            return False
+
+    def give(self, lock):
+        # It does not tell whether it deleted anything.
+        mine = self.zookeeper.exists(f"{lock.path}/{lock.node}")
+        lock.release()
+        return bool(mine)
+
+    def value(self, lock):
+        return lock.node.encode()
+
+    def locked(self, name):
+        directory = f"/{name}"
+        return bool(self.zookeeper.exists(directory) and self.zookeeper.get_children(directory))
 
 
 def add_one(file):
@@ -89,13 +150,13 @@ def add_one(file):
 def main():
     sys.stdin.reconfigure(encoding="utf-8")
     sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)
-    driver = Driver(sys.argv[1], int(sys.argv[2]))
-    driver.redis.ping()
-    print(f"ready\tredis-py {redis.__version__}")
+    host, port, *client = sys.argv[1:]
+    driver = Kazoo(host, port, *client) if client else RedisPy(host, int(port))
+    print(f"ready\t{driver.version}")
     for line in sys.stdin:
         order, *fields = line.rstrip("\n").split("\t")
         if order == "quit":
-            return
+            break
         action = getattr(driver, f"do_{order}", None)
         try:
             print(action(*fields) if action else f"error\tunknown order {order}")

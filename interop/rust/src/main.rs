@@ -1,35 +1,57 @@
-//! The lock of rslock, told what to do on stdin. The orders are in `../README.md`.
+//! The locks of rslock and of zookeeper-client, told what to do on stdin. The orders are in `../README.md`.
+
+mod redis;
+mod zookeeper;
 
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::time::Duration;
 
-use rslock::{Lock, LockError, LockManager};
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// What the two clients have in common.
+pub(crate) trait Locks: Clone + Send + Sync + 'static {
+    type Hold: Send;
 
-/// The longest pause between two attempts; the client draws one from zero up to this.
-const DELAY: Duration = Duration::from_millis(20);
+    /// Waits so long; zero is one attempt. `None`: busy.
+    fn lock(
+        &self,
+        name: &str,
+        wait: Duration,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Option<Self::Hold>, Failure>> + Send;
 
-struct Driver {
-    url: String,
-    once: LockManager,
-    held: HashMap<String, Vec<Lock>>,
+    /// Whether it was held.
+    fn unlock(&self, hold: Self::Hold) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    fn locked(&self, name: &str) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    /// What the client has written as owner.
+    fn value(hold: &Self::Hold) -> &[u8];
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Failure> {
-    let mut arguments = std::env::args().skip(1);
-    let host = arguments.next().ok_or("driver HOST PORT")?;
-    let port = arguments.next().ok_or("driver HOST PORT")?;
-    let url = format!("redis://{host}:{port}/");
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [host, port] => serve(redis::Rslock::connect(host, port).await?, "rslock 0.7.4").await,
+        [host, port, "zookeeper-client", ref session @ ..] => {
+            let session = session.first().map_or(Ok(10_000), |text| text.parse())?;
+            let session = Duration::from_millis(session);
+            let client = zookeeper::Zookeeper::connect(host, port, session).await?;
+            serve(client, "zookeeper-client 0.11.2").await
+        }
+        _ => Err("driver HOST PORT [zookeeper-client [SESSION]]".into()),
+    }
+}
+
+async fn serve<L: Locks>(locks: L, version: &str) -> Result<(), Failure> {
     let mut driver = Driver {
-        once: manager(&url, Duration::ZERO),
-        url,
+        locks,
         held: HashMap::new(),
     };
-    driver.once.query_redis_for_key_value(b"ready").await?;
-    say("ready\trslock 0.7.4")?;
+    say(&format!("ready\t{version}"))?;
     for line in std::io::stdin().lines() {
         let line = line?;
         let fields: Vec<_> = line.split('\t').collect();
@@ -41,40 +63,36 @@ async fn main() -> Result<(), Failure> {
             Err(error) => say(&format!("error\t{error}"))?,
         }
     }
-    Ok(())
+    // Leaves its locks where they are.
+    std::process::exit(0)
 }
 
-impl Driver {
+struct Driver<L: Locks> {
+    locks: L,
+    held: HashMap<String, Vec<L::Hold>>,
+}
+
+impl<L: Locks> Driver<L> {
     async fn obey(&mut self, fields: &[&str]) -> Result<String, Failure> {
+        let yes = |yes| if yes { "yes" } else { "no" };
         match *fields {
-            ["try", name, ttl] => {
-                let manager = self.once.clone();
-                self.acquire(&manager, name, ttl).await
-            }
-            ["lock", name, wait, ttl] => {
-                let manager = manager(&self.url, milliseconds(wait)?);
-                self.acquire(&manager, name, ttl).await
-            }
+            ["try", name, ttl] => self.acquire(name, Duration::ZERO, ttl).await,
+            ["lock", name, wait, ttl] => self.acquire(name, milliseconds(wait)?, ttl).await,
             ["unlock", name] => {
-                let Some(lock) = self.held.get_mut(name).and_then(Vec::pop) else {
+                let Some(hold) = self.held.get_mut(name).and_then(Vec::pop) else {
                     return Ok("not-held".into());
                 };
-                // The client does not tell whether it deleted anything.
-                let mine = self.value(name).await?.as_ref() == Some(&lock.val);
-                lock.lock_manager.unlock(&lock).await;
+                let mine = self.locks.unlock(hold).await?;
                 Ok(if mine { "released" } else { "not-held" }.into())
             }
-            ["locked", name] => {
-                let value = self.value(name).await?;
-                Ok(if value.is_some() { "yes" } else { "no" }.into())
-            }
+            ["locked", name] => Ok(yes(self.locks.locked(name).await?).into()),
             ["count", name, tasks, n, file, ttl] => {
                 let ttl = milliseconds(ttl)?;
                 let n: u32 = n.parse()?;
                 let mut workers = tokio::task::JoinSet::new();
                 for _ in 0..tasks.parse()? {
-                    let manager = manager(&self.url, Duration::from_secs(600));
-                    workers.spawn(count(manager, name.to_owned(), n, file.to_owned(), ttl));
+                    let locks = self.locks.clone();
+                    workers.spawn(count(locks, name.to_owned(), n, file.to_owned(), ttl));
                 }
                 while let Some(worker) = workers.join_next().await {
                     worker??;
@@ -85,46 +103,28 @@ impl Driver {
         }
     }
 
-    async fn acquire(
-        &mut self,
-        manager: &LockManager,
-        name: &str,
-        ttl: &str,
-    ) -> Result<String, Failure> {
-        let lock = match manager.lock(name.as_bytes(), milliseconds(ttl)?).await {
-            Ok(lock) => lock,
-            Err(LockError::Unavailable) => return Ok("busy".into()),
-            Err(error) => return Err(error.into()),
+    async fn acquire(&mut self, name: &str, wait: Duration, ttl: &str) -> Result<String, Failure> {
+        let Some(hold) = self.locks.lock(name, wait, milliseconds(ttl)?).await? else {
+            return Ok("busy".into());
         };
-        let value: String = lock.val.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.held.entry(name.into()).or_default().push(lock);
+        let value = L::value(&hold).iter();
+        let value: String = value.map(|byte| format!("{byte:02x}")).collect();
+        self.held.entry(name.into()).or_default().push(hold);
         Ok(format!("held\t{value}"))
     }
-
-    async fn value(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
-        Ok(self.once.query_redis_for_key_value(name.as_bytes()).await?)
-    }
 }
 
-fn manager(url: &str, wait: Duration) -> LockManager {
-    let mut manager = LockManager::new(vec![url]);
-    // The pauses are half of DELAY on average.
-    let tries = 1 + 2 * wait.as_millis() / DELAY.as_millis();
-    manager.set_retry(u32::try_from(tries).unwrap_or(u32::MAX), DELAY);
-    manager
-}
-
-async fn count(
-    manager: LockManager,
+async fn count<L: Locks>(
+    locks: L,
     name: String,
     n: u32,
     file: String,
     ttl: Duration,
 ) -> Result<(), Failure> {
     for _ in 0..n {
-        let lock = manager.lock(name.as_bytes(), ttl).await?;
+        let hold = locks.lock(&name, Duration::from_secs(600), ttl).await?;
         add_one(&file).await?;
-        manager.unlock(&lock).await;
+        locks.unlock(hold.ok_or("busy")?).await?;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
