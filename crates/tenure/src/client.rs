@@ -10,6 +10,8 @@ use crate::backend::file;
 use crate::backend::redis;
 #[cfg(feature = "redis")]
 use crate::backend::redlock;
+#[cfg(feature = "zookeeper")]
+use crate::backend::zookeeper;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
@@ -33,6 +35,8 @@ pub const SCHEMES: &[&str] = &[
     "redis+cluster:",
     #[cfg(feature = "redis")]
     "redlock:",
+    #[cfg(feature = "zookeeper")]
+    "zookeeper:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.
@@ -49,6 +53,8 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("redis+cluster", REDIS),
     #[cfg(not(feature = "redis"))]
     ("redlock", REDIS),
+    #[cfg(not(feature = "zookeeper"))]
+    ("zookeeper", "build with the feature `zookeeper`"),
 ];
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
@@ -135,6 +141,8 @@ impl Client {
                 let nodes = redis::Backend::masters(url).await?;
                 Self::from_backend(redlock::Backend::new(nodes, redlock::Settings::default())?)
             }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => Self::from_backend(zookeeper::Backend::connect(url).await?),
             _ => {
                 let cure = NOT_HERE
                     .iter()

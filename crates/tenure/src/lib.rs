@@ -149,7 +149,7 @@ pub mod lost;
 pub mod name;
 pub mod options;
 pub mod time;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod url;
 
 // Decisions.

@@ -256,6 +256,14 @@ impl Task {
     }
 }
 
+/// Runs `work`, which blocks, on a thread that is there for it. `None`: there is none, or it panicked.
+#[cfg(feature = "zookeeper")]
+pub(crate) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
 /// Polls `future` once without a runtime; hands it back when it is not ready.
 pub(crate) fn poll_now<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {

@@ -34,6 +34,8 @@ pub mod redis;
 pub mod redlock;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod tls;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::any::Any;
 use std::pin::Pin;

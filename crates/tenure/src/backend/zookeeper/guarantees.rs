@@ -1,0 +1,96 @@
+//! What ZooKeeper promises.
+
+use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+
+/// What decides about the promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// Whether there is one server and no ensemble.
+    pub is_single: bool,
+    /// Whether nodes are called as in ZooKeeper's own recipes (`dialect=session-prefix`).
+    pub is_session_prefix: bool,
+}
+
+/// The promises of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    use Promise::{Claims, Effects, NotApplicable};
+    let failover = match of.is_single {
+        true => Cell::new(Fault::Failover, NotApplicable, "there is one server"),
+        false => Cell::new(
+            Fault::Failover,
+            Claims,
+            "a majority has every write, and a new leader gives each session its whole timeout again",
+        )
+        .late(),
+    };
+    let faults = vec![
+        Cell::new(
+            Fault::HolderKilled,
+            Effects,
+            "the session runs out: within one ttl, rounded up to a tick",
+        )
+        .late(),
+        Cell::new(
+            Fault::HolderPaused,
+            Claims,
+            "the deadline passes before the session does; a late write is stopped by the fence or the token",
+        ),
+        Cell::new(
+            Fault::Partition,
+            Claims,
+            "the deadline counts from the last write that a majority applied; a late write is stopped by the fence or the token",
+        ),
+        Cell::new(
+            Fault::StoreRestart,
+            Claims,
+            "sessions and nodes are on disk; every session has its whole timeout again",
+        )
+        .late(),
+        Cell::new(
+            Fault::PowerLoss,
+            Claims,
+            "every write is on disk before it is answered (forceSync=yes, its default)",
+        )
+        .late(),
+        failover,
+        Cell::new(
+            Fault::StoreClockForward,
+            Claims,
+            "sessions end by the server's monotonic clock",
+        ),
+        Cell::new(
+            Fault::StoreClockBack,
+            Claims,
+            "sessions end by the server's monotonic clock",
+        ),
+        Cell::new(
+            Fault::ClientClock,
+            Effects,
+            "no wall clock of a client is looked at",
+        ),
+        Cell::new(
+            Fault::ClientSuspended,
+            Claims,
+            "deadlines are measured on a clock that goes on meanwhile",
+        ),
+    ];
+    let setting = match (of.is_single, of.is_session_prefix) {
+        (false, false) => "",
+        (true, false) => "one server",
+        (false, true) => "dialect=session-prefix",
+        (true, true) => "one server, dialect=session-prefix",
+    };
+    Guarantees {
+        setting: setting.into(),
+        shared: !of.is_session_prefix,
+        permits: !of.is_session_prefix,
+        why_not: "a node of ZooKeeper goes with its session and cannot stay for a while longer",
+        liveness: "a session, shared by the locks of a client that have the same ttl, confirmed at a third of it",
+        clock: "the leader's monotonic clock ends sessions, the client's boot clock ends claims",
+        waiting: "a watch on the one just ahead; a release wakes only that one; a dead waiter costs one ttl",
+        token: "czxid of the lock's own node; goes backward only if an ensemble is wiped or restored from an old copy",
+        loss: "at the next renewal, when the connection broke as soon as there is another, at the deadline at the latest",
+        fit: "services that have ZooKeeper, and work that must not run twice",
+        ..Guarantees::new("zookeeper", Order::Fair, faults)
+    }
+}

@@ -1,0 +1,640 @@
+//! One node: made, kept, deleted.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use zookeeper_client::{CreateMode, Error as Said, MultiWriteError, SessionState};
+
+use crate::backend::{Alarm, Hold, Release, Renewal, Request};
+use crate::error::{Error, ErrorKind};
+use crate::fence::{OwnerId, RandomAlready};
+use crate::holder::Holder;
+use crate::kernel::pace;
+use crate::lost::LostReason;
+use crate::options::Mode;
+use crate::rt::{Clock, Flag, Spawner, lock};
+use crate::time::Time;
+
+use super::names;
+use super::outcome::Failed;
+use super::session::{Session, Sessions};
+use super::settings::{Dialect, Settings};
+use super::warm::Known;
+
+/// Bytes of paths in one request; a server takes 1 MiB (`jute.maxbuffer`).
+const BATCH: usize = 256 * 1024;
+
+/// How often a node is made again whose parents went away meanwhile: a container is collected once in a
+/// minute.
+const TRIES: u32 = 8;
+
+/// What one client knows of its store.
+pub(super) struct Store {
+    pub(super) settings: Settings,
+    pub(super) sessions: Sessions,
+    pub(super) clock: Clock,
+    pub(super) spawner: Spawner,
+    pub(super) closing: Flag,
+    /// See [`Store::is_ensemble`].
+    members: AtomicU8,
+    holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    pub(super) alarm: Mutex<Option<Alarm>>,
+}
+
+/// What has to be remembered of a request, to keep its node and to delete it.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) session: Arc<Session>,
+    pub(super) dir: Arc<str>,
+    /// How the node's name begins: nobody else's does.
+    prefix: Arc<str>,
+    /// The whole path, once it is known.
+    path: Option<Arc<str>>,
+    number: i32,
+    mode: Mode,
+    /// It holds: until then nothing is to be renewed.
+    pub(super) holds: bool,
+    /// A delete of it has no answer.
+    is_unclear: bool,
+}
+
+impl Kept {
+    /// The node of a hold.
+    pub(super) fn node(self) -> Option<(Arc<Session>, Arc<str>)> {
+        Some((self.session, self.path?))
+    }
+}
+
+/// A node of ours.
+pub(super) struct Place {
+    pub(super) session: Arc<Session>,
+    pub(super) dir: Arc<str>,
+    /// Within the directory.
+    pub(super) name: String,
+    pub(super) path: Arc<str>,
+    pub(super) number: i32,
+    /// czxid: the number of the transaction that made it.
+    pub(super) token: u64,
+    /// When the request was sent that made it.
+    pub(super) sent: Time,
+    pub(super) round_trip: Duration,
+}
+
+/// What others may know of a holder, as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Written {
+    host: String,
+    pid: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    label: String,
+    client: String,
+    /// In ms.
+    pub(super) ttl: u64,
+}
+
+impl Written {
+    fn new(holder: &Holder, ttl: Duration) -> Self {
+        Self {
+            host: holder.host.clone(),
+            pid: holder.pid,
+            label: holder.label.clone(),
+            client: holder.client.clone(),
+            ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(super) fn holder(self) -> Holder {
+        Holder {
+            host: self.host,
+            pid: self.pid,
+            label: self.label,
+            client: self.client,
+            since: None,
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn new(settings: Settings, spawner: Spawner) -> Self {
+        Self {
+            settings,
+            sessions: Sessions::default(),
+            clock: Clock::system(),
+            spawner,
+            closing: Flag::new(),
+            members: AtomicU8::new(0),
+            holds: Mutex::default(),
+            alarm: Mutex::default(),
+        }
+    }
+
+    /// Whether our server may be one that only follows; so it is until we know better.
+    pub(super) fn is_ensemble(&self) -> bool {
+        self.members.load(Ordering::Relaxed) != 1
+    }
+
+    pub(super) fn set_members(&self, members: usize) {
+        let members = u8::try_from(members).unwrap_or(u8::MAX);
+        self.members.store(members, Ordering::Relaxed);
+    }
+
+    pub(super) fn dir(&self, name: &crate::name::LockName) -> Result<Arc<str>, Error> {
+        names::directory(&self.settings.root, self.settings.names, name).map(Into::into)
+    }
+
+    /// Makes a node for the request and says so in `holds` before it does, so that whatever comes of it can
+    /// be deleted.
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        request: &Request,
+        session: &Arc<Session>,
+        dir: &Arc<str>,
+    ) -> Result<Place, Error> {
+        let stem = match self.settings.dialect {
+            Dialect::Curator => names::node(request.owner, request.mode),
+            Dialect::SessionPrefix => names::session_prefix(session.id()),
+        };
+        let prefix: Arc<str> = match self.settings.dialect {
+            Dialect::Curator => names::own_prefix(request.owner).into(),
+            Dialect::SessionPrefix => stem.as_str().into(),
+        };
+        let kept = Kept {
+            session: session.clone(),
+            dir: dir.clone(),
+            prefix,
+            path: None,
+            number: 0,
+            mode: request.mode,
+            holds: false,
+            is_unclear: false,
+        };
+        lock(&self.holds).insert(request.owner, kept.clone());
+        let made = self.make(request, &kept, &stem).await;
+        match &made {
+            Ok(place) => {
+                if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
+                    kept.path = Some(place.path.clone());
+                    kept.number = place.number;
+                }
+            }
+            Err(err) if err.kind() == ErrorKind::Indeterminate => {}
+            Err(_) => self.forget(request.owner),
+        }
+        made
+    }
+
+    async fn make(
+        self: &Arc<Self>,
+        request: &Request,
+        kept: &Kept,
+        stem: &str,
+    ) -> Result<Place, Error> {
+        let (session, dir) = (&kept.session, &kept.dir);
+        let path = format!("{dir}/{stem}");
+        let written = Written::new(&request.holder, session.timeout);
+        let data = serde_json::to_vec(&written).expect("strings and numbers can be written");
+        let options = CreateMode::EphemeralSequential.with_acls(self.settings.acl.acls());
+        let mut tries = 0;
+        loop {
+            let sent = self.clock.now();
+            let answer = self.ask(session.client.create(&path, &data, &options)).await;
+            match answer {
+                Ok((stat, sequence)) => {
+                    session.confirm(sent);
+                    let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
+                    // As the server has put it together.
+                    let name = format!("{stem}{}", Padded(number));
+                    return Ok(Place {
+                        session: session.clone(),
+                        dir: dir.clone(),
+                        path: format!("{dir}/{name}").into(),
+                        name,
+                        number,
+                        token: stat.czxid.unsigned_abs(),
+                        sent,
+                        round_trip: self.clock.now().since(sent),
+                    });
+                }
+                Err(failed) if failed.is(&Said::NoNode) && tries < TRIES => {
+                    self.make_directory(session, dir).await?;
+                }
+                Err(failed) if failed.is_unclear() && tries < TRIES => {
+                    let found = self.find(session, kept).await;
+                    match found.map_err(|_| self.explain(failed.clone()))? {
+                        Some(place) => return Ok(Place { sent, ..place }),
+                        None if request.stop.is_raised() || failed == Failed::Silent => {
+                            // Definitely not there, and it will not be made any more.
+                            let mut err = self.explain(failed);
+                            if err.kind() == ErrorKind::Indeterminate {
+                                let what = "no answer in time; nothing was applied";
+                                err = Error::new(ErrorKind::Unreachable, what);
+                            }
+                            return Err(err);
+                        }
+                        None => {}
+                    }
+                }
+                Err(failed) => return Err(self.explain(failed)),
+            }
+            tries += 1;
+        }
+    }
+
+    /// Makes what is missing of the way to `dir`: nodes that the server removes when they are empty again.
+    pub(super) async fn make_directory(&self, session: &Session, dir: &str) -> Result<(), Error> {
+        let acls = self.settings.acl.acls();
+        let mut ends: Vec<_> = dir.match_indices('/').map(|(at, _)| at).skip(1).collect();
+        ends.push(dir.len());
+        // From the last one back to one that is there, and forth again.
+        let mut at = ends.len() - 1;
+        for _ in 0..TRIES as usize * ends.len() {
+            let path = &dir[..ends[at]];
+            let container = CreateMode::Container.with_acls(acls);
+            let made = self.ask(session.client.create(path, b"", &container)).await;
+            let made = match made {
+                Err(failed) if failed.is(&Said::Unimplemented) => {
+                    let persistent = CreateMode::Persistent.with_acls(acls);
+                    self.ask(session.client.create(path, b"", &persistent)).await
+                }
+                made => made,
+            };
+            match made {
+                Ok(_) if at + 1 == ends.len() => return Ok(()),
+                Err(failed) if failed.is(&Said::NodeExists) && at + 1 == ends.len() => {
+                    return Ok(());
+                }
+                Ok(_) => at += 1,
+                Err(failed) if failed.is(&Said::NodeExists) => at += 1,
+                Err(failed) if failed.is(&Said::NoNode) && at > 0 => at -= 1,
+                Err(failed) => return Err(self.explain(failed)),
+            }
+        }
+        let what = "the nodes above the lock are deleted as fast as they are made; retry";
+        Err(Error::new(ErrorKind::Unreachable, what))
+    }
+
+    /// The node of this request, if there is one. Whatever was sent for it before has been applied by then, or
+    /// will never be: it was sent on the same connection, or the servers refuse it because the session
+    /// has moved to another connection.
+    async fn find(&self, session: &Arc<Session>, kept: &Kept) -> Result<Option<Place>, Failed> {
+        let Some(name) = self.find_name(session, kept).await? else {
+            return Ok(None);
+        };
+        let path = format!("{}/{name}", kept.dir);
+        let sent = self.clock.now();
+        let stat = self.ask(session.client.check_stat(&path)).await?;
+        let number = names::Child::parse(&name).map(|child| child.number);
+        let Some((stat, number)) = stat.zip(number) else {
+            return Ok(None);
+        };
+        if stat.ephemeral_owner != session.id() {
+            return Ok(None);
+        }
+        Ok(Some(Place {
+            session: session.clone(),
+            dir: kept.dir.clone(),
+            path: path.into(),
+            name,
+            number,
+            token: stat.czxid.unsigned_abs(),
+            sent,
+            round_trip: self.clock.now().since(sent),
+        }))
+    }
+
+    async fn find_name(&self, session: &Session, kept: &Kept) -> Result<Option<String>, Failed> {
+        // A new connection may be to a server that has not heard of it yet.
+        self.ask(session.client.sync(&kept.dir)).await?;
+        match self.ask(session.client.list_children(&kept.dir)).await {
+            Ok(children) => Ok(children
+                .into_iter()
+                .find(|child| child.starts_with(&*kept.prefix))),
+            Err(failed) if failed.is(&Said::NoNode) => Ok(None),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// From now on the node is renewed, and watched over.
+    pub(super) fn keep(&self, owner: OwnerId) {
+        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
+            kept.holds = true;
+        }
+    }
+
+    fn forget(&self, owner: OwnerId) {
+        if let Some(kept) = lock(&self.holds).remove(&owner) {
+            kept.session.give_back(&kept.dir);
+        }
+    }
+
+    pub(super) fn kept(&self, owner: OwnerId) -> Option<Kept> {
+        lock(&self.holds).get(&owner).cloned()
+    }
+
+    /// All nodes go with their sessions.
+    pub(super) fn forget_all(&self) {
+        let all = std::mem::take(&mut *lock(&self.holds));
+        drop(all);
+    }
+
+    /// Deletes the node of that owner.
+    pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        let kept = match self.kept(hold.owner) {
+            Some(kept) => kept,
+            None if self.settings.dialect == Dialect::SessionPrefix => {
+                return Ok(Release::NotHeld);
+            }
+            // Of a request that came to nothing, as far as we know.
+            None => Kept {
+                session: self.any_session().await?,
+                dir: self.dir(&hold.name)?,
+                prefix: names::own_prefix(hold.owner).into(),
+                path: None,
+                number: 0,
+                mode: hold.mode,
+                holds: false,
+                is_unclear: false,
+            },
+        };
+        // A session that is over says nothing about its nodes: the servers may keep them for a while.
+        let session = match kept.session.ended.is_raised() {
+            true => self.any_session().await?,
+            false => kept.session.clone(),
+        };
+        let until = self.clock.now().after(self.settings.timeout);
+        let mut is_unclear = kept.is_unclear;
+        for attempt in 0_u32.. {
+            let deleted = self.delete(&session, &kept).await;
+            let failed = match deleted {
+                Ok(true) => {
+                    self.deleted(&hold, &kept);
+                    return Ok(Release::Released);
+                }
+                Ok(false) => {
+                    self.forget(hold.owner);
+                    return Ok(match is_unclear {
+                        true => Release::Released,
+                        false => Release::NotHeld,
+                    });
+                }
+                Err(failed) => failed,
+            };
+            is_unclear |= failed.is_unclear();
+            let now = self.clock.now();
+            let left = Some(until.since(now)).filter(|left| !left.is_zero());
+            let pause = left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)));
+            match pause {
+                Some(pause) if failed.is_unclear() => {
+                    self.clock.sleep_until(now.after(pause)).await;
+                }
+                _ => {
+                    if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
+                        kept.is_unclear |= is_unclear;
+                    }
+                    return Err(self.explain(failed));
+                }
+            }
+        }
+        unreachable!("BUG: the loop ends by its time limit")
+    }
+
+    /// `false`: there is none.
+    async fn delete(&self, session: &Arc<Session>, kept: &Kept) -> Result<bool, Failed> {
+        let path = match &kept.path {
+            Some(path) => path.clone(),
+            None => match self.find_name(session, kept).await? {
+                Some(name) => format!("{}/{name}", kept.dir).into(),
+                None => return Ok(false),
+            },
+        };
+        let sent = self.clock.now();
+        match self.ask(session.client.delete(&path, None)).await {
+            Ok(()) => {
+                session.confirm(sent);
+                Ok(true)
+            }
+            Err(failed) if failed.is(&Said::NoNode) => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    fn deleted(&self, hold: &Hold, kept: &Kept) {
+        let is_front = kept.holds && kept.mode == Mode::Exclusive;
+        let mut warm = lock(&kept.session.warm);
+        if let Some(known) = warm.take(&kept.dir) {
+            warm.put(&kept.dir, known, is_front.then_some(kept.number));
+        }
+        drop(warm);
+        self.forget(hold.owner);
+    }
+
+    /// What was known of the directory when a node was made there.
+    pub(super) fn take_known(&self, place: &Place) -> (bool, bool) {
+        let mut warm = lock(&place.session.warm);
+        let known = warm.take(&place.dir);
+        let (holds, rest) = known.map_or((false, None), |known| known.follows(place.number));
+        let is_watched = rest.is_some();
+        if let Some(rest) = rest {
+            warm.put(&place.dir, rest, None);
+        }
+        (holds, is_watched)
+    }
+
+    pub(super) fn put_known(&self, place: &Place, known: Known) {
+        lock(&place.session.warm).put(&place.dir, known, None);
+    }
+
+    /// Asks the servers, and a majority of them, whether these are there; in one request for many.
+    pub(super) async fn renew(&self, holds: &[Hold]) -> Vec<Renewal> {
+        let mut answers: Vec<_> = (0..holds.len()).map(|_| None).collect();
+        let mut groups: Vec<(Arc<Session>, Vec<(usize, Arc<str>)>)> = Vec::new();
+        for (at, hold) in holds.iter().enumerate() {
+            let kept = self.kept(hold.owner);
+            let path = kept.as_ref().and_then(|kept| kept.path.clone());
+            let Some((kept, path)) = kept.zip(path) else {
+                answers[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
+                continue;
+            };
+            if kept.session.ended.is_raised() {
+                answers[at] = Some(Renewal::Lost(LostReason::SessionGone));
+                continue;
+            }
+            let known = groups
+                .iter_mut()
+                .find(|(session, _)| Arc::ptr_eq(session, &kept.session));
+            match known {
+                Some((_, paths)) => paths.push((at, path)),
+                None => groups.push((kept.session, vec![(at, path)])),
+            }
+        }
+        for (session, paths) in groups {
+            let mut rest = &paths[..];
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take_while(|(_, path)| {
+                    bytes += path.len() + 32;
+                    bytes <= BATCH
+                });
+                let (batch, later) = rest.split_at(fits.count().max(1));
+                rest = later;
+                for (at, answer) in self.renew_batch(&session, batch).await {
+                    answers[at] = Some(answer);
+                }
+            }
+        }
+        let answers = answers.into_iter();
+        answers
+            .map(|answer| answer.expect("each hold is in a batch or has its answer"))
+            .collect()
+    }
+
+    async fn renew_batch(
+        &self,
+        session: &Arc<Session>,
+        batch: &[(usize, Arc<str>)],
+    ) -> Vec<(usize, Renewal)> {
+        let mut there: Vec<_> = batch.iter().collect();
+        let mut answers = Vec::with_capacity(batch.len());
+        let ttl = Some(self.lease(session));
+        // Some may go away between two questions; then the driver asks again.
+        for _ in 0..3 {
+            let sent = self.clock.now();
+            let paths: Vec<_> = there.iter().map(|(_, path)| &**path).collect();
+            let failed = match self.confirm(session, &paths).await {
+                Ok(()) => {
+                    let renewed = |at| (at, Renewal::Renewed { sent, ttl });
+                    answers.extend(there.iter().map(|(at, _)| renewed(*at)));
+                    return answers;
+                }
+                Err(failed) => failed,
+            };
+            if failed.is_session_over() {
+                let gone = |at| (at, Renewal::Lost(LostReason::SessionGone));
+                answers.extend(there.iter().map(|(at, _)| gone(*at)));
+                return answers;
+            }
+            if !failed.is(&Said::NoNode) {
+                let unknown = |at| (at, Renewal::Unknown(self.explain(failed.clone())));
+                answers.extend(there.iter().map(|(at, _)| unknown(*at)));
+                return answers;
+            }
+            // One of them is gone, and the answer names only that one. All are asked for at once.
+            let asked: Vec<_> = there
+                .iter()
+                .map(|(_, path)| session.client.check_stat(path))
+                .collect();
+            let mut left = Vec::with_capacity(there.len());
+            for (one, stat) in there.into_iter().zip(asked) {
+                match self.ask(stat).await {
+                    Ok(None) => answers.push((one.0, Renewal::Lost(LostReason::StoreSaysNo))),
+                    _ => left.push(one),
+                }
+            }
+            there = left;
+            if there.is_empty() {
+                return answers;
+            }
+        }
+        let err = || {
+            let what = "holds went away while they were renewed";
+            Error::new(ErrorKind::Indeterminate, what)
+        };
+        answers.extend(there.iter().map(|(at, _)| (*at, Renewal::Unknown(err()))));
+        answers
+    }
+
+    /// Whether all of these are there. A write that changes nothing, so that a majority has to agree.
+    pub(super) async fn confirm(
+        &self,
+        session: &Session,
+        paths: &[&str],
+    ) -> Result<(), Failed> {
+        let sent = self.clock.now();
+        let mut writer = session.client.new_multi_writer();
+        for path in paths {
+            writer.add_check_version(path, -1).map_err(Failed::Said)?;
+        }
+        let asked = async {
+            let answer = writer.commit().await;
+            answer.map(drop).map_err(|err| match err {
+                MultiWriteError::RequestFailed { source }
+                | MultiWriteError::OperationFailed { source, .. } => source,
+            })
+        };
+        self.ask(asked).await?;
+        session.confirm(sent);
+        Ok(())
+    }
+
+    /// Asks whether all holds of a session are there, when its connection was broken.
+    pub(super) async fn verify(&self, session: &Arc<Session>) {
+        let all: Vec<_> = {
+            let holds = lock(&self.holds);
+            let ours = holds
+                .iter()
+                .filter(|(_, kept)| kept.holds && Arc::ptr_eq(&kept.session, session));
+            let path = |kept: &Kept| kept.path.clone();
+            ours.filter_map(|(owner, kept)| Some((*owner, path(kept)?)))
+                .collect()
+        };
+        let alarm = lock(&self.alarm).clone();
+        for (owner, path) in all {
+            if let Ok(None) = self.ask(session.client.check_stat(&path)).await
+                && let Some(alarm) = &alarm
+            {
+                alarm.lost(owner, LostReason::StoreSaysNo);
+            }
+        }
+    }
+
+    /// The library says that a session is over.
+    pub(super) fn session_ended(&self, session: &Arc<Session>, state: SessionState) {
+        let gone: Vec<_> = {
+            let holds = lock(&self.holds);
+            holds
+                .iter()
+                .filter(|(_, kept)| kept.holds && Arc::ptr_eq(&kept.session, session))
+                .map(|(owner, _)| *owner)
+                .collect()
+        };
+        if state != SessionState::Closed || !gone.is_empty() {
+            tracing::warn!(%state, holds = gone.len(), "a session with the servers ended");
+        }
+        let alarm = lock(&self.alarm).clone();
+        for owner in gone {
+            if let Some(alarm) = &alarm {
+                alarm.lost(owner, LostReason::SessionGone);
+            }
+        }
+    }
+}
+
+/// A number as the server writes it: Java's `%010d`, in which a minus takes one of the ten places.
+struct Padded(i32);
+
+impl std::fmt::Display for Padded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:010}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_padded_as_the_server_does() {
+        for (number, text) in [
+            (7, "0000000007"),
+            (i32::MAX, "2147483647"),
+            (-5, "-000000005"),
+            (i32::MIN, "-2147483648"),
+        ] {
+            assert_eq!(Padded(number).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Sessions: one per client and timeout, with a deadline by our own clock.
+//!
+//! The library says that a session has expired long after the servers gave its nodes away, so nothing here
+//! waits for that. A session is good for [`Store::lease`] from the sending of the last write that the
+//! servers applied in it. A *write*, because a majority of the servers has to agree to it: a server that is
+//! cut off from the others answers reads for a while as if nothing had happened.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use zookeeper_client::{Client, Error as Said, SessionState, StateWatcher};
+
+use crate::error::{Error, ErrorKind};
+use crate::rt::{Flag, lock};
+use crate::time::Time;
+
+use super::hold::Store;
+use super::outcome::{self, Failed};
+use super::probe;
+use super::settings::{Dialect, Settings};
+use super::warm::Warm;
+
+/// How long a session of a timeout of its own is kept that nobody uses.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// One session of the client library.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// When the servers end a session that they do not hear of.
+    pub(super) timeout: Duration,
+    /// When the last write was sent that was applied.
+    confirmed: AtomicU64,
+    /// When somebody last asked for this session.
+    used: AtomicU64,
+    pub(super) ended: Flag,
+    pub(super) warm: Mutex<Warm>,
+    /// Directories with a node of this session, in the dialect that allows one of them.
+    taken: Mutex<HashSet<String>>,
+}
+
+impl Session {
+    pub(super) fn id(&self) -> i64 {
+        self.client.session_id().0
+    }
+
+    /// A write that was sent then has been applied.
+    pub(super) fn confirm(&self, sent: Time) {
+        self.confirmed.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+    }
+
+    pub(super) fn confirmed(&self) -> Time {
+        Time::from_nanos(self.confirmed.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.is_raised() || self.client.state().is_terminated()
+    }
+
+    /// `false`: this session has a node there already.
+    fn take(&self, dir: &str) -> bool {
+        lock(&self.taken).insert(dir.to_owned())
+    }
+
+    pub(super) fn give_back(&self, dir: &str) {
+        lock(&self.taken).remove(dir);
+    }
+}
+
+/// By the timeout that was asked for, in ms.
+#[derive(Default)]
+pub(super) struct Sessions {
+    open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
+    /// Nobody opens one while somebody else does.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Sessions {
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.open).values().flatten().cloned().collect()
+    }
+
+    fn find(&self, key: u128, fits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        let open = lock(&self.open);
+        let mut all = open.get(&key)?.iter();
+        all.find(|session| !session.is_over() && fits(session)).cloned()
+    }
+
+    fn forget(&self, gone: &Session) {
+        lock(&self.open).retain(|_, all| {
+            all.retain(|session| !std::ptr::eq(&**session, gone));
+            !all.is_empty()
+        });
+    }
+
+    pub(super) fn clear(&self) {
+        lock(&self.open).clear();
+    }
+}
+
+impl Store {
+    /// The timeout to ask for, so that a lease of this length comes of it.
+    pub(super) fn asked(&self, ttl: Duration, min_lease: Duration) -> Duration {
+        // The inverse of `lease`.
+        let grown = match self.is_ensemble() {
+            true => min_lease + (min_lease / 4).min(Settings::silence(Duration::MAX) / 2),
+            false => min_lease,
+        };
+        ttl.max(grown)
+    }
+
+    /// How long a session lasts for certain after a write in it was sent.
+    ///
+    /// A server hears of its own clients at once, and a follower tells its leader at its next tick. When it is
+    /// cut off before that, the leader counts from what it heard before: from the ping or request before
+    /// the write. The library pings when nothing was sent for three eighths of the time that a server may be
+    /// silent, and looks at its clock at every eighth, so that is half of that time at most.
+    pub(super) fn lease(&self, session: &Session) -> Duration {
+        let timeout = session.timeout;
+        match self.is_ensemble() {
+            true => timeout.saturating_sub(Settings::silence(timeout) / 2),
+            false => timeout,
+        }
+    }
+
+    /// A session of that timeout, opened if there is none. In the dialect where a session has one node in a
+    /// directory, it is taken for `dir`.
+    pub(super) async fn session(
+        self: &Arc<Self>,
+        timeout: Duration,
+        dir: Option<&str>,
+    ) -> Result<Arc<Session>, Error> {
+        let key = timeout.as_millis();
+        let dir = dir.filter(|_| self.settings.dialect == Dialect::SessionPrefix);
+        let fits = |session: &Session| dir.is_none_or(|dir| session.take(dir));
+        let found = match self.sessions.find(key, fits) {
+            Some(found) => found,
+            None => {
+                let _opening = self.sessions.opening.lock().await;
+                match self.sessions.find(key, fits) {
+                    Some(found) => found,
+                    None => {
+                        let opened = self.open(timeout).await?;
+                        fits(&opened);
+                        let mut open = lock(&self.sessions.open);
+                        open.entry(key).or_default().push(opened.clone());
+                        opened
+                    }
+                }
+            }
+        };
+        let now = self.clock.now().as_nanos();
+        found.used.fetch_max(now, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// Whichever is there, for requests that need no node of their own.
+    pub(super) async fn any_session(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
+        self.session(self.settings.ttl, None).await
+    }
+
+    async fn open(self: &Arc<Self>, timeout: Duration) -> Result<Arc<Session>, Error> {
+        if self.closing.is_raised() {
+            return Err(Error::new(ErrorKind::Closed, "the client was closed"));
+        }
+        let cluster = self.settings.cluster();
+        let connector = self.settings.connector(timeout)?;
+        let sent = self.clock.now();
+        let hosts = u32::try_from(self.settings.hosts.len()).unwrap_or(u32::MAX);
+        let limit = Settings::silence(timeout)
+            .max(self.settings.timeout)
+            .saturating_mul(hosts);
+        let opening = async {
+            match self.settings.tls {
+                Some(_) => connector.secure_connect(&cluster).await,
+                None => connector.connect(&cluster).await,
+            }
+        };
+        let opened = tokio::select! {
+            biased;
+            opened = opening => opened,
+            () = self.clock.sleep_until(sent.after(limit)) => Err(Said::Timeout),
+        };
+        let client = match opened {
+            Ok(client) => client,
+            Err(err) => return Err(probe::explain(&self.settings, err).await),
+        };
+        let states = client.state_watcher();
+        let granted = client.session_timeout();
+        let session = Arc::new(Session {
+            timeout: granted,
+            // To open a session is a write.
+            confirmed: AtomicU64::new(sent.as_nanos()),
+            used: AtomicU64::new(sent.as_nanos()),
+            ended: Flag::new(),
+            warm: Mutex::default(),
+            taken: Mutex::default(),
+            client,
+        });
+        let (store, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
+        self.spawner.spawn(observe(store, observed, states));
+        if timeout != self.settings.ttl {
+            let (store, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
+            self.spawner.spawn(end_unused(store, unused));
+        }
+        tracing::debug!(asked = ?timeout, ?granted, "session opened");
+        Ok(session)
+    }
+
+    /// The answer to a request, within the time limit.
+    pub(super) async fn ask<T>(
+        &self,
+        request: impl Future<Output = Result<T, Said>>,
+    ) -> Result<T, Failed> {
+        let limit = self.clock.now().after(self.settings.timeout);
+        tokio::select! {
+            biased;
+            answer = request => answer.map_err(Failed::Said),
+            () = self.clock.sleep_until(limit) => Err(Failed::Silent),
+        }
+    }
+
+    pub(super) fn explain(&self, failed: Failed) -> Error {
+        outcome::asking(failed, self.settings.user())
+    }
+}
+
+/// Follows what the library says of a session, to its end.
+async fn observe(store: Weak<Store>, session: Weak<Session>, mut states: StateWatcher) {
+    let mut was_away = false;
+    loop {
+        let state = states.changed().await;
+        let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+            return;
+        };
+        match state {
+            SessionState::Disconnected => {
+                was_away = true;
+                tracing::debug!("disconnected");
+            }
+            SessionState::SyncConnected if was_away => {
+                was_away = false;
+                tracing::debug!("connected again");
+                // The servers may have been emptied meanwhile, and the next renewal may be far.
+                let verifying = session.clone();
+                let verifier = store.clone();
+                store
+                    .spawner
+                    .spawn(async move { verifier.verify(&verifying).await });
+            }
+            state if state.is_terminated() => {
+                session.ended.raise();
+                store.sessions.forget(&session);
+                store.session_ended(&session, state);
+                return;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Ends a session that nobody has used for a while.
+async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
+    loop {
+        let (clock, until) = {
+            let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+                return;
+            };
+            let used = Time::from_nanos(session.used.load(Ordering::Relaxed));
+            let until = used.after(IDLE);
+            let now = store.clock.now();
+            // One in the list, one here.
+            let is_unused = Arc::strong_count(&session) <= 2;
+            if now >= until && is_unused {
+                store.sessions.forget(&session);
+                return;
+            }
+            (store.clock.clone(), until.max(now.after(IDLE / 4)))
+        };
+        clock.sleep_until(until).await;
+    }
+}

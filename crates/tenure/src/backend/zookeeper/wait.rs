@@ -1,0 +1,420 @@
+//! Waiting for a lock: whose turn it is, and a watch on whoever is before us.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use zookeeper_client::{Error as Said, WatchedEvent};
+
+use crate::backend::{Answer, Grant, Hold, Release, Request};
+use crate::error::{Error, ErrorKind};
+use crate::kernel::pace;
+use crate::kernel::queue::{Contender, Turn, decide};
+use crate::options::Mode;
+use crate::time::Time;
+
+use super::hold::{Place, Store};
+use super::names::{self, Child};
+use super::outcome::Failed;
+use super::session::Session;
+use super::settings::Dialect;
+use super::warm::{Known, Watch};
+
+/// How often a waiter looks without having been told to, at least; in case a watch is lost.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What a look at the list says.
+enum Seen {
+    Held,
+    /// These are before us and have to go.
+    Behind(Vec<String>),
+    /// Our own node is not there.
+    Gone,
+}
+
+/// Something that happens once.
+type Watching = Pin<Box<dyn Future<Output = WatchedEvent> + Send>>;
+
+/// The next thing that happens to a waiter.
+enum Next {
+    /// Nobody wants the lock any more.
+    Stop,
+    /// Somebody before us has gone, perhaps.
+    Look,
+    /// Nothing has happened for a while.
+    Quiet,
+}
+
+/// Why a wait goes no further.
+enum Stuck {
+    /// The servers said no, or nothing.
+    Failed(Failed),
+    /// What was answered is the answer.
+    Over(Error),
+}
+
+impl From<Failed> for Stuck {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+impl Store {
+    /// One acquisition, from the first request to the answer.
+    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        self.check_mode(request.mode)?;
+        let dir = self.dir(&request.name)?;
+        let mut patience = self.clock.now().after(request.ttl);
+        for attempt in 0_u32.. {
+            let mut session = None;
+            let trying = self.acquire_once(&request, &dir, &mut patience, &mut session);
+            let err = match trying.await {
+                Ok(answer) => return Ok(answer),
+                Err(err) => err,
+            };
+            // A session that ended while nobody looked is no reason to fail: there is a new one.
+            let is_stale = attempt == 0 && session.is_some_and(|session| session.is_over());
+            let is_passing = matches!(
+                err.kind(),
+                ErrorKind::Unreachable | ErrorKind::Indeterminate
+            );
+            let goes_on = is_passing
+                && (request.wait || is_stale)
+                && !request.stop.is_raised()
+                && self.clock.now() < patience;
+            if !goes_on {
+                return Err(err);
+            }
+            // What may be there is deleted before the next one is made: one node at a time.
+            self.leave_patiently(&request, patience).await?;
+            tracing::warn!(name = %request.name, %err, "once more, from the end of the queue");
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            tokio::select! {
+                biased;
+                () = request.stop.raised() => return Ok(Answer::Busy),
+                () = self.clock.sleep_until(self.clock.now().after(pause)) => {}
+            }
+        }
+        unreachable!("BUG: the loop ends by its patience")
+    }
+
+    /// In the dialect of ZooKeeper's own recipes there is no room for a mode.
+    fn check_mode(&self, mode: Mode) -> Result<(), Error> {
+        if self.settings.dialect == Dialect::SessionPrefix && mode != Mode::Exclusive {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "dialect=session-prefix has exclusive locks only; leave that option out",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn acquire_once(
+        self: &Arc<Self>,
+        request: &Request,
+        dir: &Arc<str>,
+        patience: &mut Time,
+        used: &mut Option<Arc<Session>>,
+    ) -> Result<Answer, Error> {
+        let timeout = self.asked(request.ttl, request.min_lease);
+        let session = self.session(timeout, Some(dir)).await?;
+        *used = Some(session.clone());
+        if self.lease(&session) < request.min_lease {
+            session.give_back(dir);
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "the servers grant {:?} at most (maxSessionTimeout), and a lease of {:?} was asked for; lower `ttl`",
+                    session.timeout, request.min_lease
+                ),
+            ));
+        }
+        let place = self.enter(request, &session, dir).await?;
+        let (holds, is_watched) = self.take_known(&place);
+        if holds && request.mode == Mode::Exclusive {
+            return Ok(self.granted(request, &place, place.sent));
+        }
+        let first = async {
+            // One that is alone holds, and the watch tells us next time that it is the same directory.
+            if !is_watched && self.is_alone(&place).await? {
+                return Ok(Seen::Held);
+            }
+            self.look(&place).await
+        };
+        match first.await {
+            Ok(Seen::Held) => Ok(self.granted(request, &place, place.sent)),
+            Ok(_) if !request.wait => self.leave(request).await.map(|()| Answer::Busy),
+            Ok(seen) => match self.wait(request, &place, seen, patience).await {
+                Ok(answer) => Ok(answer),
+                Err(Stuck::Over(err)) => Err(err),
+                Err(Stuck::Failed(failed)) => self.give_up(request, failed).await,
+            },
+            Err(failed) => self.give_up(request, failed).await,
+        }
+    }
+
+    /// Says why, unless something may be left behind.
+    async fn give_up(
+        self: &Arc<Self>,
+        request: &Request,
+        failed: Failed,
+    ) -> Result<Answer, Error> {
+        self.leave(request).await?;
+        let err = self.explain(failed);
+        // Our own node is gone, so nothing is in doubt.
+        let kind = match err.kind() {
+            ErrorKind::Indeterminate => ErrorKind::Unreachable,
+            kind => kind,
+        };
+        Err(Error::new(kind, "the queue could not be looked at").with_source(err))
+    }
+
+    /// Deletes our node, whatever it was for.
+    async fn leave(self: &Arc<Self>, request: &Request) -> Result<(), Error> {
+        match self.release(Hold::new(request, 0)).await {
+            Ok(Release::Released | Release::NotHeld) => Ok(()),
+            Err(err) => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "no answer to the request to leave the queue",
+            )
+            .with_source(err)),
+        }
+    }
+
+    async fn leave_patiently(
+        self: &Arc<Self>,
+        request: &Request,
+        patience: Time,
+    ) -> Result<(), Error> {
+        for attempt in 0_u32.. {
+            let left = self.leave(request).await;
+            let now = self.clock.now();
+            if left.is_ok() || request.stop.is_raised() || now >= patience {
+                return left;
+            }
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            self.clock.sleep_until(now.after(pause)).await;
+        }
+        unreachable!("BUG: the loop ends by its patience")
+    }
+
+    fn granted(&self, request: &Request, place: &Place, sent: Time) -> Answer {
+        self.keep(request.owner);
+        let lease = Some(self.lease(&place.session));
+        Answer::Granted(Grant::new(place.token, sent, place.round_trip, lease))
+    }
+
+    /// Whether our node is the only one. Lays a watch on the directory, see [`warm`](super::warm).
+    async fn is_alone(&self, place: &Place) -> Result<bool, Failed> {
+        let client = &place.session.client;
+        match self.ask(client.get_and_watch_data(&place.dir)).await {
+            Ok((_, stat, watcher)) => {
+                self.put_known(place, Known::watched(Watch::new(watcher)));
+                // More may come at any time, behind us.
+                Ok(stat.num_children == 1)
+            }
+            // Not ours to read; the list says whether that one is.
+            Err(failed) if failed.is(&Said::NoAuth) || failed.is(&Said::NoNode) => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Whose turn it is.
+    async fn look(&self, place: &Place) -> Result<Seen, Failed> {
+        let client = &place.session.client;
+        let children = match self.ask(client.list_children(&place.dir)).await {
+            Ok(children) => children,
+            Err(failed) if failed.is(&Said::NoNode) => return Ok(Seen::Gone),
+            Err(failed) => return Err(failed),
+        };
+        let queue = self.in_order(&place.session, &place.dir, &children).await?;
+        let Some(me) = queue.iter().position(|child| child.name == place.name) else {
+            return Ok(Seen::Gone);
+        };
+        let contenders: Vec<_> = queue
+            .iter()
+            .map(|child| Contender { mode: child.mode })
+            .collect();
+        let ahead = match decide(&contenders, me) {
+            Turn::Held => return Ok(Seen::Held),
+            Turn::WatchOne(at) => at..at + 1,
+            Turn::WatchAll(range) => range,
+        };
+        let path = |child: &Child| format!("{}/{}", place.dir, child.name);
+        Ok(Seen::Behind(queue[ahead].iter().map(path).collect()))
+    }
+
+    /// The contenders, first come first. Two of the same number (a counter that has overflowed, a foreign
+    /// client that names its nodes itself) are told apart by when they were made.
+    pub(super) async fn in_order(
+        &self,
+        session: &Session,
+        dir: &str,
+        children: &[String],
+    ) -> Result<Vec<Child>, Failed> {
+        let queue = names::contenders(children);
+        if !queue.windows(2).any(|two| two[0].number == two[1].number) {
+            return Ok(queue);
+        }
+        let base = queue.first().map_or(0, |first| first.number);
+        let paths: Vec<_> = queue.iter().map(|it| format!("{dir}/{}", it.name)).collect();
+        let asked: Vec<_> = paths
+            .iter()
+            .map(|path| session.client.check_stat(path))
+            .collect();
+        let mut dated = Vec::with_capacity(queue.len());
+        for (child, stat) in queue.into_iter().zip(asked) {
+            // One that is gone is in nobody's way.
+            if let Some(stat) = self.ask(stat).await? {
+                dated.push((child.number.wrapping_sub(base), stat.czxid, child));
+            }
+        }
+        dated.sort_by_key(|(distance, made, _)| (*distance, *made));
+        Ok(dated.into_iter().map(|(_, _, child)| child).collect())
+    }
+
+    async fn wait(
+        self: &Arc<Self>,
+        request: &Request,
+        place: &Place,
+        mut seen: Seen,
+        patience: &mut Time,
+    ) -> Result<Answer, Stuck> {
+        let over = |what: &str| Stuck::Over(Error::new(ErrorKind::Unreachable, what));
+        loop {
+            let ahead = match seen {
+                Seen::Held => match self.turn(request, place).await? {
+                    Some(sent) => return Ok(self.granted(request, place, sent)),
+                    None => Vec::new(),
+                },
+                Seen::Behind(ahead) => ahead,
+                Seen::Gone => {
+                    // Nothing is left: the node was deleted by somebody, or went with its session.
+                    let _ = self.leave(request).await;
+                    return Err(over("our place in the queue was deleted; retry"));
+                }
+            };
+            *patience = self.clock.now().after(request.ttl);
+            let next = match self.watch(place, &ahead).await? {
+                Some(watching) => self.next(request, place, watching).await,
+                None => Next::Look,
+            };
+            if let Next::Stop = next {
+                let left = self.leave(request).await;
+                return left.map(|()| Answer::Busy).map_err(Stuck::Over);
+            }
+            let confirms = matches!(next, Next::Quiet);
+            seen = self
+                .look_patiently(request, place, confirms, *patience)
+                .await?;
+        }
+    }
+
+    /// When the lease that comes with our turn was sent; `None`: it is not our turn any more.
+    async fn turn(&self, request: &Request, place: &Place) -> Result<Option<Time>, Failed> {
+        let lease = self.lease(&place.session);
+        let sent = place.session.confirmed().max(place.sent);
+        let age = self.clock.now().since(sent);
+        if age <= lease / 2 && lease.saturating_sub(age) >= request.min_lease {
+            return Ok(Some(sent));
+        }
+        let sent = self.clock.now();
+        match self.confirm(&place.session, &[&*place.path]).await {
+            Ok(()) => Ok(Some(sent)),
+            Err(failed) if failed.is(&Said::NoNode) => Ok(None),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Watches these; `None` when one of them is gone already.
+    async fn watch(
+        &self,
+        place: &Place,
+        ahead: &[String],
+    ) -> Result<Option<Vec<Watching>>, Failed> {
+        let client = &place.session.client;
+        let asked: Vec<_> = ahead
+            .iter()
+            .map(|path| client.get_and_watch_data(path))
+            .collect();
+        let mut watching: Vec<Watching> = Vec::with_capacity(asked.len());
+        for (path, asked) in ahead.iter().zip(asked) {
+            match self.ask(asked).await {
+                Ok((_, _, watcher)) => watching.push(Box::pin(watcher.changed())),
+                Err(failed) if failed.is(&Said::NoNode) => return Ok(None),
+                // Somebody else's, whose data we may not read: that it is there we may know.
+                Err(failed) if failed.is(&Said::NoAuth) => {
+                    match self.ask(client.check_and_watch_stat(path)).await? {
+                        (Some(_), watcher) => watching.push(Box::pin(watcher.changed())),
+                        (None, _) => return Ok(None),
+                    }
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok((!watching.is_empty()).then_some(watching))
+    }
+
+    async fn next(
+        &self,
+        request: &Request,
+        place: &Place,
+        mut watching: Vec<Watching>,
+    ) -> Next {
+        let gone = std::future::poll_fn(|cx| {
+            let mut watching = watching.iter_mut();
+            match watching.any(|it| it.as_mut().poll(cx).is_ready()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        });
+        let pause = (request.ttl.min(place.session.timeout) / 3).min(LOOK);
+        // Not all of them at the same moment.
+        let pause = pause - pace::fraction(pause / 4, rand::random());
+        tokio::select! {
+            biased;
+            () = request.stop.raised() => Next::Stop,
+            () = gone => Next::Look,
+            () = place.session.ended.raised() => Next::Look,
+            () = self.clock.sleep_until(self.clock.now().after(pause)) => Next::Quiet,
+        }
+    }
+
+    /// Looks until there is an answer, or nobody wants it any more. `confirms`: our node is still there, and
+    /// the session with it, is asked first.
+    async fn look_patiently(
+        &self,
+        request: &Request,
+        place: &Place,
+        confirms: bool,
+        patience: Time,
+    ) -> Result<Seen, Failed> {
+        for attempt in 0_u32.. {
+            let confirmed = match confirms {
+                true => self.confirm(&place.session, &[&*place.path]).await,
+                false => Ok(()),
+            };
+            let seen = match confirmed {
+                // The list will say so.
+                Err(failed) if !failed.is(&Said::NoNode) => Err(failed),
+                _ => self.look(place).await,
+            };
+            let failed = match seen {
+                Ok(seen) => return Ok(seen),
+                Err(failed) => failed,
+            };
+            let now = self.clock.now();
+            if !failed.is_unclear() || request.stop.is_raised() || now >= patience {
+                return Err(failed);
+            }
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            tokio::select! {
+                biased;
+                () = request.stop.raised() => {}
+                () = self.clock.sleep_until(now.after(pause)) => {}
+            }
+        }
+        unreachable!("BUG: the loop ends by its patience")
+    }
+}
