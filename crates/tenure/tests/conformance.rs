@@ -8,8 +8,10 @@ mod harness {
     pub(crate) mod redis;
     #[cfg(feature = "redlock")]
     pub(crate) mod redlock;
+    #[cfg(feature = "zookeeper")]
+    pub(crate) mod zookeeper;
 }
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod servers;
 
 use tenure::conformance::{Setup, run};
@@ -270,6 +272,67 @@ fn redlock_over_memory_on_the_real_clock() {
     .assert();
 }
 
+/// One server, through a proxy that loses requests.
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper() {
+    if servers::zookeeper::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "zookeeper",
+        open: harness::zookeeper::open,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_MIN_HOLD, NO_LOCK_DELAY],
+    })
+    .assert();
+}
+
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper_ensemble() {
+    if servers::zookeeper::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "zookeeper, ensemble",
+        open: harness::zookeeper::open_ensemble,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_MIN_HOLD,
+            NO_LOCK_DELAY,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
+#[cfg(feature = "zookeeper")]
+#[test]
+fn zookeeper_tls() {
+    if servers::zookeeper::is_missing_for_tls() {
+        return;
+    }
+    run(&Setup {
+        name: "zookeeper, tls",
+        open: harness::zookeeper::open_tls,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_MIN_HOLD,
+            NO_LOCK_DELAY,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
 type Skips = (&'static str, &'static [&'static str]);
 
 const NO_LEASE: Skips = (
@@ -298,7 +361,7 @@ const NO_LOST_REQUESTS: Skips = (
 );
 
 /// Behaviours that a store without leases does not have either.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 const NO_LOST_REQUESTS_OF_LEASES: Skips = (
     NO_LOST_REQUESTS.0,
     &[
@@ -314,7 +377,7 @@ const NO_COUNT: Skips = (
     &["reentrance::entering_again_costs_no_request"],
 );
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 const NO_COUNT_OF_LEASES: Skips = (
     NO_COUNT.0,
     &[
@@ -361,10 +424,10 @@ const NO_ORDER: Skips = (
     &["waiting::clients_are_served_in_order"],
 );
 
-#[cfg(any(feature = "redis", feature = "redlock"))]
+#[cfg(any(feature = "redis", feature = "redlock", feature = "zookeeper"))]
 const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 const NO_LOCK_DELAY: Skips = (
     "no `lock_delay`",
     &[

@@ -12,10 +12,14 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 pub(crate) mod clock;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod jute;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod resp;
+#[cfg(feature = "zookeeper")]
+pub(crate) mod zookeeper;
 
 use std::time::{Duration, Instant};
 
@@ -38,18 +42,22 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Whether one of these programs is missing. Says so on a line of its own, past the capture of output:
 /// `scripts/test` counts it, and in CI it is a failure.
 pub(crate) fn is_missing(programs: &[&str]) -> bool {
-    use std::io::Write as _;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     let Some(missing) = programs.iter().find(|program| !is_there(program)) else {
         return false;
     };
+    say_missing(missing);
+    true
+}
+
+pub(crate) fn say_missing(missing: &str) {
+    use std::io::Write as _;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line =
         format!("\nSKIP {test}: {missing} is not installed; scripts/test --only servers does it\n");
     // Without an output there is nobody to see it.
     let _ = std::io::stdout().write_all(line.as_bytes());
-    true
 }

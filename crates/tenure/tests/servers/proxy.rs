@@ -56,29 +56,29 @@ pub(crate) enum Direction {
 
 /// How a direction is now.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+pub(super) struct Weather {
     held: bool,
-    delay: Duration,
+    pub(super) delay: Duration,
 }
 
-struct Shared {
-    target: SocketAddr,
+pub(super) struct Shared {
+    pub(super) target: SocketAddr,
     /// First come, first served.
-    plans: Mutex<VecDeque<Plan>>,
+    pub(super) plans: Mutex<VecDeque<Plan>>,
     /// Plans whose fault has not happened yet.
     under_way: Arc<AtomicU64>,
-    requests: AtomicU64,
-    connections: AtomicU64,
-    weather: [watch::Sender<Weather>; 2],
+    pub(super) requests: AtomicU64,
+    pub(super) connections: AtomicU64,
+    pub(super) weather: [watch::Sender<Weather>; 2],
     /// Grow with each call of `cut` and `resume`.
-    cuts: watch::Sender<u64>,
-    resumed: watch::Sender<u64>,
+    pub(super) cuts: watch::Sender<u64>,
+    pub(super) resumed: watch::Sender<u64>,
 }
 
 /// The next request of this step (`acquire`, `renew` ..) has this fault. Dropped when that has happened.
-struct Plan {
-    step: String,
-    fault: Fault,
+pub(super) struct Plan {
+    pub(super) step: String,
+    pub(super) fault: Fault,
     under_way: Arc<AtomicU64>,
 }
 
@@ -104,13 +104,21 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// Digest of a script to its step. For all proxies of this program: its servers have seen the same scripts.
 static SCRIPTS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Proxy {
     /// In front of that port of this machine.
     pub(crate) fn start(target: u16) -> Self {
+        Self::start_with(target, serve)
+    }
+
+    /// The same, where each connection is served by `serve`.
+    pub(super) fn start_with<F: Future<Output = ()> + Send + 'static>(
+        target: u16,
+        serve: impl Fn(Arc<Shared>, TcpStream) -> F + Send + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             target: SocketAddr::from(([127, 0, 0, 1], target)),
             plans: Mutex::default(),
@@ -168,9 +176,9 @@ impl Proxy {
         self.shared.under_way.load(Ordering::SeqCst) == 0
     }
 
-    /// Cuts all connections. New ones are welcome.
+    /// See [`Planner::cut`].
     pub(crate) fn cut(&self) {
-        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+        self.planner().cut();
     }
 
     /// Nothing passes in that direction, or everything again.
@@ -203,6 +211,11 @@ impl Planner {
         });
     }
 
+    /// Cuts all connections. New ones are welcome.
+    pub(crate) fn cut(&self) {
+        self.0.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
     /// Ends [`hold`](Proxy::hold), and lets go of what [`Fault::NoReply`] keeps.
     pub(crate) fn resume(&self) {
         for weather in &self.0.weather {
@@ -228,7 +241,7 @@ enum Expected {
 }
 
 /// Something on its way through.
-enum Parcel {
+pub(super) enum Parcel {
     Bytes {
         due: Instant,
         bytes: Vec<u8>,
@@ -493,7 +506,7 @@ fn learn(text: &str) -> String {
 }
 
 /// Carries parcels to their end, each at its time; returns when there will be no more.
-async fn deliver(
+pub(super) async fn deliver(
     shared: &Shared,
     direction: Direction,
     mut queue: mpsc::UnboundedReceiver<Parcel>,

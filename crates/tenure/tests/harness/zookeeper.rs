@@ -1,0 +1,294 @@
+//! The backend on ZooKeeper, on real servers that each test program starts once. Looks are by the published
+//! layout (docs/stores/zookeeper.md) and ask the servers out of band.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tenure::backend::BoxFuture;
+use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::error::Step;
+use tenure::guarantees::Guarantees;
+use tenure::{Client, Error};
+
+use crate::servers::jute::{self, Wire};
+use crate::servers::proxy::{Fault, Proxy};
+use crate::servers::redis::Certificates;
+use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
+
+/// Under it all locks of the suite lie.
+const ROOT: &str = "/tests/locks";
+
+/// One server, each harness with a proxy of its own in front; and a user, whose nodes are nobody else's.
+pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static SERVER: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start_with(EAGER, &[]));
+    let proxy = jute::proxy(SERVER.port());
+    let hosts = format!("127.0.0.1:{}", proxy.port());
+    Site::new(&hosts, "", vec![&SERVER], vec![proxy]).open()
+}
+
+/// Containers are collected as soon as they are empty, as in a minute they may be anywhere.
+const EAGER: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
+
+/// Three servers, each with a proxy in front that is left alone.
+pub(crate) fn open_ensemble() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
+    let servers: Vec<_> = ENSEMBLE.nodes.iter().collect();
+    let proxies: Vec<_> = servers.iter().map(|it| jute::proxy(it.port())).collect();
+    let host = |proxy: &Proxy| format!("127.0.0.1:{}", proxy.port());
+    let hosts: Vec<_> = proxies.iter().map(host).collect();
+    Site::new(&hosts.join(","), "", servers, proxies).open()
+}
+
+/// TLS, of which the proxy sees nothing.
+pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
+    static SERVER: LazyLock<Zookeeper> =
+        LazyLock::new(|| Zookeeper::start_tls(&CERTIFICATES, "server"));
+    let ca = CERTIFICATES.file("ca.crt").display().to_string();
+    let proxy = jute::proxy(SERVER.tls_port());
+    let hosts = format!("127.0.0.1:{}", proxy.port());
+    let options = format!("&tls=on&ca={ca}");
+    let site = Site::new(&hosts, &options, vec![&SERVER], vec![proxy]);
+    Site {
+        sees_requests: false,
+        ..site
+    }
+    .open()
+}
+
+struct Site {
+    url: String,
+    servers: Vec<&'static Zookeeper>,
+    proxies: Vec<Proxy>,
+    sees_requests: bool,
+    guarantees: Option<Guarantees>,
+}
+
+impl Site {
+    fn new(
+        hosts: &str,
+        options: &str,
+        servers: Vec<&'static Zookeeper>,
+        proxies: Vec<Proxy>,
+    ) -> Self {
+        Self {
+            url: format!(
+                "zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=1s&timeout=500ms{options}"
+            ),
+            servers,
+            proxies,
+            sees_requests: true,
+            guarantees: None,
+        }
+    }
+
+    /// Asks a client for what is promised here.
+    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+        Box::pin(async move {
+            let client = tenure::connect(&self.url).await?;
+            self.guarantees = Some(client.guarantees().clone());
+            client.close().await;
+            Ok(Arc::new(self) as _)
+        })
+    }
+
+    /// Does this to all servers.
+    fn all(&self, act: impl Fn(&Zookeeper) + Send + 'static) -> Option<BoxFuture<Verdict>> {
+        let servers = self.servers.clone();
+        Some(Box::pin(async move {
+            servers.into_iter().for_each(act);
+            Ok(())
+        }))
+    }
+}
+
+impl Harness for Site {
+    fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = self.url.clone();
+        Box::pin(async move { tenure::connect(&url).await })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+            .clone()
+            .expect("asked for when this was opened")
+    }
+
+    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+        let mut wire = self.servers[0].wire();
+        let queue = Queue::read(&mut wire, name);
+        let holders = queue.holders();
+        let look = Look {
+            holders,
+            waiters: Some(queue.all.len() - holders),
+        };
+        Box::pin(std::future::ready(Ok(look)))
+    }
+
+    fn leases(&self) -> bool {
+        true
+    }
+
+    /// The servers answer within a millisecond, and measure sessions to a fifth of this.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn taker(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    }
+
+    fn secret(&self) -> Option<String> {
+        Some(PASSWORD.into())
+    }
+
+    fn requests(&self) -> Option<u64> {
+        let all = self.proxies.iter().map(Proxy::requests);
+        self.sees_requests.then(|| all.sum())
+    }
+
+    fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
+        let (server, name) = (self.servers[0], name.to_owned());
+        Some(Box::pin(async move {
+            let mut wire = server.wire();
+            let queue = Queue::read(&mut wire, &name);
+            for (_, child) in &queue.all[..queue.holders()] {
+                wire.delete(&format!("{}/{child}", queue.dir));
+            }
+            Ok(())
+        }))
+    }
+
+    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+        let [proxy] = &self.proxies[..] else {
+            return None;
+        };
+        if !self.sees_requests {
+            return None;
+        }
+        let fault = match trouble {
+            Trouble::RequestLost => Fault::Answer("throttled"),
+            Trouble::ReplyLost => Fault::CutAfter,
+            Trouble::ReplyNever => Fault::NoReply,
+            Trouble::Late(by) => Fault::Late(by),
+            _ => return None,
+        };
+        let step = match step {
+            Step::Acquire => "acquire",
+            Step::Renew => "renew",
+            Step::Release => "release",
+            _ => "list",
+        };
+        let planner = proxy.planner();
+        Some(Box::pin(async move {
+            planner.plan(step, fault);
+            Ok(())
+        }))
+    }
+
+    fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
+        let planners: Vec<_> = self.proxies.iter().map(Proxy::planner).collect();
+        Some(Box::pin(async move {
+            planners.iter().for_each(|planner| planner.cut());
+            Ok(())
+        }))
+    }
+
+    fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
+        self.all(Zookeeper::stop)
+    }
+
+    /// Also wakes up a server that was not stopped, which does no harm.
+    fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
+        let planners: Vec<_> = self.proxies.iter().map(Proxy::planner).collect();
+        let servers = self.servers.clone();
+        Some(Box::pin(async move {
+            planners.iter().for_each(|planner| planner.resume());
+            servers.iter().for_each(|server| server.go_on());
+            for server in servers {
+                server.until_serving();
+            }
+            Ok(())
+        }))
+    }
+
+    fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
+        let server = self.servers[0];
+        Some(Box::pin(async move {
+            server.wire().delete_all("/tests");
+            Ok(())
+        }))
+    }
+
+    fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
+        let servers = self.servers.clone();
+        Some(Box::pin(async move {
+            servers.iter().for_each(|server| server.kill());
+            servers.iter().for_each(|server| server.begin());
+            servers.iter().for_each(|server| server.until_serving());
+            Ok(())
+        }))
+    }
+}
+
+/// Who wants a name, by the published layout and not by the library's code.
+struct Queue {
+    dir: String,
+    /// Number and node, first come first.
+    all: Vec<(u32, String)>,
+}
+
+impl Queue {
+    fn read(wire: &mut Wire, name: &str) -> Self {
+        let dir = format!("{ROOT}/{}", encoded(name));
+        wire.sync("/");
+        let numbered = |child: String| {
+            let number = child.get(child.len().checked_sub(10)?..)?.parse().ok()?;
+            Some((number, child))
+        };
+        let children = wire.children(&dir).into_iter();
+        let mut all: Vec<(u32, String)> = children.filter_map(numbered).collect();
+        all.sort();
+        Self { dir, all }
+    }
+
+    fn holders(&self) -> usize {
+        let mut permits = 0;
+        let mut holders = 0;
+        for (_, child) in &self.all {
+            let kind = &child["_c_".len() + 36..];
+            let holds = if let Some(limit) = kind.strip_prefix("-permits-") {
+                permits += 1;
+                let limit: usize = limit.split('-').next().unwrap().parse().unwrap();
+                permits <= limit
+            } else {
+                kind.starts_with("-shared-") || holders == 0
+            };
+            holders += usize::from(holds);
+            if !holds || kind.starts_with("-lock-") {
+                break;
+            }
+        }
+        holders
+    }
+}
+
+/// What a path cannot have in it, as `%` and two digits.
+fn encoded(name: &str) -> String {
+    let mut text = String::new();
+    for char in name.chars() {
+        let refused = matches!(u32::from(char), 0..=0x1f | 0x7f..=0x9f | 0xe000..=0xf8ff | 0xfff0..);
+        if refused || matches!(char, '/' | '%') || matches!(name, "." | "..") {
+            let bytes = char.to_string().into_bytes();
+            text.extend(bytes.iter().map(|byte| format!("%{byte:02X}")));
+        } else {
+            text.push(char);
+        }
+    }
+    text
+}

@@ -1,0 +1,317 @@
+//! ZooKeeper servers: one alone, or an ensemble of three.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::jute::Wire;
+use super::process::{Port, Process, new_directory};
+use super::redis::Certificates;
+use super::until;
+
+/// The user and password of our clients, where they have one.
+pub(crate) const USER: &str = "tenure";
+pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+
+/// Where the jars are, or those of another version.
+fn jars() -> PathBuf {
+    std::env::var_os("TENURE_ZOOKEEPER_JARS").map_or("/usr/share/java".into(), PathBuf::from)
+}
+
+/// Whether there is no ZooKeeper here; then it has said so.
+pub(crate) fn is_missing() -> bool {
+    if super::is_missing(&["java"]) {
+        return true;
+    }
+    let is_there = jars().join("zookeeper.jar").is_file();
+    if !is_there {
+        super::say_missing("zookeeper.jar");
+    }
+    !is_there
+}
+
+pub(crate) fn is_missing_for_tls() -> bool {
+    is_missing() || super::is_missing(&["openssl"])
+}
+
+/// In ms: how exactly a server measures sessions. The shortest session is two of them.
+pub(crate) const TICK: u64 = 200;
+
+/// One server process.
+pub(crate) struct Zookeeper {
+    port: Port,
+    tls: Option<Port>,
+    /// For followers, and for elections.
+    peers: [Port; 2],
+    dir: PathBuf,
+    command: Vec<String>,
+    process: Mutex<Option<Process>>,
+}
+
+impl Zookeeper {
+    /// A server alone, with these lines added to its configuration.
+    pub(crate) fn start(lines: &[&str]) -> Self {
+        let server = Self::prepare(&[]);
+        server.configure(lines);
+        server.begin();
+        server.until_serving();
+        server
+    }
+
+    /// With these settings of the Java machine as well (`-Dname=value`).
+    pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
+        let server = Self::prepare(settings);
+        server.configure(lines);
+        server.begin();
+        server.until_serving();
+        server
+    }
+
+    /// TLS on [`tls_port`](Zookeeper::tls_port), and no TLS on the other.
+    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+        let mut server = Self::prepare(&[
+            "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        ]);
+        server.tls = Some(Port::reserve());
+        let read = |name: String| std::fs::read_to_string(certificates.file(&name)).unwrap();
+        let both = read(format!("{name}.key")) + &read(format!("{name}.crt"));
+        std::fs::write(server.dir.join("server.pem"), both).unwrap();
+        std::fs::write(server.dir.join("ca.pem"), read("ca.crt".into())).unwrap();
+        let file = |name: &str| server.dir.join(name).display().to_string();
+        server.configure(&[
+            &format!("secureClientPort={}", server.tls_port()),
+            "secureClientPortAddress=127.0.0.1",
+            &format!("ssl.keyStore.location={}", file("server.pem")),
+            &format!("ssl.trustStore.location={}", file("ca.pem")),
+            "ssl.clientAuth=none",
+        ]);
+        server.begin();
+        server.until_serving();
+        server
+    }
+
+    fn prepare(settings: &[&str]) -> Self {
+        let dir = new_directory("zookeeper");
+        let jar = |name: &str| jars().join(name).display().to_string();
+        // The manifest of the package forgets the last ones, and names the jute of its own version.
+        let path = [
+            "zookeeper-jute.jar",
+            "zookeeper.jar",
+            "slf4j-simple.jar",
+            "netty-codec.jar",
+            "netty-resolver.jar",
+            "netty-transport-native-unix-common.jar",
+        ];
+        let path = path.map(jar).join(":");
+        let mut command: Vec<String> = [
+            "java",
+            "-Xmx96m",
+            "-Xss512k",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            "-Dzookeeper.forceSync=no",
+            "-Dzookeeper.preAllocSize=1024",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        ]
+        .map(Into::into)
+        .to_vec();
+        command.extend(settings.iter().map(ToString::to_string));
+        command.extend(["-cp".into(), path]);
+        command.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
+        command.push(dir.join("zoo.cfg").display().to_string());
+        Self {
+            port: Port::reserve(),
+            tls: None,
+            peers: [Port::reserve(), Port::reserve()],
+            dir,
+            command,
+            process: Mutex::new(None),
+        }
+    }
+
+    fn configure(&self, lines: &[&str]) {
+        let (port, dir) = (self.port(), self.dir.display());
+        let mut all = format!(
+            "tickTime={TICK}\ninitLimit=50\nsyncLimit=10\ndataDir={dir}\nclientPort={port}\n\
+             clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+             extendedTypesEnabled=true\nmaxClientCnxns=0\nminSessionTimeout=400\n\
+             maxSessionTimeout=60000\n"
+        );
+        for line in lines {
+            all = all + line + "\n";
+        }
+        std::fs::write(self.dir.join("zoo.cfg"), all).unwrap();
+    }
+
+    /// Starts the process.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub(crate) fn begin(&self) {
+        let mut slot = self.process.lock().unwrap();
+        assert!(slot.is_none(), "it runs");
+        *slot = Some(Process::start(&self.dir, &self.command));
+    }
+
+    pub(crate) fn until_serving(&self) {
+        until("the server serves", || {
+            let slot = self.process.lock().unwrap();
+            if slot.as_ref().is_some_and(Process::has_ended) {
+                let log = std::fs::read_to_string(self.dir.join("log")).unwrap();
+                panic!("the server ended:\n{log}");
+            }
+            drop(slot);
+            self.mode().is_some()
+        });
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&self) {
+        let process = self.process.lock().unwrap().take();
+        process.expect("it runs").kill();
+    }
+
+    /// Kills it and starts it again.
+    pub(crate) fn restart(&self) {
+        self.kill();
+        self.begin();
+        self.until_serving();
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn stop(&self) {
+        self.with_process(Process::stop);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.with_process(Process::go_on);
+    }
+
+    fn with_process(&self, act: impl FnOnce(&Process)) {
+        let slot = self.process.lock().unwrap();
+        act(slot.as_ref().expect("it runs"));
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.process.lock().unwrap().is_some()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    pub(crate) fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("started with TLS").number()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The answer to a word of four letters; empty when there is none.
+    pub(crate) fn word(&self, word: &str) -> String {
+        let ask = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
+            let limit = Some(Duration::from_secs(1));
+            stream.set_read_timeout(limit).ok()?;
+            stream.write_all(word.as_bytes()).ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            Some(answer)
+        };
+        ask().unwrap_or_default()
+    }
+
+    /// `standalone`, `leader`, `follower`, `read-only`; `None` while it serves nobody.
+    pub(crate) fn mode(&self) -> Option<String> {
+        let answer = self.word("srvr");
+        let mut lines = answer.lines();
+        lines
+            .find_map(|line| line.strip_prefix("Mode: "))
+            .map(ToOwned::to_owned)
+    }
+
+    /// A session of the test's own.
+    #[track_caller]
+    pub(crate) fn wire(&self) -> Wire {
+        self.wire_as(Some(&format!("{USER}:{PASSWORD}")))
+    }
+
+    #[track_caller]
+    pub(crate) fn wire_as(&self, login: Option<&str>) -> Wire {
+        Wire::open(self.port(), login).unwrap()
+    }
+}
+
+impl Drop for Zookeeper {
+    fn drop(&mut self) {
+        // A process that runs takes its directory along.
+        let slot = self
+            .process
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if slot.take().is_none() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// Three servers that vote.
+pub(crate) struct Ensemble {
+    pub(crate) nodes: Vec<Zookeeper>,
+}
+
+impl Ensemble {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[], &[])
+    }
+
+    pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
+        let nodes: Vec<_> = (0..3).map(|_| Zookeeper::prepare(settings)).collect();
+        let line = |(at, node): (usize, &Zookeeper)| {
+            let [follow, elect] = &node.peers;
+            let (follow, elect) = (follow.number(), elect.number());
+            format!("server.{}=127.0.0.1:{follow}:{elect}", at + 1)
+        };
+        let members: Vec<_> = nodes.iter().enumerate().map(line).collect();
+        for (at, node) in nodes.iter().enumerate() {
+            let mut all: Vec<_> = members.iter().map(String::as_str).collect();
+            all.extend(lines);
+            node.configure(&all);
+            std::fs::write(node.dir.join("myid"), format!("{}\n", at + 1)).unwrap();
+            node.begin();
+        }
+        let ensemble = Self { nodes };
+        ensemble.until_whole();
+        ensemble
+    }
+
+    /// All that run serve.
+    pub(crate) fn until_whole(&self) {
+        for node in self.nodes.iter().filter(|node| node.is_up()) {
+            node.until_serving();
+        }
+    }
+
+    /// Who leads now.
+    pub(crate) fn leader(&self) -> usize {
+        let mut leader = None;
+        until("somebody leads", || {
+            let leads = |node: &Zookeeper| node.is_up() && node.mode().as_deref() == Some("leader");
+            leader = self.nodes.iter().position(leads);
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+
+    pub(crate) fn hosts(&self) -> String {
+        let host = |node: &Zookeeper| format!("127.0.0.1:{}", node.port());
+        let hosts: Vec<_> = self.nodes.iter().map(host).collect();
+        hosts.join(",")
+    }
+}
