@@ -75,6 +75,12 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
+    /// The backend finds out by itself what became of a request that had no answer, and goes on: then there
+    /// is a grant, or a release, where others have an error.
+    fn recovers(&self) -> bool {
+        false
+    }
+
     /// Requests that reached the store so far.
     fn requests(&self) -> Option<u64> {
         None

@@ -147,6 +147,10 @@ impl Harness for Site {
         Some(PASSWORD.into())
     }
 
+    fn recovers(&self) -> bool {
+        true
+    }
+
     fn requests(&self) -> Option<u64> {
         let all = self.proxies.iter().map(Proxy::requests);
         self.sees_requests.then(|| all.sum())

@@ -209,6 +209,12 @@ impl Wire {
         })
     }
 
+    /// Whoever may read it.
+    pub(crate) fn exists(&mut self, path: &str) -> bool {
+        let body = Message::default().bytes(path.as_bytes()).flag(false);
+        self.ask(EXISTS, body).unwrap().is_ok()
+    }
+
     pub(crate) fn delete(&mut self, path: &str) -> bool {
         let body = Message::default().bytes(path.as_bytes()).int(-1);
         match self.ask(DELETE, body).unwrap() {
@@ -380,9 +386,11 @@ impl Link {
         let step = step(opcode);
         let plan = {
             let mut plans = lock(&self.shared.plans);
+            let aims = |plan: &Plan| plan.step == step && !step.is_empty();
+            // The first try to make a node in a directory that is not there is not what was meant.
             let at = plans
                 .iter()
-                .position(|plan| plan.step == step && !step.is_empty());
+                .position(|plan| aims(plan) && (step != "acquire" || self.has_parent(bytes)));
             at.and_then(|at| plans.remove(at))
         };
         match plan.as_ref().map(|plan| &plan.fault) {
@@ -403,6 +411,16 @@ impl Link {
                 Ok(Some(Duration::ZERO))
             }
         }
+    }
+
+    /// Whether the node above the one that is to be made is there.
+    fn has_parent(&self, request: &[u8]) -> bool {
+        let length = int(request, 12).and_then(|length| usize::try_from(length).ok());
+        let path = length.and_then(|length| request.get(16..16 + length));
+        let path = String::from_utf8_lossy(path.unwrap_or_default());
+        let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
+        let wire = Wire::open(self.shared.target.port(), None);
+        wire.is_ok_and(|mut wire| wire.exists(parent))
     }
 
     fn send_down(&self, bytes: Vec<u8>) {

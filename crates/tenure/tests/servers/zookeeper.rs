@@ -187,9 +187,13 @@ impl Zookeeper {
         self.with_process(Process::stop);
     }
 
-    /// SIGCONT.
+    /// SIGCONT; returns when it has read what was sent to it meanwhile.
     pub(crate) fn go_on(&self) {
         self.with_process(Process::go_on);
+        until("the server reads", || {
+            let ports = [Some(self.port()), self.tls.as_ref().map(Port::number)];
+            ports.iter().flatten().all(|port| unread(*port) == 0)
+        });
     }
 
     fn with_process(&self, act: impl FnOnce(&Process)) {
@@ -259,6 +263,20 @@ impl Drop for Zookeeper {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Bytes that wait for whoever listens on that port, as in proc(5).
+fn unread(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_line = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let ours = words.get(1)?.ends_with(&format!(":{port:04X}"));
+        let unread = words.get(4)?.rsplit(':').next()?;
+        // What listens counts connections there.
+        let connected = words.get(3) == Some(&"01") || words.get(3) == Some(&"08");
+        (ours && connected).then(|| u64::from_str_radix(unread, 16).unwrap())
+    };
+    table.lines().filter_map(of_line).sum()
 }
 
 /// Three servers that vote.

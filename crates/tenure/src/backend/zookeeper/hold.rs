@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use zookeeper_client::{CreateMode, Error as Said, MultiWriteError, SessionState};
 
 use crate::backend::{Alarm, Hold, Release, Renewal, Request};
@@ -41,6 +42,9 @@ pub(super) struct Store {
     /// See [`Store::is_ensemble`].
     members: AtomicU8,
     holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    /// When the first of them may run out, as far as `expire` knows.
+    expiring: Mutex<Option<Time>>,
+    earlier: Arc<Notify>,
     pub(super) alarm: Mutex<Option<Alarm>>,
 }
 
@@ -55,8 +59,10 @@ pub(super) struct Kept {
     path: Option<Arc<str>>,
     number: i32,
     mode: Mode,
-    /// It holds: until then nothing is to be renewed.
-    pub(super) holds: bool,
+    /// It holds, until then: the session lasts longer than a lease that is not renewed.
+    until: Option<Time>,
+    /// What was asked for, where nothing longer will do.
+    fixed: Option<Duration>,
     /// A delete of it has no answer.
     is_unclear: bool,
 }
@@ -128,6 +134,8 @@ impl Store {
             closing: Flag::new(),
             members: AtomicU8::new(0),
             holds: Mutex::default(),
+            expiring: Mutex::default(),
+            earlier: Arc::default(),
             alarm: Mutex::default(),
         }
     }
@@ -169,7 +177,8 @@ impl Store {
             path: None,
             number: 0,
             mode: request.mode,
-            holds: false,
+            until: None,
+            fixed: (request.min_lease >= request.ttl).then_some(request.ttl),
             is_unclear: false,
         };
         lock(&self.holds).insert(request.owner, kept.clone());
@@ -318,11 +327,55 @@ impl Store {
         }
     }
 
-    /// From now on the node is renewed, and watched over.
-    pub(super) fn keep(&self, owner: OwnerId) {
-        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
-            kept.holds = true;
+    /// From now on the node is renewed, and watched over. The lease that is granted.
+    pub(super) fn keep(self: &Arc<Self>, owner: OwnerId, session: &Session, sent: Time) -> Duration {
+        let lease = self.lease(session);
+        let mut holds = lock(&self.holds);
+        let Some(kept) = holds.get_mut(&owner) else {
+            return lease;
+        };
+        let lease = kept.fixed.map_or(lease, |fixed| fixed.min(lease));
+        let until = sent.after(lease);
+        kept.until = Some(until);
+        drop(holds);
+        let mut expiring = lock(&self.expiring);
+        match *expiring {
+            None => {
+                *expiring = Some(until);
+                self.spawner
+                    .spawn(expire(Arc::downgrade(self), self.earlier.clone()));
+            }
+            Some(first) if until < first => {
+                *expiring = Some(until);
+                self.earlier.notify_one();
+            }
+            Some(_) => {}
         }
+        lease
+    }
+
+    fn prolong(&self, owner: OwnerId, sent: Time, lease: Duration) {
+        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
+            kept.until = kept.until.max(Some(sent.after(lease)));
+        }
+    }
+
+    /// Holds whose lease is over, and when the next one is.
+    fn expired(&self) -> (Vec<(OwnerId, Kept)>, Time) {
+        let now = self.clock.now();
+        let (mut gone, mut next) = (Vec::new(), Time::MAX);
+        for (owner, kept) in lock(&self.holds).iter_mut() {
+            match kept.until {
+                Some(until) if until <= now => {
+                    kept.until = None;
+                    gone.push((*owner, kept.clone()));
+                }
+                Some(until) => next = next.min(until),
+                None => {}
+            }
+        }
+        *lock(&self.expiring) = Some(next);
+        (gone, next)
     }
 
     fn forget(&self, owner: OwnerId) {
@@ -339,6 +392,7 @@ impl Store {
     pub(super) fn forget_all(&self) {
         let all = std::mem::take(&mut *lock(&self.holds));
         drop(all);
+        self.earlier.notify_one();
     }
 
     /// Deletes the node of that owner.
@@ -356,7 +410,8 @@ impl Store {
                 path: None,
                 number: 0,
                 mode: hold.mode,
-                holds: false,
+                until: None,
+                fixed: None,
                 is_unclear: false,
             },
         };
@@ -422,8 +477,27 @@ impl Store {
         }
     }
 
+    /// Deletes it until it is gone, or its session is.
+    async fn delete_expired(self: Arc<Self>, owner: OwnerId, kept: Kept) {
+        for attempt in 0_u32.. {
+            let is_over = kept.session.ended.is_raised() || self.closing.is_raised();
+            if is_over || self.delete(&kept.session, &kept).await.is_ok() {
+                break;
+            }
+            // Released by its owner meanwhile.
+            if self.kept(owner).is_none() {
+                return;
+            }
+            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+            self.clock.sleep_until(self.clock.now().after(pause)).await;
+        }
+        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
+            kept.is_unclear = false;
+        }
+    }
+
     fn deleted(&self, hold: &Hold, kept: &Kept) {
-        let is_front = kept.holds && kept.mode == Mode::Exclusive;
+        let is_front = kept.until.is_some() && kept.mode == Mode::Exclusive;
         let mut warm = lock(&kept.session.warm);
         if let Some(known) = warm.take(&kept.dir) {
             warm.put(&kept.dir, known, is_front.then_some(kept.number));
@@ -482,6 +556,9 @@ impl Store {
                 let (batch, later) = rest.split_at(fits.count().max(1));
                 rest = later;
                 for (at, answer) in self.renew_batch(&session, batch).await {
+                    if let Renewal::Renewed { sent, .. } = answer {
+                        self.prolong(holds[at].owner, sent, self.lease(&session));
+                    }
                     answers[at] = Some(answer);
                 }
             }
@@ -576,7 +653,7 @@ impl Store {
             let holds = lock(&self.holds);
             let ours = holds
                 .iter()
-                .filter(|(_, kept)| kept.holds && Arc::ptr_eq(&kept.session, session));
+                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session));
             let path = |kept: &Kept| kept.path.clone();
             ours.filter_map(|(owner, kept)| Some((*owner, path(kept)?)))
                 .collect()
@@ -597,7 +674,7 @@ impl Store {
             let holds = lock(&self.holds);
             holds
                 .iter()
-                .filter(|(_, kept)| kept.holds && Arc::ptr_eq(&kept.session, session))
+                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session))
                 .map(|(owner, _)| *owner)
                 .collect()
         };
@@ -609,6 +686,32 @@ impl Store {
             if let Some(alarm) = &alarm {
                 alarm.lost(owner, LostReason::SessionGone);
             }
+        }
+    }
+}
+
+/// Deletes the nodes of leases that ran out, because nobody renews them any more: their session goes on.
+async fn expire(store: Weak<Store>, earlier: Arc<Notify>) {
+    loop {
+        let (clock, next) = {
+            let Some(store) = store.upgrade() else {
+                return;
+            };
+            if store.closing.is_raised() {
+                return;
+            }
+            let (gone, next) = store.expired();
+            for (owner, kept) in gone {
+                let deleter = store.clone();
+                store
+                    .spawner
+                    .spawn(async move { deleter.delete_expired(owner, kept).await });
+            }
+            (store.clock.clone(), next)
+        };
+        tokio::select! {
+            () = clock.sleep_until(next), if next != Time::MAX => {}
+            () = earlier.notified() => {}
         }
     }
 }

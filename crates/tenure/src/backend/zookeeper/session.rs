@@ -35,6 +35,8 @@ pub(super) struct Session {
     /// When somebody last asked for this session.
     used: AtomicU64,
     pub(super) ended: Flag,
+    /// Nobody has it any more.
+    dropped: Arc<Flag>,
     pub(super) warm: Mutex<Warm>,
     /// Directories with a node of this session, in the dialect that allows one of them.
     taken: Mutex<HashSet<String>>,
@@ -65,6 +67,12 @@ impl Session {
 
     pub(super) fn give_back(&self, dir: &str) {
         lock(&self.taken).remove(dir);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.dropped.raise();
     }
 }
 
@@ -194,6 +202,7 @@ impl Store {
             confirmed: AtomicU64::new(sent.as_nanos()),
             used: AtomicU64::new(sent.as_nanos()),
             ended: Flag::new(),
+            dropped: Arc::default(),
             warm: Mutex::default(),
             taken: Mutex::default(),
             client,
@@ -263,7 +272,7 @@ async fn observe(store: Weak<Store>, session: Weak<Session>, mut states: StateWa
 /// Ends a session that nobody has used for a while.
 async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
     loop {
-        let (clock, until) = {
+        let (clock, until, dropped) = {
             let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
                 return;
             };
@@ -276,8 +285,12 @@ async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
                 store.sessions.forget(&session);
                 return;
             }
-            (store.clock.clone(), until.max(now.after(IDLE / 4)))
+            let until = until.max(now.after(IDLE / 4));
+            (store.clock.clone(), until, session.dropped.clone())
         };
-        clock.sleep_until(until).await;
+        tokio::select! {
+            () = dropped.raised() => return,
+            () = clock.sleep_until(until) => {}
+        }
     }
 }

@@ -199,9 +199,8 @@ impl Store {
         unreachable!("BUG: the loop ends by its patience")
     }
 
-    fn granted(&self, request: &Request, place: &Place, sent: Time) -> Answer {
-        self.keep(request.owner);
-        let lease = Some(self.lease(&place.session));
+    fn granted(self: &Arc<Self>, request: &Request, place: &Place, sent: Time) -> Answer {
+        let lease = Some(self.keep(request.owner, &place.session, sent));
         Answer::Granted(Grant::new(place.token, sent, place.round_trip, lease))
     }
 
