@@ -209,6 +209,9 @@ impl Store {
         let options = CreateMode::EphemeralSequential.with_acls(self.settings.acl.acls());
         let mut tries = 0;
         loop {
+            if tries > 0 {
+                unless_stopped(request)?;
+            }
             let sent = self.clock.now();
             let answer = self.ask(session.client.create(&path, &data, &options)).await;
             match answer {
@@ -229,6 +232,7 @@ impl Store {
                     });
                 }
                 Err(failed) if failed.is(&Said::NoNode) && tries < TRIES => {
+                    unless_stopped(request)?;
                     self.make_directory(session, dir).await?;
                 }
                 Err(failed) if failed.is_unclear() && tries < TRIES => {
@@ -687,6 +691,14 @@ impl Store {
                 alarm.lost(owner, LostReason::SessionGone);
             }
         }
+    }
+}
+
+/// An error when nobody wants the node any more, which was not made yet.
+fn unless_stopped(request: &Request) -> Result<(), Error> {
+    match request.stop.is_raised() {
+        true => Err(Error::new(ErrorKind::Unreachable, "the request was stopped")),
+        false => Ok(()),
     }
 }
 

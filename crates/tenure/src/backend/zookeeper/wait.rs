@@ -75,6 +75,9 @@ impl Store {
             };
             // A session that ended while nobody looked is no reason to fail: there is a new one.
             let is_stale = attempt == 0 && session.is_some_and(|session| session.is_over());
+            if request.stop.is_raised() && err.kind() != ErrorKind::Indeterminate {
+                return Ok(Answer::Busy);
+            }
             let is_passing = matches!(
                 err.kind(),
                 ErrorKind::Unreachable | ErrorKind::Indeterminate
