@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+#[cfg(feature = "etcd")]
+use crate::backend::etcd;
 #[cfg(feature = "file")]
 use crate::backend::file;
 #[cfg(feature = "redis")]
@@ -35,6 +37,10 @@ pub const SCHEMES: &[&str] = &[
     "redis+cluster:",
     #[cfg(feature = "redis")]
     "redlock:",
+    #[cfg(feature = "etcd")]
+    "etcd:",
+    #[cfg(feature = "etcd")]
+    "etcds:",
     #[cfg(feature = "zookeeper")]
     "zookeeper:",
 ];
@@ -53,9 +59,15 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("redis+cluster", REDIS),
     #[cfg(not(feature = "redis"))]
     ("redlock", REDIS),
+    #[cfg(not(feature = "etcd"))]
+    ("etcd", ETCD),
+    #[cfg(not(feature = "etcd"))]
+    ("etcds", ETCD),
     #[cfg(not(feature = "zookeeper"))]
     ("zookeeper", "build with the feature `zookeeper`"),
 ];
+#[cfg(not(feature = "etcd"))]
+const ETCD: &str = "build with the feature `etcd`";
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
 
@@ -70,6 +82,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
+/// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
 ///
 /// What `redis` takes after a `?`, joined by `&`:
 ///
@@ -82,6 +95,16 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `wait_replicas=N` | a grant counts when N replicas have it |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust instead of the system's; a certificate of our own |
 /// | `sentinel_user=NAME`, `sentinel_password=TEXT` | for the sentinels themselves |
+///
+/// What `etcd` takes:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every key |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `names=raw` | names stand in keys as they are, to share such a lock with another program; then whoever waits for `a` waits for `a/b` too |
+/// | `lease=lock` | every lock has a lease of its own and the very key that etcd's own lock library would make |
+/// | `ca=FILE`, `cert=FILE`, `key=FILE` | the authority to trust instead of the system's; a certificate of our own |
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///
@@ -141,6 +164,8 @@ impl Client {
                 let nodes = redis::Backend::masters(url).await?;
                 Self::from_backend(redlock::Backend::new(nodes, redlock::Settings::default())?)
             }
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => Self::from_backend(etcd::Backend::connect(url).await?),
             #[cfg(feature = "zookeeper")]
             "zookeeper" => Self::from_backend(zookeeper::Backend::connect(url).await?),
             _ => {

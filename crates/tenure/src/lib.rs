@@ -149,7 +149,7 @@ pub mod lost;
 pub mod name;
 pub mod options;
 pub mod time;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod url;
 
 // Decisions.

@@ -324,7 +324,7 @@ pub(crate) fn nap(pause: Duration) {
 }
 
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
-#[cfg(any(feature = "file", feature = "redlock"))]
+#[cfg(any(feature = "file", feature = "redlock", feature = "etcd"))]
 pub(crate) fn wall_now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }

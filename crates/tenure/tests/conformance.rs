@@ -1,6 +1,8 @@
 //! The matrix: every backend shows every behaviour, or has a reason not to that is written here.
 
 mod harness {
+    #[cfg(feature = "etcd")]
+    pub(crate) mod etcd;
     #[cfg(feature = "file")]
     pub(crate) mod file;
     pub(crate) mod memory;
@@ -11,7 +13,7 @@ mod harness {
     #[cfg(feature = "zookeeper")]
     pub(crate) mod zookeeper;
 }
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod servers;
 
 use tenure::conformance::{Setup, run};
@@ -272,6 +274,92 @@ fn redlock_over_memory_on_the_real_clock() {
     .assert();
 }
 
+/// One member, through a proxy that loses requests.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    if servers::etcd::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "etcd",
+        open: harness::etcd::open,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_LOCK_DELAY, NO_PASSWORD],
+    })
+    .assert();
+}
+
+/// From here on nothing is aimed at single requests.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd_three_members() {
+    if servers::etcd::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "etcd, three members",
+        open: harness::etcd::open_three,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LOCK_DELAY,
+            NO_PASSWORD,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd_tls_with_password() {
+    if servers::etcd::is_missing() || servers::is_missing(&["openssl"]) {
+        return;
+    }
+    run(&Setup {
+        name: "etcd, tls",
+        open: harness::etcd::open_tls,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LOCK_DELAY,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd_lease_per_lock() {
+    if servers::etcd::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "etcd, lease=lock",
+        open: harness::etcd::open_lease_per_lock,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_LOCK_DELAY,
+            NO_PASSWORD,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
 /// One server, through a proxy that loses requests.
 #[cfg(feature = "zookeeper")]
 #[test]
@@ -361,7 +449,7 @@ const NO_LOST_REQUESTS: Skips = (
 );
 
 /// Behaviours that a store without leases does not have either.
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 const NO_LOST_REQUESTS_OF_LEASES: Skips = (
     NO_LOST_REQUESTS.0,
     &[
@@ -377,7 +465,7 @@ const NO_COUNT: Skips = (
     &["reentrance::entering_again_costs_no_request"],
 );
 
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 const NO_COUNT_OF_LEASES: Skips = (
     NO_COUNT.0,
     &[
@@ -427,7 +515,7 @@ const NO_ORDER: Skips = (
 #[cfg(any(feature = "redis", feature = "redlock", feature = "zookeeper"))]
 const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
 
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 const NO_LOCK_DELAY: Skips = (
     "no `lock_delay`",
     &[

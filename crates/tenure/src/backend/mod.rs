@@ -25,6 +25,8 @@
 //! Run [`conformance`](crate::conformance) against a new backend.
 
 mod alarm;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "file")]
 pub mod file;
 pub mod memory;

@@ -286,7 +286,8 @@ impl Queue {
 fn encoded(name: &str) -> String {
     let mut text = String::new();
     for char in name.chars() {
-        let refused = matches!(u32::from(char), 0..=0x1f | 0x7f..=0x9f | 0xe000..=0xf8ff | 0xfff0..);
+        let refused =
+            matches!(u32::from(char), 0..=0x1f | 0x7f..=0x9f | 0xe000..=0xf8ff | 0xfff0..);
         if refused || matches!(char, '/' | '%') || matches!(name, "." | "..") {
             let bytes = char.to_string().into_bytes();
             text.extend(bytes.iter().map(|byte| format!("%{byte:02X}")));

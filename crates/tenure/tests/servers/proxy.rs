@@ -95,7 +95,7 @@ pub(crate) struct Proxy {
     accepting: JoinHandle<()>,
 }
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).thread_name("proxy").enable_all();
     builder.build().unwrap()

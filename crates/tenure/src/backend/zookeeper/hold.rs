@@ -213,7 +213,9 @@ impl Store {
                 unless_stopped(request)?;
             }
             let sent = self.clock.now();
-            let answer = self.ask(session.client.create(&path, &data, &options)).await;
+            let answer = self
+                .ask(session.client.create(&path, &data, &options))
+                .await;
             match answer {
                 Ok((stat, sequence)) => {
                     session.confirm(sent);
@@ -271,7 +273,8 @@ impl Store {
             let made = match made {
                 Err(failed) if failed.is(&Said::Unimplemented) => {
                     let persistent = CreateMode::Persistent.with_acls(acls);
-                    self.ask(session.client.create(path, b"", &persistent)).await
+                    self.ask(session.client.create(path, b"", &persistent))
+                        .await
                 }
                 made => made,
             };
@@ -332,7 +335,12 @@ impl Store {
     }
 
     /// From now on the node is renewed, and watched over. The lease that is granted.
-    pub(super) fn keep(self: &Arc<Self>, owner: OwnerId, session: &Session, sent: Time) -> Duration {
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        session: &Session,
+        sent: Time,
+    ) -> Duration {
         let lease = self.lease(session);
         let mut holds = lock(&self.holds);
         let Some(kept) = holds.get_mut(&owner) else {
@@ -629,11 +637,7 @@ impl Store {
     }
 
     /// Whether all of these are there. A write that changes nothing, so that a majority has to agree.
-    pub(super) async fn confirm(
-        &self,
-        session: &Session,
-        paths: &[&str],
-    ) -> Result<(), Failed> {
+    pub(super) async fn confirm(&self, session: &Session, paths: &[&str]) -> Result<(), Failed> {
         let sent = self.clock.now();
         let mut writer = session.client.new_multi_writer();
         for path in paths {
@@ -697,7 +701,10 @@ impl Store {
 /// An error when nobody wants the node any more, which was not made yet.
 fn unless_stopped(request: &Request) -> Result<(), Error> {
     match request.stop.is_raised() {
-        true => Err(Error::new(ErrorKind::Unreachable, "the request was stopped")),
+        true => Err(Error::new(
+            ErrorKind::Unreachable,
+            "the request was stopped",
+        )),
         false => Ok(()),
     }
 }

@@ -36,12 +36,7 @@ impl Store {
         status.await.map_err(|failed| self.explain(failed))
     }
 
-    async fn status(
-        &self,
-        session: &Session,
-        name: LockName,
-        dir: &str,
-    ) -> Result<Status, Failed> {
+    async fn status(&self, session: &Session, name: LockName, dir: &str) -> Result<Status, Failed> {
         let queue = self.queue(session, dir).await?;
         let contenders: Vec<_> = queue
             .iter()
@@ -81,7 +76,10 @@ impl Store {
             Err(failed) => return Err(failed),
         };
         let order = self.in_order(session, dir, &children).await?;
-        let paths: Vec<_> = order.iter().map(|it| format!("{dir}/{}", it.name)).collect();
+        let paths: Vec<_> = order
+            .iter()
+            .map(|it| format!("{dir}/{}", it.name))
+            .collect();
         let asked: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
         let mut queue = Queue::with_capacity(order.len());
         for ((child, asked), path) in order.into_iter().zip(asked).zip(&paths) {
@@ -157,7 +155,8 @@ impl Store {
             for child in self.children(session, &whole).await? {
                 if Child::parse(&child).is_some() {
                     found.extend(LockName::new(path.trim_start_matches('/')).ok());
-                } else if depth < DEEPEST && !(root.is_empty() && depth == 0 && child == "zookeeper")
+                } else if depth < DEEPEST
+                    && !(root.is_empty() && depth == 0 && child == "zookeeper")
                 {
                     left.push((format!("{path}/{child}"), depth + 1));
                 }
@@ -210,7 +209,9 @@ impl Store {
             match word.as_deref() {
                 Some(text) if text.contains("not currently serving") => add(
                     Severity::Warning,
-                    format!("{host} has no majority of its ensemble and serves nobody; start the other servers"),
+                    format!(
+                        "{host} has no majority of its ensemble and serves nobody; start the other servers"
+                    ),
                 ),
                 Some(text) => {
                     let field = |name: &str| {
@@ -226,7 +227,9 @@ impl Store {
                 }
                 None if self.settings.tls.is_none() => add(
                     Severity::Warning,
-                    format!("{host} does not answer `srvr`: it is away, or 4lw.commands.whitelist forbids it"),
+                    format!(
+                        "{host} does not answer `srvr`: it is away, or 4lw.commands.whitelist forbids it"
+                    ),
                 ),
                 None => {}
             }
@@ -259,7 +262,9 @@ impl Store {
         if timeout != asked {
             add(
                 Severity::Warning,
-                format!("sessions of {asked:?} were asked for and {timeout:?} are granted (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"),
+                format!(
+                    "sessions of {asked:?} were asked for and {timeout:?} are granted (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"
+                ),
             );
         }
         if self.settings.acl == Access::Open {

@@ -161,7 +161,10 @@ impl Child {
 /// that one as well (`lock--2147483648`, `lock--000000005`): then the number is negative, because
 /// its counter has overflowed.
 fn split_number(name: &str) -> Option<(&str, i32)> {
-    let digits = name.len() - name.trim_end_matches(|char: char| char.is_ascii_digit()).len();
+    let digits = name.len()
+        - name
+            .trim_end_matches(|char: char| char.is_ascii_digit())
+            .len();
     // Ten digits, or a dash and nine of them.
     let stem = name.get(..name.len() - digits.min(10))?;
     let number: i64 = name.get(stem.len()..)?.parse().ok()?;
@@ -193,7 +196,10 @@ fn mode(stem: &str) -> Mode {
 /// Numbers wrap around, so that they are compared by how far they are from each other: all contenders
 /// that are there at the same time lie within half of the circle.
 pub(super) fn contenders(children: &[String]) -> Vec<Child> {
-    let mut all: Vec<_> = children.iter().filter_map(|name| Child::parse(name)).collect();
+    let mut all: Vec<_> = children
+        .iter()
+        .filter_map(|name| Child::parse(name))
+        .collect();
     if let Some(base) = all.first().map(|first| first.number) {
         all.sort_by_key(|child| child.number.wrapping_sub(base));
     }
@@ -318,7 +324,10 @@ mod tests {
         };
         let near = [names[1], names[2], names[3], names[4]];
         assert_eq!(numbers(&near), [i32::MAX - 1, i32::MAX, i32::MIN]);
-        assert_eq!(numbers(&["a-0000000001", "b-0000000000", "c--000000001"]), [-1, 0, 1]);
+        assert_eq!(
+            numbers(&["a-0000000001", "b-0000000000", "c--000000001"]),
+            [-1, 0, 1]
+        );
         assert_eq!(numbers(&names[2..3]), [0_i32; 0]);
     }
 }

@@ -92,7 +92,8 @@ impl Sessions {
     fn find(&self, key: u128, fits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
         let open = lock(&self.open);
         let mut all = open.get(&key)?.iter();
-        all.find(|session| !session.is_over() && fits(session)).cloned()
+        all.find(|session| !session.is_over() && fits(session))
+            .cloned()
     }
 
     fn forget(&self, gone: &Session) {

@@ -152,9 +152,7 @@ impl Settings {
         }
         let acl = choose(&mut url, "acl", &access)?;
         if acl == Access::Creator && login.is_none() {
-            return invalid(
-                "acl=creator needs a creator; write zookeeper://USER:PASSWORD@HOST",
-            );
+            return invalid("acl=creator needs a creator; write zookeeper://USER:PASSWORD@HOST");
         }
         url.finish(KNOWN)?;
         Ok(Self {
@@ -209,9 +207,7 @@ fn options(files: &tls::Files) -> Result<TlsOptions, Error> {
         Error::new(ErrorKind::Invalid, "the settings of TLS cannot be used").with_source(err)
     };
     let mut options = match pem.ca {
-        Some(ca) => TlsOptions::new()
-            .with_pem_ca(&text(ca))
-            .map_err(wrong)?,
+        Some(ca) => TlsOptions::new().with_pem_ca(&text(ca)).map_err(wrong)?,
         None => TlsOptions::new(),
     };
     if let Some((cert, key)) = pem.client {
@@ -236,15 +232,24 @@ mod tests {
         assert_eq!(all.cluster(), "a:2181,b:2,[::1]:2181");
         assert_eq!((all.root.as_str(), all.ttl.as_secs()), ("/locks/x", 10));
         assert_eq!(all.timeout, Duration::from_millis(500));
-        assert_eq!((all.names, all.dialect), (Names::Raw, Dialect::SessionPrefix));
+        assert_eq!(
+            (all.names, all.dialect),
+            (Names::Raw, Dialect::SessionPrefix)
+        );
         assert_eq!((all.acl, all.user()), (Access::Open, Some("me")));
         assert!(!format!("{all:?}").contains("secret"));
         let plain = Settings::new("zookeeper://h").unwrap();
         assert_eq!((plain.root.as_str(), plain.acl), ("", Access::Open));
-        assert_eq!((plain.names, plain.dialect), (Names::Encoded, Dialect::Curator));
+        assert_eq!(
+            (plain.names, plain.dialect),
+            (Names::Encoded, Dialect::Curator)
+        );
         assert_eq!(plain.ttl, Options::DEFAULT_TTL);
         let with_user = Settings::new("zookeeper://me:x@h/").unwrap();
-        assert_eq!((with_user.acl, with_user.root.as_str()), (Access::Creator, ""));
+        assert_eq!(
+            (with_user.acl, with_user.root.as_str()),
+            (Access::Creator, "")
+        );
         assert!(Settings::new("zookeeper://h?tls=on").unwrap().tls.is_some());
     }
 

@@ -158,11 +158,7 @@ impl Store {
     }
 
     /// Says why, unless something may be left behind.
-    async fn give_up(
-        self: &Arc<Self>,
-        request: &Request,
-        failed: Failed,
-    ) -> Result<Answer, Error> {
+    async fn give_up(self: &Arc<Self>, request: &Request, failed: Failed) -> Result<Answer, Error> {
         self.leave(request).await?;
         let err = self.explain(failed);
         // Our own node is gone, so nothing is in doubt.
@@ -260,7 +256,10 @@ impl Store {
             return Ok(queue);
         }
         let base = queue.first().map_or(0, |first| first.number);
-        let paths: Vec<_> = queue.iter().map(|it| format!("{dir}/{}", it.name)).collect();
+        let paths: Vec<_> = queue
+            .iter()
+            .map(|it| format!("{dir}/{}", it.name))
+            .collect();
         let asked: Vec<_> = paths
             .iter()
             .map(|path| session.client.check_stat(path))
@@ -358,12 +357,7 @@ impl Store {
         Ok((!watching.is_empty()).then_some(watching))
     }
 
-    async fn next(
-        &self,
-        request: &Request,
-        place: &Place,
-        mut watching: Vec<Watching>,
-    ) -> Next {
+    async fn next(&self, request: &Request, place: &Place, mut watching: Vec<Watching>) -> Next {
         let gone = std::future::poll_fn(|cx| {
             let mut watching = watching.iter_mut();
             match watching.any(|it| it.as_mut().poll(cx).is_ready()) {

@@ -1,0 +1,369 @@
+//! What is said to the server and what it answers: the messages of etcd's API v3 that we use, and of those the
+//! fields that we use. Written by hand, so that nobody who builds this needs `protoc`; the numbers are
+//! those of `etcdserverpb/rpc.proto` and `mvccpb/kv.proto`.
+
+use prost::Message;
+
+/// Where each request goes.
+pub(super) mod path {
+    pub(in super::super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+    pub(in super::super) const RANGE: &str = "/etcdserverpb.KV/Range";
+    pub(in super::super) const TXN: &str = "/etcdserverpb.KV/Txn";
+    pub(in super::super) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+    pub(in super::super) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+    pub(in super::super) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+    pub(in super::super) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+    pub(in super::super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+    pub(in super::super) const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+    pub(in super::super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+    pub(in super::super) const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Header {
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
+    #[prost(int64, tag = "3")]
+    pub(super) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct KeyValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub(super) create_revision: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) mod_revision: i64,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(super) value: Vec<u8>,
+    #[prost(int64, tag = "6")]
+    pub(super) lease: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum Order {
+    None = 0,
+    Ascend = 1,
+    Descend = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum By {
+    Key = 0,
+    Version = 1,
+    Create = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Range {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) range_end: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub(super) limit: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) revision: i64,
+    #[prost(enumeration = "Order", tag = "5")]
+    pub(super) sort_order: i32,
+    #[prost(enumeration = "By", tag = "6")]
+    pub(super) sort_target: i32,
+    #[prost(bool, tag = "7")]
+    pub(super) serializable: bool,
+    #[prost(bool, tag = "8")]
+    pub(super) keys_only: bool,
+    #[prost(int64, tag = "13")]
+    pub(super) max_create_revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RangeAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) kvs: Vec<KeyValue>,
+    #[prost(bool, tag = "3")]
+    pub(super) more: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Put {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub(super) lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Delete {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DeleteAnswer {
+    #[prost(int64, tag = "2")]
+    pub(super) deleted: i64,
+}
+
+/// A condition: the key's create revision is this. (The other kinds of conditions are not used.)
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Compare {
+    /// 0: equal.
+    #[prost(int32, tag = "1")]
+    pub(super) result: i32,
+    /// 1: the create revision.
+    #[prost(int32, tag = "2")]
+    pub(super) target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) key: Vec<u8>,
+    #[prost(oneof = "Revision", tags = "5")]
+    pub(super) revision: Option<Revision>,
+    #[prost(bytes = "vec", tag = "64")]
+    pub(super) range_end: Vec<u8>,
+}
+
+/// In a oneof of its own: zero must be sent too.
+#[derive(Clone, Copy, PartialEq, prost::Oneof)]
+pub(super) enum Revision {
+    #[prost(int64, tag = "5")]
+    Create(i64),
+}
+
+impl Compare {
+    /// The key is there since that revision; with 0: it is not there.
+    pub(super) fn created(key: &[u8], revision: i64) -> Self {
+        Self {
+            result: 0,
+            target: 1,
+            key: key.to_vec(),
+            revision: Some(Revision::Create(revision)),
+            range_end: Vec::new(),
+        }
+    }
+
+    /// There is no key from `key` on and before `range_end`.
+    pub(super) fn is_empty(key: &[u8], range_end: &[u8]) -> Self {
+        Self {
+            range_end: range_end.to_vec(),
+            ..Self::created(key, 0)
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Op {
+    #[prost(oneof = "Do", tags = "1, 2, 3")]
+    pub(super) what: Option<Do>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Do {
+    #[prost(message, tag = "1")]
+    Range(Range),
+    #[prost(message, tag = "2")]
+    Put(Put),
+    #[prost(message, tag = "3")]
+    Delete(Delete),
+}
+
+impl From<Range> for Op {
+    fn from(range: Range) -> Self {
+        Self {
+            what: Some(Do::Range(range)),
+        }
+    }
+}
+
+impl From<Put> for Op {
+    fn from(put: Put) -> Self {
+        Self {
+            what: Some(Do::Put(put)),
+        }
+    }
+}
+
+impl From<Delete> for Op {
+    fn from(delete: Delete) -> Self {
+        Self {
+            what: Some(Do::Delete(delete)),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Txn {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) success: Vec<Op>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) failure: Vec<Op>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TxnAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    #[prost(bool, tag = "2")]
+    pub(super) succeeded: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) answers: Vec<OpAnswer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OpAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) range: Option<RangeAnswer>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) delete: Option<DeleteAnswer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseGrant {
+    #[prost(int64, tag = "1")]
+    pub(super) ttl: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseGrantAnswer {
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+}
+
+/// Also the request to keep alive, to revoke, and to be told the time left.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct LeaseId {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseAnswer {
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+}
+
+/// An answer of which nothing is needed.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Nothing {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Watch {
+    #[prost(message, optional, tag = "1")]
+    pub(super) create: Option<WatchCreate>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchCreate {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) range_end: Vec<u8>,
+    /// 0: whatever is put is not told.
+    #[prost(int32, repeated, tag = "5")]
+    pub(super) filters: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    #[prost(bool, tag = "3")]
+    pub(super) created: bool,
+    #[prost(bool, tag = "4")]
+    pub(super) canceled: bool,
+    #[prost(int64, tag = "5")]
+    pub(super) compact_revision: i64,
+    #[prost(string, tag = "6")]
+    pub(super) cancel_reason: String,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) events: Vec<Event>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Event {
+    /// 1: deleted.
+    #[prost(int32, tag = "1")]
+    pub(super) kind: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) kv: Option<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Authenticate {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) password: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AuthenticateAnswer {
+    #[prost(string, tag = "2")]
+    pub(super) token: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberListAnswer {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Member {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    /// It takes no part in votes.
+    #[prost(bool, tag = "5")]
+    pub(super) is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StatusAnswer {
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+    #[prost(int64, tag = "3")]
+    pub(super) db_size: i64,
+    #[prost(uint64, tag = "4")]
+    pub(super) leader: u64,
+    #[prost(string, repeated, tag = "8")]
+    pub(super) errors: Vec<String>,
+    #[prost(bool, tag = "10")]
+    pub(super) is_learner: bool,
+}
+
+/// All zero: which alarms are on?
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmGet {
+    #[prost(int32, tag = "1")]
+    pub(super) action: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmAnswer {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) alarms: Vec<MemberAlarm>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberAlarm {
+    #[prost(uint64, tag = "1")]
+    pub(super) member: u64,
+    /// 1: no space; 2: corrupt.
+    #[prost(int32, tag = "2")]
+    pub(super) alarm: i32,
+}

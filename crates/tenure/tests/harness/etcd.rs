@@ -1,0 +1,288 @@
+//! The backend on etcd, on real members that each test program starts once. Looks are by the published format of
+//! keys (docs/stores/etcd.md) and ask the members out of band.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tenure::backend::BoxFuture;
+use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::error::Step;
+use tenure::guarantees::Guarantees;
+use tenure::{Client, Error};
+
+use crate::servers::etcd::{Etcd, Key, Member};
+use crate::servers::grpc::{Fault, Planner, Proxy};
+use crate::servers::redis::{Certificates, PASSWORD};
+use crate::servers::relay::Relay;
+
+/// One member, each harness with a proxy of its own in front.
+pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
+    let proxy = Proxy::start(ETCD.members[0].port());
+    let url = ETCD.url_by(&[proxy.address()]);
+    Site {
+        proxy: Some(proxy),
+        ..Site::new(&ETCD, format!("{url}?timeout=500ms"))
+    }
+    .open()
+}
+
+/// Three members.
+pub(crate) fn open_three() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(3, &[]));
+    let relays: Vec<_> = ETCD.members.iter().map(Member::port).collect();
+    let relays: Vec<_> = relays.into_iter().map(Relay::start).map(Arc::new).collect();
+    let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
+    let url = format!("{}?timeout=1s", ETCD.url_by(&addresses));
+    Site {
+        relays,
+        ..Site::new(&ETCD, url)
+    }
+    .open()
+}
+
+/// TLS, with certificates on both sides, and a password.
+pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
+    static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start_tls(&CERTIFICATES, "server"));
+    let relay = Relay::start(ETCD.members[0].tls_port());
+    let file = |name: &str| CERTIFICATES.file(name).display().to_string();
+    let address = relay.address();
+    let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
+    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
+    let url = format!("{url}?timeout=500ms&ca={ca}&cert={cert}&key={key}");
+    Site {
+        relays: vec![Arc::new(relay)],
+        has_secret: true,
+        ..Site::new(&ETCD, url)
+    }
+    .open()
+}
+
+/// One member; every lock has a lease of its own, and stands behind a prefix.
+pub(crate) fn open_lease_per_lock() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
+    let relay = Relay::start(ETCD.members[0].port());
+    let url = ETCD.url_by(&[relay.address()]);
+    Site {
+        relays: vec![Arc::new(relay)],
+        prefix: "locks/",
+        ..Site::new(
+            &ETCD,
+            format!("{url}?timeout=500ms&lease=lock&prefix=locks/"),
+        )
+    }
+    .open()
+}
+
+struct Site {
+    url: String,
+    etcd: &'static Etcd,
+    proxy: Option<Proxy>,
+    relays: Vec<Arc<Relay>>,
+    prefix: &'static str,
+    has_secret: bool,
+    guarantees: Option<Guarantees>,
+}
+
+impl Site {
+    fn new(etcd: &'static Etcd, url: String) -> Self {
+        Self {
+            url,
+            etcd,
+            proxy: None,
+            relays: Vec::new(),
+            prefix: "",
+            has_secret: false,
+            guarantees: None,
+        }
+    }
+
+    /// Asks a client for what is promised here.
+    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+        Box::pin(async move {
+            let client = tenure::connect(&self.url).await?;
+            self.guarantees = Some(client.guarantees().clone());
+            client.close().await;
+            Ok(Arc::new(self) as _)
+        })
+    }
+
+    /// Does this to all members.
+    fn all(&self, act: impl Fn(&Member) + Send + 'static) -> Option<BoxFuture<Verdict>> {
+        let etcd = self.etcd;
+        Some(Box::pin(async move {
+            etcd.members.iter().for_each(act);
+            Ok(())
+        }))
+    }
+
+    fn planner(&self) -> Option<Planner> {
+        self.proxy.as_ref().map(Proxy::planner)
+    }
+}
+
+impl Harness for Site {
+    fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = self.url.clone();
+        Box::pin(async move { tenure::connect(&url).await })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+            .clone()
+            .expect("asked for when this was opened")
+    }
+
+    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+        let keys = self.etcd.keys(&directory(self.prefix, name));
+        let look = look_at(&keys);
+        Box::pin(std::future::ready(Ok(look)))
+    }
+
+    fn leases(&self) -> bool {
+        true
+    }
+
+    /// The shortest lease there is.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn taker(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    }
+
+    fn secret(&self) -> Option<String> {
+        self.has_secret.then(|| PASSWORD.into())
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.proxy.as_ref().map(Proxy::requests)
+    }
+
+    fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
+        let (etcd, directory) = (self.etcd, directory(self.prefix, name));
+        Some(Box::pin(async move {
+            etcd.delete(&directory);
+            Ok(())
+        }))
+    }
+
+    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+        let planner = self.planner()?;
+        let fault = match trouble {
+            Trouble::RequestLost => Fault::Answer(14, "etcdserver: no leader"),
+            Trouble::ReplyLost => Fault::CutAfter,
+            Trouble::ReplyNever => Fault::NoReply,
+            Trouble::Late(by) => Fault::Late(by),
+            _ => return None,
+        };
+        let step = match step {
+            Step::Acquire => "acquire",
+            Step::Renew => "renew",
+            Step::Release => "release",
+            _ => "look",
+        };
+        Some(Box::pin(async move {
+            planner.plan(step, fault);
+            Ok(())
+        }))
+    }
+
+    fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
+        let (planner, relays) = (self.planner(), self.relays.clone());
+        Some(Box::pin(async move {
+            if let Some(planner) = planner {
+                planner.cut();
+            }
+            relays.iter().for_each(|relay| relay.cut());
+            Ok(())
+        }))
+    }
+
+    fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
+        self.all(Member::stop)
+    }
+
+    /// Also wakes up a member that was not stopped, which does no harm.
+    fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
+        let (etcd, planner) = (self.etcd, self.planner());
+        Some(Box::pin(async move {
+            if let Some(planner) = planner {
+                planner.resume();
+            }
+            etcd.members.iter().for_each(Member::go_on);
+            etcd.until_ready();
+            Ok(())
+        }))
+    }
+
+    fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
+        let etcd = self.etcd;
+        Some(Box::pin(async move {
+            etcd.delete("");
+            Ok(())
+        }))
+    }
+
+    fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
+        let etcd = self.etcd;
+        Some(Box::pin(async move {
+            etcd.members.iter().for_each(Member::kill);
+            etcd.members.iter().for_each(Member::start);
+            etcd.until_ready();
+            Ok(())
+        }))
+    }
+}
+
+/// Where the keys of a lock lie, by the published format and not by the library's code.
+pub(crate) fn directory(prefix: &str, name: &str) -> String {
+    let mut directory = prefix.to_owned();
+    for c in name.chars() {
+        if c == '/' || c == '%' || c.is_ascii_control() {
+            directory += &format!("%{:02X}", c as u32);
+        } else {
+            directory.push(c);
+        }
+    }
+    directory + "/"
+}
+
+/// Who comes first holds, alone or with the others of its kind.
+fn look_at(keys: &[Key]) -> Look {
+    let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
+    let (mut holders, mut waiters, mut permits) = (0, 0, 0);
+    let mut is_blocked = false;
+    for (at, key) in keys.iter().enumerate() {
+        let value = value(key);
+        let mut holds = !is_blocked;
+        match value["mode"].as_str() {
+            Some("shared") => {}
+            Some("permits") => {
+                permits += 1;
+                holds &= permits <= value["limit"].as_u64().unwrap_or(0);
+            }
+            _ => {
+                holds &= at == 0;
+                is_blocked = true;
+            }
+        }
+        is_blocked |= !holds;
+        if value["mode"] == "reserved" {
+            continue;
+        }
+        holders += usize::from(holds);
+        waiters += usize::from(!holds);
+    }
+    Look {
+        holders,
+        waiters: Some(waiters),
+    }
+}

@@ -1,0 +1,464 @@
+//! etcd, one member or several. Looks go by its JSON gateway, over a port of their own.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::process::{Port, Process, new_directory};
+use super::redis::{Certificates, PASSWORD, USER};
+use super::until;
+
+/// Another version than that on the `PATH`: the program's path.
+const BINARY: &str = "TENURE_ETCD_BIN";
+
+/// Whether there is no etcd here; then it has said so.
+pub(crate) fn is_missing() -> bool {
+    std::env::var_os(BINARY).is_none() && super::is_missing(&["etcd"])
+}
+
+/// A cluster. Dropped, its members are killed and their directories removed.
+pub(crate) struct Etcd {
+    pub(crate) members: Vec<Member>,
+    /// Whoever looks logs in as root.
+    is_secured: bool,
+    token: Mutex<Option<String>>,
+}
+
+/// One process, which can be killed and started again on its ports and directory.
+pub(crate) struct Member {
+    client: Port,
+    tls: Port,
+    dir: PathBuf,
+    command: Vec<String>,
+    process: Mutex<Option<Process>>,
+}
+
+/// A key of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) created: u64,
+    pub(crate) lease: i64,
+}
+
+impl Etcd {
+    /// So many members, with these flags besides.
+    pub(crate) fn start(count: usize, flags: &[&str]) -> Self {
+        Self::launch(count, None, flags)
+    }
+
+    /// One member that lets [`USER`] in with [`PASSWORD`], and nobody without a user.
+    pub(crate) fn start_secured(flags: &[&str]) -> Self {
+        let mut etcd = Self::launch(1, None, flags);
+        etcd.secure();
+        etcd
+    }
+
+    /// TLS on [`tls_address`](Member::tls_address), under that certificate, for clients that have one too, with users.
+    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+        let mut etcd = Self::launch(1, Some((certificates, name)), &[]);
+        etcd.secure();
+        etcd
+    }
+
+    fn launch(count: usize, tls: Option<(&Certificates, &str)>, flags: &[&str]) -> Self {
+        let binary = std::env::var(BINARY).unwrap_or_else(|_| "etcd".into());
+        let ports: Vec<_> = (0..count)
+            .map(|_| [(); 3].map(|()| Port::reserve()))
+            .collect();
+        let url = |port: &Port| format!("http://127.0.0.1:{}", port.number());
+        let cluster = ports.iter().enumerate();
+        let cluster: Vec<_> = cluster
+            .map(|(i, [_, _, peer])| format!("m{i}={}", url(peer)))
+            .collect();
+        let cluster = cluster.join(",");
+        let member = |(i, [client, tls_port, peer]): (usize, [Port; 3])| {
+            let dir = new_directory("etcd");
+            let mut listen = url(&client);
+            if tls.is_some() {
+                listen += &format!(",https://127.0.0.1:{}", tls_port.number());
+            }
+            let data = dir.join("data").display().to_string();
+            let (client_url, peer_url) = (url(&client), url(&peer));
+            let name = format!("m{i}");
+            let mut words = vec![
+                binary.as_str(),
+                "--name",
+                &name,
+                "--data-dir",
+                &data,
+                "--initial-cluster",
+                &cluster,
+                "--initial-cluster-state",
+                "new",
+                "--listen-client-urls",
+                &listen,
+                "--advertise-client-urls",
+                &client_url,
+                "--listen-peer-urls",
+                &peer_url,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+                "--unsafe-no-fsync",
+                "--heartbeat-interval",
+                "50",
+                "--election-timeout",
+                "500",
+                // Else each login takes as long as it should on an earnest server.
+                "--bcrypt-cost",
+                "4",
+                "--logger",
+                "zap",
+                "--log-level",
+                "error",
+            ];
+            let files = tls.map(|(certificates, name)| {
+                let file = |name: &str| certificates.file(name).display().to_string();
+                [
+                    file(&format!("{name}.crt")),
+                    file(&format!("{name}.key")),
+                    file("ca.crt"),
+                ]
+            });
+            if let Some([cert, key, ca]) = &files {
+                words.extend(["--cert-file", cert, "--key-file", key]);
+                words.extend(["--trusted-ca-file", ca, "--client-cert-auth"]);
+            }
+            words.extend(flags);
+            Member {
+                command: words.into_iter().map(str::to_owned).collect(),
+                client,
+                tls: tls_port,
+                dir,
+                process: Mutex::new(None),
+            }
+        };
+        let etcd = Self {
+            members: ports.into_iter().enumerate().map(member).collect(),
+            is_secured: false,
+            token: Mutex::new(None),
+        };
+        etcd.members.iter().for_each(Member::spawn);
+        etcd.until_ready();
+        etcd
+    }
+
+    /// Until every member has a leader.
+    pub(crate) fn until_ready(&self) {
+        for member in &self.members {
+            until("the member is ready", || {
+                member.assert_lives();
+                member.leader() != 0
+            });
+        }
+    }
+
+    fn secure(&mut self) {
+        let all = json!({ "permType": 2, "key": base64(b"\0"), "range_end": base64(b"\0") });
+        for (path, body) in [
+            ("user/add", json!({ "name": "root", "password": PASSWORD })),
+            ("role/add", json!({ "name": "root" })),
+            ("user/grant", json!({ "user": "root", "role": "root" })),
+            ("user/add", json!({ "name": USER, "password": PASSWORD })),
+            ("role/add", json!({ "name": "locks" })),
+            ("role/grant", json!({ "name": "locks", "perm": all })),
+            ("user/grant", json!({ "user": USER, "role": "locks" })),
+            ("enable", json!({})),
+        ] {
+            self.order(&format!("auth/{path}"), &body);
+        }
+        self.is_secured = true;
+    }
+
+    /// `etcd://` and the addresses of all members.
+    pub(crate) fn url(&self) -> String {
+        let addresses: Vec<_> = self.members.iter().map(Member::address).collect();
+        self.url_by(&addresses)
+    }
+
+    /// The same by way of other addresses.
+    pub(crate) fn url_by(&self, addresses: &[String]) -> String {
+        format!("etcd://{}{}", self.login(), addresses.join(","))
+    }
+
+    pub(crate) fn tls_url(&self) -> String {
+        let addresses: Vec<_> = self.members.iter().map(Member::tls_address).collect();
+        format!("etcds://{}{}", self.login(), addresses.join(","))
+    }
+
+    fn login(&self) -> String {
+        match self.is_secured {
+            true => format!("{USER}:{PASSWORD}@"),
+            false => String::new(),
+        }
+    }
+
+    /// Asks by the gateway of the first member that answers.
+    ///
+    /// # Panics
+    /// When the answer is an error, or nobody answers.
+    #[track_caller]
+    pub(crate) fn order(&self, path: &str, body: &Value) -> Value {
+        let mut said = Vec::new();
+        for attempt in 0..3 {
+            let token = self.is_secured.then(|| self.token(attempt > 0));
+            for member in &self.members {
+                match member.post(path, body, token.as_deref()) {
+                    Some(answer) if answer.get("error").is_none() => return answer,
+                    Some(answer) => said.push(answer.to_string()),
+                    None => said.push("no answer".into()),
+                }
+            }
+        }
+        panic!("{path}: {said:?}");
+    }
+
+    fn token(&self, renew: bool) -> String {
+        let mut token = self.token.lock().unwrap();
+        if renew {
+            *token = None;
+        }
+        let log_in = || {
+            let login = json!({ "name": "root", "password": PASSWORD });
+            let answer = self.members[0].post("auth/authenticate", &login, None);
+            answer.unwrap()["token"].as_str().unwrap().to_owned()
+        };
+        token.get_or_insert_with(log_in).clone()
+    }
+
+    /// All keys that begin so, in the order in which they were made.
+    #[track_caller]
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<Key> {
+        let mut range = range(prefix);
+        range["sort_order"] = "ASCEND".into();
+        range["sort_target"] = "CREATE".into();
+        let answer = self.order("kv/range", &range);
+        let kvs = answer["kvs"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| {
+            let bytes = unbase64(value.as_str().unwrap_or_default());
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let key = |kv: &Value| Key {
+            key: text(&kv["key"]),
+            value: text(&kv["value"]),
+            created: number(&kv["create_revision"]),
+            lease: i64::try_from(number(&kv["lease"])).unwrap(),
+        };
+        kvs.iter().map(key).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        let (key, value) = (base64(key.as_bytes()), base64(value.as_bytes()));
+        self.order("kv/put", &json!({ "key": key, "value": value }));
+    }
+
+    /// Deletes all keys that begin so.
+    #[track_caller]
+    pub(crate) fn delete(&self, prefix: &str) {
+        self.order("kv/deleterange", &range(prefix));
+    }
+
+    /// All leases, by their ids.
+    #[track_caller]
+    pub(crate) fn leases(&self) -> Vec<i64> {
+        let answer = self.order("lease/leases", &json!({}));
+        let leases = answer["leases"].as_array().cloned().unwrap_or_default();
+        let id = |lease: &Value| i64::try_from(number(&lease["ID"])).unwrap();
+        leases.iter().map(id).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn revoke(&self, lease: i64) {
+        self.order("lease/revoke", &json!({ "ID": lease.to_string() }));
+    }
+
+    /// Forgets all revisions but the last.
+    #[track_caller]
+    pub(crate) fn compact(&self) {
+        let answer = self.order("kv/range", &range("compact?"));
+        let revision = &answer["header"]["revision"];
+        self.order(
+            "kv/compaction",
+            &json!({ "revision": revision, "physical": true }),
+        );
+    }
+
+    /// The member that leads.
+    pub(crate) fn leader(&self) -> usize {
+        let mut found = None;
+        until("there is a leader", || {
+            let mut members = self.members.iter();
+            found = members.position(|member| {
+                let status = member.status();
+                let leader = status.as_ref().map_or(0, |it| number(&it["leader"]));
+                leader != 0 && leader == status.map_or(0, |it| number(&it["header"]["member_id"]))
+            });
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// How many watches the members serve.
+    pub(crate) fn watches(&self) -> u64 {
+        let count = |member: &Member| member.metric("etcd_debugging_mvcc_watcher_total");
+        self.members.iter().map(count).sum()
+    }
+}
+
+impl Member {
+    pub(crate) fn port(&self) -> u16 {
+        self.client.number()
+    }
+
+    pub(crate) fn tls_port(&self) -> u16 {
+        self.tls.number()
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    pub(crate) fn tls_address(&self) -> String {
+        format!("127.0.0.1:{}", self.tls_port())
+    }
+
+    fn spawn(&self) {
+        let mut slot = self.process.lock().unwrap();
+        assert!(slot.is_none(), "it runs");
+        *slot = Some(Process::start(&self.dir, &self.command));
+    }
+
+    fn assert_lives(&self) {
+        let slot = self.process.lock().unwrap();
+        if slot.as_ref().is_some_and(Process::has_ended) {
+            let log = std::fs::read_to_string(self.dir.join("log")).unwrap();
+            panic!("etcd ended:\n{log}");
+        }
+    }
+
+    /// Starts it again after [`kill`](Member::kill).
+    pub(crate) fn start(&self) {
+        self.spawn();
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&self) {
+        let process = self.process.lock().unwrap().take();
+        process.expect("it runs").kill();
+    }
+
+    /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
+    pub(crate) fn stop(&self) {
+        self.with_process(Process::stop);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.with_process(Process::go_on);
+    }
+
+    fn with_process(&self, act: impl FnOnce(&Process)) {
+        let slot = self.process.lock().unwrap();
+        act(slot.as_ref().expect("it runs"));
+    }
+
+    /// What it says of itself, also without a leader.
+    fn status(&self) -> Option<Value> {
+        let answer = self.post("maintenance/status", &json!({}), None)?;
+        answer.get("error").is_none().then_some(answer)
+    }
+
+    /// 0: it knows none, or does not answer.
+    pub(crate) fn leader(&self) -> u64 {
+        self.status().map_or(0, |status| number(&status["leader"]))
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let text = self.http("GET /metrics", "", None).unwrap_or_default();
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
+    }
+
+    /// `None`: it does not answer.
+    fn post(&self, path: &str, body: &Value, token: Option<&str>) -> Option<Value> {
+        let answer = self.http(&format!("POST /v3/{path}"), &body.to_string(), token)?;
+        serde_json::from_str(&answer).ok()
+    }
+
+    fn http(&self, what: &str, body: &str, token: Option<&str>) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
+        let limit = Some(Duration::from_secs(2));
+        stream.set_read_timeout(limit).ok()?;
+        let token = token.map_or(String::new(), |it| format!("Authorization: {it}\r\n"));
+        let length = body.len();
+        let request = format!("{what} HTTP/1.0\r\n{token}Content-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A process that runs takes its directory along.
+        let slot = self
+            .process
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if slot.take().is_none() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// The gateway writes 64-bit numbers as text, and leaves zeros out.
+fn number(value: &Value) -> u64 {
+    let text = value.as_str().unwrap_or("0");
+    text.parse().unwrap()
+}
+
+fn range(prefix: &str) -> Value {
+    let mut end = prefix.as_bytes().to_vec();
+    match end.last_mut() {
+        // No test has a prefix that ends with the last byte there is.
+        Some(last) => *last += 1,
+        None => return json!({ "key": base64(b"\0"), "range_end": base64(b"\0") }),
+    }
+    json!({ "key": base64(prefix.as_bytes()), "range_end": base64(&end) })
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * i)) as usize & 63];
+            text.push(if i <= chunk.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    let digit = |c: u8| DIGITS.iter().position(|digit| *digit == c);
+    let digits: Vec<_> = text.bytes().filter_map(digit).collect();
+    let mut bytes = Vec::new();
+    for chunk in digits.chunks(4) {
+        let bits = chunk.iter().enumerate();
+        let bits = bits.fold(0, |bits, (i, digit)| bits | digit << (18 - 6 * i));
+        let all = [(bits >> 16) as u8, (bits >> 8) as u8, bits as u8];
+        bytes.extend(&all[..chunk.len() * 3 / 4]);
+    }
+    bytes
+}
