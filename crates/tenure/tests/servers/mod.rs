@@ -12,19 +12,14 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 pub(crate) mod clock;
-#[cfg(feature = "etcd")]
 pub(crate) mod etcd;
-#[cfg(feature = "etcd")]
 pub(crate) mod grpc;
-#[cfg(feature = "zookeeper")]
 pub(crate) mod jute;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
-#[cfg(feature = "etcd")]
 pub(crate) mod relay;
 pub(crate) mod resp;
-#[cfg(feature = "zookeeper")]
 pub(crate) mod zookeeper;
 
 use std::time::{Duration, Instant};

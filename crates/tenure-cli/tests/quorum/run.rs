@@ -1,0 +1,187 @@
+//! `tenure run`: exit codes, what is left in the store, and what is said when there is none.
+
+use rustix::process::Signal;
+
+use crate::servers::process::Port;
+use crate::servers::until;
+use crate::support::{Store, text};
+use crate::{On, on_each};
+
+on_each![
+    the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
+    the_command_is_told_under_which_number,
+    all_names_are_held_or_none,
+    a_signal_while_the_command_runs_releases_at_once,
+    a_hold_that_is_broken_ends_the_command,
+    a_server_that_does_not_answer_is_unreachable,
+    a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
+    what_the_store_cannot_do_is_refused_and_nothing_is_run,
+];
+
+/// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
+fn try_url(url: &str, options: &[&str]) -> (i32, String) {
+    let arguments = [&["run"], options, &["x", "--", "true"]].concat();
+    let output = Store::at(url.into()).output(&arguments);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code().unwrap(), said)
+}
+
+fn the_status_of_the_command_passes_through_and_the_name_is_free_afterwards(on: &On) {
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 75", 75),
+        ("kill -KILL $$", 137),
+    ] {
+        assert_eq!(
+            on.code(&["run", "x", "--", "sh", "-c", script]),
+            code,
+            "{script}"
+        );
+        assert!(on.is_free("x"), "{script}");
+    }
+    assert_eq!(
+        on.code(&["run", "x", "--", "no-such-command-anywhere"]),
+        127
+    );
+    assert_eq!(on.code(&["run", "x", "--", "/etc/passwd"]), 126);
+    assert!(on.is_free("x"));
+}
+
+fn the_command_is_told_under_which_number(on: &On) {
+    let script = "printf '%s\\n' \"$TENURE_NAME\" \"$TENURE_TOKEN\"; read line; exit 0";
+    let mut last = 0;
+    for name in ["x", "with space", "🔒 größer", "a/b", "%2F", ".", ".."] {
+        let mut talk = on.start_run(&["--label", "why not"], name, script);
+        assert_eq!(talk.line(), name);
+        let token: u64 = talk.line().parse().unwrap();
+        assert_eq!(on.status(name)["holds"][0]["token"], token, "{name}");
+        assert_eq!(on.code(&["run", "-n", name, "--", "true"]), 75, "{name}");
+        talk.close_input();
+        assert_eq!(talk.code(), 0);
+        assert!(on.is_free(name), "{name}");
+        assert!(token > last, "one counter for all names");
+        last = token;
+    }
+}
+
+fn all_names_are_held_or_none(on: &On) {
+    let mut holder = on.start(&["hold", "b"]);
+    holder.line();
+    assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
+    assert!(on.is_free("a") && on.is_free("c"));
+    let script = "echo up; read line; exit 0";
+    let mut talk = on.start(&["run", "c", "a", "--", "sh", "-c", script]);
+    talk.line();
+    assert!(!on.is_free("a") && !on.is_free("c"));
+    talk.close_input();
+    assert_eq!(talk.code(), 0);
+    assert!(on.is_free("a") && on.is_free("c"));
+}
+
+fn a_signal_while_the_command_runs_releases_at_once(on: &On) {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut talk = on.start_run(&[], "x", "echo up; exec sleep 1000");
+        talk.lines_are(&["up"]);
+        assert!(!on.is_free("x"));
+        talk.signal(signal);
+        assert_eq!(talk.code(), code);
+        assert!(on.is_free("x"));
+    }
+}
+
+fn a_hold_that_is_broken_ends_the_command(on: &On) {
+    let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
+    let options = ["--json", "--ttl", "2s", "--grace", "100ms"];
+    let mut talk = on.start_run(&options, "x", script);
+    let token = talk.line();
+    assert_eq!(on.code(&["break", "x", "--token", "1"]), 1);
+    assert_eq!(on.code(&["break", "x", "--token", &token]), 0);
+    talk.lines_are(&["asked"]);
+    assert_eq!(talk.rest(), "");
+    assert_eq!(talk.code(), 76);
+    assert_eq!(talk.event("lost")["names"][0], "x");
+    assert!(on.is_free("x"));
+}
+
+fn a_server_that_does_not_answer_is_unreachable(on: &On) {
+    on.server.stop();
+    let (code, said) = try_url(&format!("{}?timeout=500ms", on.server.url()), &[]);
+    assert_eq!(code, 69, "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    on.server.go_on();
+}
+
+fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(
+    on: &On,
+) {
+    let mut talk = on.start_run(&[], "x", "echo up; read line; exit 3");
+    talk.lines_are(&["up"]);
+    on.server.kill();
+    talk.close_input();
+    until("it ends", || talk.child.try_wait().unwrap().is_some());
+    assert_eq!(talk.code(), 3);
+    assert!(
+        !talk.err_rest().is_empty(),
+        "it says that it could not release"
+    );
+}
+
+fn what_the_store_cannot_do_is_refused_and_nothing_is_run(on: &On) {
+    let scheme = on.server.scheme();
+    // Only a store that can keep a key beyond its holder can do this.
+    let code = if scheme == "etcd" { 0 } else { 2 };
+    let output = on.output(&["run", "--min-hold", "1ms", "x", "--", "echo", "ran"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    if code != 0 {
+        assert!(output.stdout.is_empty(), "{said}");
+        assert!(said.contains(scheme) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn urls_that_cannot_be_are_wrong_usage() {
+    for url in [
+        "etcd://",
+        "etcd:",
+        "etcd://h:0",
+        "etcd://a?color=red",
+        "etcd://a?timeout=soon",
+        "etcd://a?ca=x",
+        "etcd://a?lease=never",
+        "etcds://a?ca=/no/such/file",
+        "zookeeper://",
+        "zookeeper:",
+        "zookeeper://h:123456",
+        "zookeeper://a?color=red",
+        "zookeeper://a?ca=x",
+        "zookeeper://a?dialect=redisson",
+        "zookeeper://a?acl=none",
+    ] {
+        let with_password = url.replace("://", "://me:an-open-secret@");
+        for url in [url, &with_password] {
+            let (code, said) = try_url(url, &["-vv"]);
+            assert_eq!(code, 2, "{url}: {said}");
+            assert_eq!(said.lines().count(), 1, "{url}: {said}");
+            assert!(!said.contains("an-open-secret"), "{url}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_unreachable() {
+    let port = Port::reserve();
+    let at = format!("127.0.0.1:{}", port.number());
+    for scheme in ["etcd", "zookeeper"] {
+        let url = format!("{scheme}://me:an-open-secret@{at}/?timeout=1s");
+        for options in [&[][..], &["-n"], &["--json"], &["-vv"], &["--wait", "1s"]] {
+            let (code, said) = try_url(&url, options);
+            assert_eq!(code, 69, "{said}");
+            assert!(
+                said.contains(&at) && !said.contains("an-open-secret"),
+                "{said}"
+            );
+        }
+    }
+}
