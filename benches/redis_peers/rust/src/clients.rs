@@ -1,4 +1,4 @@
-//! The clients, each behind the same two calls. Leases of 30 s, and each client's own way of waiting.
+//! The clients, each behind the same two calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,7 @@ use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockP
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo as _, ProtocolVersion, PushKind};
 
-use crate::Failure;
-use crate::scenarios::{now, processor_time};
-
-const TTL: Duration = Duration::from_secs(30);
-
-pub(crate) trait Locks: Clone + Send + Sync + 'static {
-    type Hold: Send;
-    fn lock(&self, name: &str) -> impl Future<Output = Result<Self::Hold, Failure>> + Send;
-    fn unlock(&self, hold: Self::Hold) -> impl Future<Output = Result<(), Failure>> + Send;
-}
+use crate::scenarios::{Failure, Locks, TTL, now, processor_time};
 
 fn url(port: &str) -> String {
     format!("redis://127.0.0.1:{port}/")

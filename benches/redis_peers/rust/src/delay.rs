@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::Failure;
+use crate::scenarios::Failure;
 
 /// Says its port, then passes on all that comes, `milliseconds` later, until it is killed.
 pub(crate) async fn serve(to: u16, milliseconds: u64) -> Result<String, Failure> {

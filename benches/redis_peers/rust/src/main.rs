@@ -2,32 +2,15 @@
 
 mod clients;
 mod delay;
+#[path = "../../../scenarios.rs"]
 mod scenarios;
 
 use std::process::ExitCode;
 
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+use scenarios::Failure;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    // With one worker a second thread would only be woken for each answer.
-    let mut runtime = match arguments.as_slice() {
-        [_, _, "free", "1", ..] => tokio::runtime::Builder::new_current_thread(),
-        _ => tokio::runtime::Builder::new_multi_thread(),
-    };
-    let runtime = runtime.worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("a runtime can be had");
-    match runtime.block_on(run(&arguments)) {
-        Ok(line) => {
-            println!("{line}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("peer {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    scenarios::program(run)
 }
 
 async fn run(arguments: &[&str]) -> Result<String, Failure> {

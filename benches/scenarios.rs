@@ -1,15 +1,50 @@
-//! What each client is put through.
+//! What each client is put through: a module of every program here that is written in Rust.
+//!
+//! `PROGRAM ... SCENARIO [ARGUMENT]...`; the README of each folder says what scenarios there are.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
-use crate::Failure;
-use crate::clients::Locks;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A client, with its own way of waiting.
+pub(crate) trait Locks: Clone + Send + Sync + 'static {
+    type Hold: Send;
+    fn lock(&self, name: &str) -> impl Future<Output = Result<Self::Hold, Failure>> + Send;
+    fn unlock(&self, hold: Self::Hold) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// The lease of all clients.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 const WARM_UP: u64 = 200_000_000;
+
+/// The whole of a program: one client, one scenario, one line of JSON. `run` gets the arguments.
+pub(crate) fn program(run: impl AsyncFnOnce(&[&str]) -> Result<String, Failure>) -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    // With one worker a second thread would only be woken for each answer.
+    let mut runtime = match arguments.as_slice() {
+        [_, _, "free", "1", ..] => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime can be had");
+    match runtime.block_on(run(&arguments)) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("peer {arguments:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Nanoseconds on the clock that all processes share.
 pub(crate) fn now() -> u64 {
@@ -30,11 +65,20 @@ pub(crate) async fn run<L: Locks>(locks: L, scenario: &[&str]) -> Result<String,
     let seconds = |text: &str| -> Result<u64, Failure> { Ok((text.parse::<f64>()? * 1e9) as u64) };
     match *scenario {
         ["free", workers, time] => free(locks, workers.parse()?, seconds(time)?).await,
-        ["contend", workers, start, time, work_us, file] => {
+        [
+            "contend",
+            workers,
+            start,
+            time,
+            work_us,
+            file,
+            ref name @ ..,
+        ] => {
             let start = start.parse()?;
             let window = (start, start + seconds(time)?);
             let work = Duration::from_micros(work_us.parse()?);
-            contend(locks, workers.parse()?, window, work, file).await
+            let name = name.first().unwrap_or(&"contended");
+            contend(locks, workers.parse()?, window, work, file, name).await
         }
         ["wait", workers, time] => wait(locks, workers.parse()?, seconds(time)?).await,
         ["hold", time] => {
@@ -95,17 +139,18 @@ async fn contend<L: Locks>(
     (start, end): (u64, u64),
     work: Duration,
     file: &str,
+    name: &str,
 ) -> Result<String, Failure> {
     tokio::time::sleep(Duration::from_nanos(start.saturating_sub(now()))).await;
     let mut tasks = JoinSet::new();
     for worker in 0..workers {
-        let locks = locks.clone();
+        let (locks, name) = (locks.clone(), name.to_owned());
         tasks.spawn(async move {
             let mut held = Vec::new();
             let over = Duration::from_nanos(end.saturating_sub(now()));
             let turns = async {
                 loop {
-                    let hold = locks.lock("contended").await?;
+                    let hold = locks.lock(&name).await?;
                     let acquired = now();
                     if !work.is_zero() {
                         tokio::time::sleep(work).await;

@@ -1,0 +1,26 @@
+//! One client, one scenario, one line of JSON. `../README.md` has the arguments.
+
+mod clients;
+#[path = "../../../scenarios.rs"]
+mod scenarios;
+mod wire;
+
+use std::process::ExitCode;
+
+use scenarios::Failure;
+
+fn main() -> ExitCode {
+    scenarios::program(run)
+}
+
+async fn run(arguments: &[&str]) -> Result<String, Failure> {
+    let &[program, port, ref scenario @ ..] = arguments else {
+        return Err("peer PROGRAM PORT SCENARIO [ARGUMENT]...".into());
+    };
+    match program {
+        "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
+        "tenure" => scenarios::run(clients::Tenure::connect(port).await?, scenario).await,
+        "lock-rpc" => scenarios::run(clients::LockRpc::connect(port).await?, scenario).await,
+        _ => Err("there is no such program".into()),
+    }
+}
