@@ -21,7 +21,7 @@
 //! | tasks of one process, tests | `memory:` | tests on a clock that you move ([`backend::memory`]) |
 //! | processes on one host | `file:/DIR`, or `file:` for a directory of the user | correctness, on a local disk; no server needed |
 //!
-//! Backends for Redis, etcd, ZooKeeper, MySQL and PostgreSQL are planned and not in this version.
+//! Backends for ZooKeeper, MySQL and PostgreSQL are planned and not in this version.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts
@@ -72,6 +72,8 @@
 //! | `redlock:` no append-only file | S L | E L | E L | E L | E L | - | X | E L | S | E L |
 //! | `redlock:` no append-only file, restart_guard=off | S L | E L | E L | X r | X r | - | X | E L | S | E L |
 //! | `redlock:` appendfsync always | S L | E L | E L | E L | E L | - | X | E L | S | E L |
+//! | `etcd:` one member | S L | E | E | E L | E L | - | E | E | S | E |
+//! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //!
 //! **S**: claims and effects are safe.
 //! **E**: claims never overlap, effects need fencing.
@@ -98,6 +100,7 @@
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |

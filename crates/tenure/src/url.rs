@@ -118,6 +118,7 @@ impl Url {
     }
 
     /// Takes an option out that is a secret.
+    #[cfg(feature = "redis")]
     pub(crate) fn take_secret(&mut self, key: &str) -> Option<Secret> {
         self.take(key).map(Secret)
     }
@@ -137,6 +138,7 @@ impl Url {
     }
 
     /// Takes a whole number out.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn take_number(&mut self, key: &str) -> Result<Option<u32>, Error> {
         let Some(text) = self.take(key) else {
             return Ok(None);

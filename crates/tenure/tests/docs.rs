@@ -20,7 +20,7 @@ async fn declared() -> Vec<Guarantees> {
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
     for scheme in tenure::client::SCHEMES {
-        if scheme.starts_with("red") {
+        if scheme.starts_with("red") || scheme.starts_with("etcd") {
             continue;
         }
         let url = match *scheme {
@@ -33,6 +33,7 @@ async fn declared() -> Vec<Guarantees> {
     }
     let _ = fs::remove_dir_all(dir);
     all.extend(redis());
+    all.extend([1, 3].map(tenure::backend::etcd::guarantees));
     all
 }
 

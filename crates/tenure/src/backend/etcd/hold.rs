@@ -76,6 +76,12 @@ pub(super) enum Stage {
     Ending { until: Time },
 }
 
+/// What a renewal has to know of a hold.
+struct Known {
+    lease: Arc<Lease>,
+    key: Vec<u8>,
+}
+
 /// A key of ours, on its way.
 pub(super) struct Place {
     pub(super) directory: Directory,
@@ -296,16 +302,20 @@ impl Store {
 
     /// One look at all of these, and one keep-alive for their leases.
     pub(super) async fn renew(&self, holds: &[Hold]) -> Vec<Renewal> {
-        let known: Vec<Option<(Arc<Lease>, Vec<u8>)>> = {
+        let known: Vec<Option<Known>> = {
             let kept = lock(&self.kept);
             let known = |hold: &Hold| {
                 let kept = kept.get(&hold.owner)?;
                 let is_held = matches!(kept.stage, Stage::Held { .. });
-                is_held.then(|| (kept.lease.clone(), kept.key.clone()))
+                is_held.then(|| Known {
+                    lease: kept.lease.clone(),
+                    key: kept.key.clone(),
+                })
             };
             holds.iter().map(known).collect()
         };
-        let mut leases: Vec<Arc<Lease>> = known.iter().flatten().map(|it| it.0.clone()).collect();
+        let mut leases: Vec<Arc<Lease>> =
+            known.iter().flatten().map(|it| it.lease.clone()).collect();
         leases.sort_by_key(|lease| lease.id);
         leases.dedup_by_key(|lease| lease.id);
         let shortest = leases.iter().map(|lease| lease.ttl).min();
@@ -314,14 +324,14 @@ impl Store {
         let keys: Vec<_> = holds
             .iter()
             .zip(&known)
-            .filter_map(|(hold, known)| Some((&known.as_ref()?.1[..], signed(hold.token))))
+            .filter_map(|(hold, known)| Some((&known.as_ref()?.key[..], signed(hold.token))))
             .collect();
         let (refreshed, there) =
             future::join(self.refresh_all(&leases, age), self.are_there(&keys)).await;
         let mut there = there.into_iter();
         let mut kept = lock(&self.kept);
-        let renewal = |(hold, known): (&Hold, Option<(Arc<Lease>, Vec<u8>)>)| {
-            let Some((lease, _)) = known else {
+        let renewal = |(hold, known): (&Hold, Option<Known>)| {
+            let Some(Known { lease, .. }) = known else {
                 return Renewal::Lost(LostReason::StoreSaysNo);
             };
             let is_there = there.next().unwrap_or_else(|| Err(outcome::nonsense()));

@@ -243,7 +243,7 @@ impl Link {
                     others = others.saturating_sub(1);
                     goes_on
                 }
-                Cure::NewLease | Cure::None | Cure::LogIn => false,
+                Cure::NewLease | Cure::OldLease | Cure::None | Cure::LogIn => false,
             };
             if !goes_on {
                 return Err(unsure.unwrap_or(trouble));

@@ -148,7 +148,7 @@ impl Store {
                 (answer.ttl > 0).then(|| lease(answer.ttl, reply.sent))
             }
             // An earlier try of the same request was applied; how long it is, the next answer tells.
-            Err(trouble) if outcome::is_there_already(&trouble.error) => {
+            Err(trouble) if trouble.cure == Cure::OldLease => {
                 let kept = self.keep_alive(&[id]).await.map_err(outcome::harmless);
                 let (sent, answers) = kept?;
                 let ttl = answers.first().copied().filter(|ttl| *ttl > 0);
