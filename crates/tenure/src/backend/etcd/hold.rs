@@ -37,6 +37,8 @@ pub(super) struct Store {
     pub(super) sessions: Mutex<HashMap<i64, Arc<Lease>>>,
     pub(super) kept: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
     pub(super) doubts: Mutex<Vec<Doubt>>,
+    /// Keys that are not to be used by another acquisition before that time.
+    pub(super) taken: Mutex<HashMap<Vec<u8>, Time>>,
     /// Held by whoever makes a session.
     pub(super) making: tokio::sync::Mutex<()>,
     /// Held by whoever keeps leases alive.
@@ -54,6 +56,8 @@ pub(super) struct Store {
 pub(super) struct Kept {
     pub(super) lease: Arc<Lease>,
     pub(super) key: Vec<u8>,
+    /// What it was made with; no other acquisition has the same.
+    value: Arc<[u8]>,
     /// The create revision of the key; 0 while nobody knows it.
     pub(super) token: i64,
     pub(super) stage: Stage,
@@ -61,7 +65,7 @@ pub(super) struct Kept {
     rests_until: Time,
     min_hold: Duration,
     /// The request that made the key was sent more than once: one of them may arrive late.
-    is_doubtful: bool,
+    pub(super) is_doubtful: bool,
     /// A release was sent whose fate is unknown.
     may_be_released: bool,
 }
@@ -86,12 +90,15 @@ struct Known {
 pub(super) struct Place {
     pub(super) directory: Directory,
     pub(super) key: Vec<u8>,
+    value: Arc<[u8]>,
     pub(super) lease: Arc<Lease>,
 }
 
 /// The answer to the first request.
 pub(super) enum Asked {
     Busy,
+    /// A former acquisition's key is still there, or there again: use another one.
+    Occupied,
     /// Our key is in the store since that revision, and that is where it stands.
     Stands {
         created: i64,
@@ -100,6 +107,14 @@ pub(super) enum Asked {
         revision: i64,
         round_trip: Duration,
     },
+}
+
+/// Which key is meant, of those that may lie under one name after each other.
+pub(super) enum Which<'a> {
+    /// The one that is there since that revision.
+    Created(i64),
+    /// The one that was made with this value.
+    Written(&'a [u8]),
 }
 
 /// A directory, read.
@@ -127,6 +142,7 @@ impl Store {
             sessions: Mutex::default(),
             kept: Mutex::default(),
             doubts: Mutex::default(),
+            taken: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
             refreshing: tokio::sync::Mutex::new(()),
             is_kept: AtomicBool::new(false),
@@ -147,11 +163,22 @@ impl Store {
     /// Decides where the key of an acquisition is to lie, and remembers that.
     pub(super) fn place(self: &Arc<Self>, request: &Request, lease: Arc<Lease>) -> Place {
         let directory = self.directory(&request.name);
-        let owner = (!self.settings.is_lease_per_lock).then_some(request.owner);
-        let key = directory.key(lease.id, owner);
+        let written = Written::new(&request.holder, request.mode, request.owner, wall_now());
+        let value: Arc<[u8]> = written.to_bytes().into();
+        let key = {
+            let now = self.clock.now();
+            let mut taken = lock(&self.taken);
+            // The same keys again and again: the store remembers each one that ever was, until it is compacted.
+            let mut keys = (0..).map(|beside| directory.key(lease.id, beside));
+            let free = keys.find(|key| taken.get(key).is_none_or(|until| *until <= now));
+            let key = free.expect("numbers do not run out");
+            taken.insert(key.clone(), Time::MAX);
+            key
+        };
         let kept = Kept {
             lease: lease.clone(),
             key: key.clone(),
+            value: value.clone(),
             token: 0,
             stage: Stage::Asking,
             rests_until: Time::ZERO,
@@ -163,6 +190,7 @@ impl Store {
         Place {
             directory,
             key,
+            value,
             lease,
         }
     }
@@ -172,25 +200,34 @@ impl Store {
         let Some(kept) = lock(&self.kept).remove(&owner) else {
             return;
         };
+        if kept.rests_until > self.clock.now() {
+            // As nobody's it lies there until then.
+            self.leave_alone(&kept.key, kept.rests_until);
+        } else {
+            lock(&self.taken).remove(&kept.key);
+        }
         if !kept.lease.is_session {
             self.drop_lease(&kept.lease);
         } else if kept.is_doubtful {
-            self.doubt(&kept.lease, &kept.key);
+            self.doubt(&kept.lease, &kept.key, &kept.value);
         }
+    }
+
+    /// That key is not to be used before that time.
+    pub(super) fn leave_alone(&self, key: &[u8], until: Time) {
+        lock(&self.taken).insert(key.to_vec(), until);
     }
 
     /// Asks for the lock, and for a place in its queue if the request waits.
     /// Sent any number of times, it comes to the same.
     pub(super) async fn ask(&self, request: &Request, place: &Place) -> Result<Asked, Trouble> {
-        let value = Written::new(&request.holder, request.mode, wall_now()).to_bytes();
         let put = wire::Put {
             key: place.key.clone(),
-            value,
+            value: place.value.to_vec(),
             lease: place.lease.id,
         };
         let own = wire::Range {
             key: place.key.clone(),
-            keys_only: true,
             ..wire::Range::default()
         };
         // Who does not wait and can hold only alone leaves no trace in the store when it is taken.
@@ -234,8 +271,10 @@ impl Store {
             });
         }
         // Then an earlier try of this request has put it, or it is taken.
-        let Some(own) = kvs.first() else {
-            return Ok(Asked::Busy);
+        let own = match kvs.first() {
+            Some(own) if *own.value == *place.value => own,
+            _ if is_try => return Ok(Asked::Busy),
+            _ => return Ok(Asked::Occupied),
         };
         let seen = self.look(request, place, own.create_revision, 0).await?;
         Ok(Asked::Stands {
@@ -402,15 +441,14 @@ impl Store {
         batches.into_iter().flatten().collect()
     }
 
-    /// Deletes a key that is there since that revision; with 0 whichever it is, for it is nobody else's.
-    /// `false`: it is not there.
-    pub(super) async fn delete(&self, key: &[u8], created: i64) -> Result<bool, Error> {
+    /// Deletes that key and no other that lies there. `false`: it is not there.
+    pub(super) async fn delete(&self, key: &[u8], which: &Which<'_>) -> Result<bool, Error> {
         let delete = wire::Delete { key: key.to_vec() };
         let txn = wire::Txn {
-            compare: match created {
-                0 => Vec::new(),
-                _ => vec![wire::Compare::created(key, created)],
-            },
+            compare: vec![match which {
+                Which::Created(revision) => wire::Compare::created(key, *revision),
+                Which::Written(value) => wire::Compare::has_value(key, value),
+            }],
             success: vec![delete.into()],
             failure: Vec::new(),
         };
@@ -441,6 +479,7 @@ impl Store {
             let copy = Kept {
                 lease: kept.lease.clone(),
                 key: kept.key.clone(),
+                value: kept.value.clone(),
                 ..*kept
             };
             (copy, kept.may_be_released)
@@ -451,7 +490,11 @@ impl Store {
             kept.lease.gone.raise();
             self.revoke(kept.lease.id).await
         } else if kept.min_hold.is_zero() || rest.is_zero() {
-            self.delete(&kept.key, kept.token).await
+            let which = match kept.token {
+                0 => Which::Written(&kept.value),
+                token => Which::Created(token),
+            };
+            self.delete(&kept.key, &which).await
         } else {
             self.rest(&kept, rest).await
         };

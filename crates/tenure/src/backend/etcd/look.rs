@@ -10,7 +10,7 @@ use crate::holder::{HoldInfo, Status};
 use crate::kernel::queue::{Turn, decide};
 use crate::name::{Escaped, LockName};
 
-use super::hold::{Store, signed};
+use super::hold::{Store, Which, signed};
 use super::names::{after_prefix, encoded, name_of};
 use super::place::{Written, contenders};
 use super::wire::{self, By, KeyValue, Order, path};
@@ -135,7 +135,7 @@ impl Store {
             .zip(holds)
             .find(|(kv, holds)| *holds && is_it(kv));
         match found {
-            Some((kv, _)) => self.delete(&kv.key, token).await,
+            Some((kv, _)) => self.delete(&kv.key, &Which::Created(token)).await,
             None => Ok(false),
         }
     }

@@ -1,6 +1,5 @@
 //! Where a lock lies: names to keys and back.
 
-use crate::fence::OwnerId;
 use crate::name::LockName;
 
 use super::settings::Settings;
@@ -25,14 +24,13 @@ impl Directory {
         after_prefix(&self.0)
     }
 
-    /// The key of one acquisition. With an owner many of one lease lie beside each other, and a late request can
-    /// never touch another acquisition's key. Without one it is the key of etcd's own lock library.
-    pub(super) fn key(&self, lease: i64, owner: Option<OwnerId>) -> Vec<u8> {
+    /// The key of an acquisition: that of etcd's own lock library, or one beside it where several of one lease
+    /// want the same name.
+    pub(super) fn key(&self, lease: i64, beside: u32) -> Vec<u8> {
         let mut key = self.0.clone();
         key.extend(format!("{lease:x}").bytes());
-        if let Some(owner) = owner {
-            key.push(b'-');
-            key.extend(owner.to_digits());
+        if beside > 0 {
+            key.extend(format!("-{beside}").bytes());
         }
         key
     }
@@ -128,7 +126,7 @@ mod tests {
                 page.contains(&format!("| `{shown}` | `{directory}")),
                 "{name} is not on the page"
             );
-            let key = Directory::new(&plain, &lock).key(0x42aa, None);
+            let key = Directory::new(&plain, &lock).key(0x42aa, 0);
             assert_eq!(name_of(&plain, &key, 0x42aa), Some(lock));
         }
     }
@@ -138,10 +136,9 @@ mod tests {
         let plain = settings("etcd://h?prefix=locks/");
         let name = LockName::new("a/b").unwrap();
         let directory = Directory::new(&plain, &name);
-        let owner = OwnerId::from_bytes([0xab; 16]);
-        let key = directory.key(0x42_aa1f, Some(owner));
-        let text = format!("locks/a%2Fb/42aa1f-{}", "ab".repeat(16));
-        assert_eq!(key, text.as_bytes());
+        assert_eq!(directory.key(0x42_aa1f, 0), b"locks/a%2Fb/42aa1f");
+        let key = directory.key(0x42_aa1f, 2);
+        assert_eq!(key, b"locks/a%2Fb/42aa1f-2");
         assert_eq!(name_of(&plain, &key, 0x42_aa1f), Some(name.clone()));
         assert_eq!(
             name_of(&plain, &key, 0x42_aa1e),
@@ -151,7 +148,7 @@ mod tests {
         assert_eq!(name_of(&plain, b"locks/a/b/1", 1), None, "not our encoding");
         assert_eq!(name_of(&plain, b"other/a/1", 1), None);
         let raw = settings("etcd://h?names=raw");
-        let key = Directory::new(&raw, &name).key(7, None);
+        let key = Directory::new(&raw, &name).key(7, 0);
         assert_eq!(key, b"a/b/7");
         assert_eq!(name_of(&raw, &key, 7), Some(name));
     }

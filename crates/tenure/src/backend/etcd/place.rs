@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::fence::OwnerId;
 use crate::holder::Holder;
 use crate::kernel::queue::{Contender, Turn, decide};
 use crate::options::Mode;
@@ -34,12 +35,15 @@ pub(super) struct Written {
     #[serde(skip_serializing_if = "String::is_empty")]
     label: String,
     client: String,
+    /// Tells acquisitions apart that use one key after each other.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    owner: String,
     /// In µs since 1970, on the clock of the client.
     since: u64,
 }
 
 impl Written {
-    pub(super) fn new(holder: &Holder, mode: Mode, since: SystemTime) -> Self {
+    pub(super) fn new(holder: &Holder, mode: Mode, owner: OwnerId, since: SystemTime) -> Self {
         let (mode, limit) = match mode {
             Mode::Exclusive => ("", None),
             Mode::Shared => ("shared", None),
@@ -53,6 +57,7 @@ impl Written {
             pid: holder.pid,
             label: holder.label.clone(),
             client: holder.client.clone(),
+            owner: owner.to_hex(),
             since: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
         }
     }
@@ -207,7 +212,8 @@ mod tests {
     fn key(name: &str, mode: Mode) -> KeyValue {
         KeyValue {
             key: name.into(),
-            value: Written::new(&Holder::new("h", 1), mode, UNIX_EPOCH).to_bytes(),
+            value: Written::new(&Holder::new("h", 1), mode, OwnerId::random(), UNIX_EPOCH)
+                .to_bytes(),
             ..KeyValue::default()
         }
     }
@@ -293,7 +299,7 @@ mod tests {
         };
         let limit = NonZeroU32::new(3).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { limit }] {
-            let written = Written::new(&holder, mode, holder.since.unwrap());
+            let written = Written::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
             let read = Written::read(&written.to_bytes());
             assert_eq!((read.mode(), read.is_reserved()), (mode, false));
             assert_eq!(read.holder(), holder);

@@ -13,7 +13,7 @@ use crate::lost::LostReason;
 use crate::rt::{Flag, lock};
 use crate::time::Time;
 
-use super::hold::{Kept, Stage, Store};
+use super::hold::{Kept, Stage, Store, Which};
 use super::outcome::{self, Cure, Trouble};
 use super::wire::{self, path};
 
@@ -63,7 +63,8 @@ impl Lease {
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) lease: Arc<Lease>,
-    pub(super) key: Vec<u8>,
+    key: Vec<u8>,
+    value: Arc<[u8]>,
     until: Time,
 }
 
@@ -291,11 +292,12 @@ impl Store {
     }
 
     /// That key may yet be put.
-    pub(super) fn doubt(&self, lease: &Arc<Lease>, key: &[u8]) {
+    pub(super) fn doubt(&self, lease: &Arc<Lease>, key: &[u8], value: &Arc<[u8]>) {
         let until = self.clock.now().after(lease.ttl * DOUBT);
         lock(&self.doubts).push(Doubt {
             lease: lease.clone(),
             key: key.to_vec(),
+            value: value.clone(),
             until,
         });
     }
@@ -319,10 +321,10 @@ impl Store {
     }
 
     /// What the keeper does when it wakes up; says when to wake it again.
-    async fn tend(&self) -> Time {
+    async fn tend(self: &Arc<Self>) -> Time {
         let now = self.clock.now();
         let mut leases: Vec<Arc<Lease>> = Vec::new();
-        let mut over = Vec::new();
+        let (mut over, mut given_up) = (Vec::new(), Vec::new());
         lock(&self.kept).retain(|owner, kept| {
             match kept.stage {
                 Stage::Asking => {}
@@ -334,7 +336,12 @@ impl Store {
                     }
                 }
                 // Somebody repeats the release, or has given up.
-                Stage::Ending { until } => return until > now,
+                Stage::Ending { until } => {
+                    if until <= now {
+                        given_up.push(*owner);
+                    }
+                    return true;
+                }
             }
             if !leases.iter().any(|it| Arc::ptr_eq(it, &kept.lease)) {
                 leases.push(kept.lease.clone());
@@ -342,6 +349,13 @@ impl Store {
             true
         });
         leases.retain(|lease| !lease.gone.is_raised());
+        lock(&self.taken).retain(|_, until| *until > now);
+        for owner in given_up {
+            if let Some(kept) = lock(&self.kept).get_mut(&owner) {
+                kept.is_doubtful = true;
+            }
+            self.forget(owner);
+        }
         for owner in over {
             self.end_unrenewed(owner).await;
         }
@@ -394,7 +408,7 @@ impl Store {
         }) else {
             return;
         };
-        if self.delete(&key, token).await.is_ok()
+        if self.delete(&key, &Which::Created(token)).await.is_ok()
             && let Some(kept) = lock(&self.kept).get_mut(&owner)
         {
             kept.stage = Stage::Ending { until };
@@ -404,30 +418,17 @@ impl Store {
     /// Deletes what may have been put late.
     async fn settle_doubts(&self, leases: &[Arc<Lease>]) {
         let now = self.clock.now();
-        let keys: Vec<_> = {
+        let doubtful: Vec<_> = {
             let mut doubts = lock(&self.doubts);
             doubts.retain(|doubt| doubt.until > now && !doubt.lease.gone.is_raised());
             let of_them =
                 |doubt: &&Doubt| leases.iter().any(|lease| Arc::ptr_eq(lease, &doubt.lease));
-            doubts
-                .iter()
-                .filter(of_them)
-                .map(|doubt| doubt.key.clone())
-                .collect()
+            let what = |doubt: &Doubt| (doubt.key.clone(), doubt.value.clone());
+            doubts.iter().filter(of_them).map(what).collect()
         };
-        for batch in keys.chunks(BATCH) {
-            let delete = |key: &Vec<u8>| wire::Delete { key: key.clone() }.into();
-            let txn = wire::Txn {
-                success: batch.iter().map(delete).collect(),
-                ..wire::Txn::default()
-            };
+        for (key, value) in doubtful {
             // Again at the next keep-alive, whatever came of it.
-            if self
-                .link
-                .call::<_, wire::TxnAnswer>(path::TXN, txn)
-                .await
-                .is_err()
-            {
+            if self.delete(&key, &Which::Written(&value)).await.is_err() {
                 return;
             }
         }

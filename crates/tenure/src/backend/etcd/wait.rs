@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::kernel::pace;
 use crate::time::Time;
 
-use super::hold::{Asked, Place, Store};
+use super::hold::{Asked, Place, Store, Which};
 use super::outcome::{Cure, Trouble};
 use super::place::{News, Standing, Waits};
 use super::session::silence;
@@ -21,6 +21,8 @@ enum Attempt {
     Answer(Answer),
     /// The place in the queue is gone: with its session, or by somebody's hand.
     PlaceLost,
+    /// Nothing was lost by it: ask again.
+    Again,
 }
 
 /// What ended a watch.
@@ -48,6 +50,8 @@ impl Store {
         for lost in 0_u32.. {
             match self.attempt(&request).await? {
                 Attempt::Answer(answer) => return Ok(answer),
+                Attempt::Again if !request.stop.is_raised() => {}
+                Attempt::Again => return Ok(Answer::Busy),
                 Attempt::PlaceLost => {
                     if request.stop.is_raised() || self.closing.is_raised() {
                         return Ok(Answer::Busy);
@@ -85,15 +89,22 @@ impl Store {
                 return Err(trouble.error);
             }
         };
-        let Asked::Stands {
-            created,
-            standing,
-            revision,
-            round_trip,
-        } = asked
-        else {
-            self.forget(request.owner);
-            return Ok(Attempt::Answer(Answer::Busy));
+        let (created, standing, revision, round_trip) = match asked {
+            Asked::Stands {
+                created,
+                standing,
+                revision,
+                round_trip,
+            } => (created, standing, revision, round_trip),
+            Asked::Busy => {
+                self.forget(request.owner);
+                return Ok(Attempt::Answer(Answer::Busy));
+            }
+            Asked::Occupied => {
+                self.forget(request.owner);
+                self.leave_alone(&place.key, place.lease.end());
+                return Ok(Attempt::Again);
+            }
         };
         match standing {
             Standing::Held => self.finish(request, &place, created, round_trip).await,
@@ -281,7 +292,7 @@ impl Store {
         place: &Place,
         created: i64,
     ) -> Result<Attempt, Error> {
-        match self.delete(&place.key, created).await {
+        match self.delete(&place.key, &Which::Created(created)).await {
             Ok(_) => {
                 self.forget(request.owner);
                 Ok(Attempt::Answer(Answer::Busy))

@@ -117,22 +117,24 @@ pub(super) struct Compare {
     /// 0: equal.
     #[prost(int32, tag = "1")]
     pub(super) result: i32,
-    /// 1: the create revision.
+    /// 1: the create revision. 3: the value.
     #[prost(int32, tag = "2")]
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "Revision", tags = "5")]
-    pub(super) revision: Option<Revision>,
+    #[prost(oneof = "With", tags = "5, 7")]
+    pub(super) with: Option<With>,
     #[prost(bytes = "vec", tag = "64")]
     pub(super) range_end: Vec<u8>,
 }
 
 /// In a oneof of its own: zero must be sent too.
-#[derive(Clone, Copy, PartialEq, prost::Oneof)]
-pub(super) enum Revision {
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum With {
     #[prost(int64, tag = "5")]
     Create(i64),
+    #[prost(bytes = "vec", tag = "7")]
+    Value(Vec<u8>),
 }
 
 impl Compare {
@@ -142,8 +144,17 @@ impl Compare {
             result: 0,
             target: 1,
             key: key.to_vec(),
-            revision: Some(Revision::Create(revision)),
+            with: Some(With::Create(revision)),
             range_end: Vec::new(),
+        }
+    }
+
+    /// The key is there with that value.
+    pub(super) fn has_value(key: &[u8], value: &[u8]) -> Self {
+        Self {
+            target: 3,
+            with: Some(With::Value(value.to_vec())),
+            ..Self::created(key, 0)
         }
     }
 
