@@ -16,6 +16,7 @@ use crate::name::LockName;
 use crate::rt::{Clock, Flag, Spawner, lock, wall_now};
 use crate::time::Time;
 
+use super::ears::Ears;
 use super::link::{Link, Reply};
 use super::names::Directory;
 use super::outcome::{self, Trouble};
@@ -37,6 +38,7 @@ pub(super) struct Store {
     pub(super) sessions: Mutex<HashMap<i64, Arc<Lease>>>,
     pub(super) kept: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
     pub(super) doubts: Mutex<Vec<Doubt>>,
+    pub(super) ears: Ears,
     /// Keys that are not to be used by another acquisition before that time.
     pub(super) taken: Mutex<HashMap<Vec<u8>, Time>>,
     /// Held by whoever makes a session.
@@ -142,6 +144,7 @@ impl Store {
             sessions: Mutex::default(),
             kept: Mutex::default(),
             doubts: Mutex::default(),
+            ears: Ears::default(),
             taken: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
             refreshing: tokio::sync::Mutex::new(()),

@@ -11,6 +11,7 @@
 //! request each) · `wait` and `watch` (the waiter's side) · `session` (leases, and the task that keeps them
 //! alive) · `link` (which member, and who we are) · `outcome` (what its errors mean) · `look`.
 
+mod ears;
 mod guarantees;
 mod hold;
 mod link;

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::kernel::pace;
 use crate::time::Time;
 
+use super::ears::{Heard, Listening};
 use super::hold::{Asked, Place, Store, Which};
 use super::outcome::{Cure, Trouble};
 use super::place::{News, Standing, Waits};
@@ -42,6 +43,8 @@ struct Waiter<'a> {
     waits: Waits,
     /// The revision up to which we know what happened.
     known: i64,
+    /// What we listened to before we asked.
+    listening: Option<Listening>,
     round_trip: Duration,
 }
 
@@ -75,6 +78,10 @@ impl Store {
             lease = self.lease_for(request) => lease?,
         };
         let place = self.place(request, lease);
+        let listening = match request.wait {
+            true => self.listen(&place.directory),
+            false => None,
+        };
         let asked = match self.ask(request, &place).await {
             Ok(asked) => asked,
             Err(trouble) if trouble.cure == Cure::NewLease => {
@@ -120,6 +127,7 @@ impl Store {
                     created,
                     waits,
                     known: revision,
+                    listening,
                     round_trip,
                 };
                 self.wait(waiter).await
@@ -206,11 +214,83 @@ impl Store {
         }
     }
 
-    /// Follows what happens to those ahead, by one watch. May be dropped at any time.
-    async fn follow(&self, waiter: &mut Waiter<'_>, failures: &mut u32) -> Result<Ended, Trouble> {
-        let only = waiter.waits.only.clone();
+    /// Follows what happens to those ahead. May be dropped at any time.
+    async fn follow(
+        self: &Arc<Self>,
+        waiter: &mut Waiter<'_>,
+        failures: &mut u32,
+    ) -> Result<Ended, Trouble> {
+        match waiter.waits.only.clone() {
+            None => self.follow_all(waiter, failures).await,
+            Some(key) => self.follow_one(waiter, &key, failures).await,
+        }
+    }
+
+    /// All of them, by the client's watch on the directory.
+    async fn follow_all(
+        self: &Arc<Self>,
+        waiter: &mut Waiter<'_>,
+        failures: &mut u32,
+    ) -> Result<Ended, Trouble> {
         let directory = &waiter.place.directory;
-        let mut watch = self.watch(directory, only.as_deref()).await?;
+        let listening = waiter.listening.take().filter(|it| !it.is_over());
+        let mut listening = match listening {
+            Some(listening) => listening,
+            None => {
+                let (listening, after) = match self.listen(directory) {
+                    // It began to tell some time ago, and we to listen now.
+                    Some(listening) => (listening, None),
+                    None => {
+                        let (listening, after) = self.listen_anew(directory).await?;
+                        (listening, Some(after))
+                    }
+                };
+                // What happened before that nobody tells.
+                if after.is_none_or(|after| after > waiter.known)
+                    && let Some(ended) = self.look_again(waiter, after.unwrap_or(0)).await?
+                {
+                    return Ok(ended);
+                }
+                listening
+            }
+        };
+        *failures = 0;
+        let mut trusted_until = self.trusted_until(waiter);
+        loop {
+            let heard = tokio::select! {
+                biased;
+                heard = listening.next() => heard,
+                () = self.clock.sleep_until(trusted_until) => Heard::Missed,
+            };
+            let ended = match heard {
+                Heard::Deleted(key, revision) => self.deleted(waiter, &key, revision).await?,
+                Heard::Missed => {
+                    let ended = self.look_again(waiter, 0).await?;
+                    trusted_until = self.trusted_until(waiter);
+                    ended
+                }
+                Heard::Ended => {
+                    return Err(Trouble::new(
+                        ErrorKind::Unreachable,
+                        Cure::Elsewhere,
+                        "the watch ended",
+                    ));
+                }
+            };
+            if let Some(ended) = ended {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// The one just ahead, by a watch of its own.
+    async fn follow_one(
+        &self,
+        waiter: &mut Waiter<'_>,
+        key: &[u8],
+        failures: &mut u32,
+    ) -> Result<Ended, Trouble> {
+        let mut watch = self.watch(&waiter.place.directory, Some(key)).await?;
         *failures = 0;
         // What happened before the watch was there nobody tells.
         if watch.after > waiter.known {
@@ -241,17 +321,29 @@ impl Store {
                 }
             };
             for (key, revision) in told.deleted {
-                match waiter.waits.deleted(&key, &waiter.place.key) {
-                    News::Nothing => {}
-                    News::Held => return Ok(Ended::Held),
-                    News::Gone => return Ok(Ended::Gone),
-                    News::Look => {
-                        if let Some(ended) = self.look_again(waiter, revision).await? {
-                            return Ok(ended);
-                        }
-                    }
+                if let Some(ended) = self.deleted(waiter, &key, revision).await? {
+                    return Ok(ended);
                 }
             }
+        }
+    }
+
+    /// That key was deleted. `None`: go on as before.
+    async fn deleted(
+        &self,
+        waiter: &mut Waiter<'_>,
+        key: &[u8],
+        revision: i64,
+    ) -> Result<Option<Ended>, Trouble> {
+        // Old news: the key may have been made again since then, and be ahead of us.
+        if revision <= waiter.known {
+            return Ok(None);
+        }
+        match waiter.waits.deleted(key, &waiter.place.key) {
+            News::Nothing => Ok(None),
+            News::Held => Ok(Some(Ended::Held)),
+            News::Gone => Ok(Some(Ended::Gone)),
+            News::Look => self.look_again(waiter, revision).await,
         }
     }
 
