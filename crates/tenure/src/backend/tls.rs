@@ -45,6 +45,12 @@ impl Files {
         Ok(is_tls.then_some(Self { ca, cert, key }))
     }
 
+    /// Whether the URL says whom to trust.
+    #[cfg(feature = "zookeeper")]
+    pub(super) fn names_authority(&self) -> bool {
+        self.ca.is_some()
+    }
+
     /// What is in the files. They are looked at here, because client libraries name none in their errors,
     /// and take an empty one for an authority that signed nothing.
     pub(super) fn read(&self) -> Result<Pem, Error> {

@@ -27,7 +27,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "the session runs out: within one ttl, rounded up to a tick",
+            "the session runs out: within one ttl and a second, rounded up to a tick",
         )
         .late(),
         Cell::new(

@@ -61,8 +61,6 @@ pub(super) struct Kept {
     mode: Mode,
     /// It holds, until then: the session lasts longer than a lease that is not renewed.
     until: Option<Time>,
-    /// What was asked for, where nothing longer will do.
-    fixed: Option<Duration>,
     /// A delete of it has no answer.
     is_unclear: bool,
 }
@@ -178,7 +176,6 @@ impl Store {
             number: 0,
             mode: request.mode,
             until: None,
-            fixed: (request.min_lease >= request.ttl).then_some(request.ttl),
             is_unclear: false,
         };
         lock(&self.holds).insert(request.owner, kept.clone());
@@ -204,7 +201,7 @@ impl Store {
     ) -> Result<Place, Error> {
         let (session, dir) = (&kept.session, &kept.dir);
         let path = format!("{dir}/{stem}");
-        let written = Written::new(&request.holder, session.timeout);
+        let written = Written::new(&request.holder, session.timeout.min(request.ttl));
         let data = serde_json::to_vec(&written).expect("strings and numbers can be written");
         let options = CreateMode::EphemeralSequential.with_acls(self.settings.acl.acls());
         let mut tries = 0;
@@ -337,19 +334,15 @@ impl Store {
     /// From now on the node is renewed, and watched over. The lease that is granted.
     pub(super) fn keep(
         self: &Arc<Self>,
-        owner: OwnerId,
+        request: &Request,
         session: &Session,
         sent: Time,
     ) -> Duration {
-        let lease = self.lease(session);
-        let mut holds = lock(&self.holds);
-        let Some(kept) = holds.get_mut(&owner) else {
-            return lease;
-        };
-        let lease = kept.fixed.map_or(lease, |fixed| fixed.min(lease));
+        let lease = self.lease(session).min(request.ttl);
         let until = sent.after(lease);
-        kept.until = Some(until);
-        drop(holds);
+        if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
+            kept.until = Some(until);
+        }
         let mut expiring = lock(&self.expiring);
         match *expiring {
             None => {
@@ -366,10 +359,13 @@ impl Store {
         lease
     }
 
-    fn prolong(&self, owner: OwnerId, sent: Time, lease: Duration) {
-        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
-            kept.until = kept.until.max(Some(sent.after(lease)));
+    fn prolong(&self, hold: &Hold, session: &Session, sent: Time) -> Renewal {
+        let ttl = self.lease(session).min(hold.ttl);
+        if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
+            kept.until = kept.until.max(Some(sent.after(ttl)));
         }
+        let ttl = Some(ttl);
+        Renewal::Renewed { sent, ttl }
     }
 
     /// Holds whose lease is over, and when the next one is.
@@ -423,7 +419,6 @@ impl Store {
                 number: 0,
                 mode: hold.mode,
                 until: None,
-                fixed: None,
                 is_unclear: false,
             },
         };
@@ -568,10 +563,10 @@ impl Store {
                 let (batch, later) = rest.split_at(fits.count().max(1));
                 rest = later;
                 for (at, answer) in self.renew_batch(&session, batch).await {
-                    if let Renewal::Renewed { sent, .. } = answer {
-                        self.prolong(holds[at].owner, sent, self.lease(&session));
-                    }
-                    answers[at] = Some(answer);
+                    answers[at] = Some(match answer {
+                        Ok(sent) => self.prolong(&holds[at], &session, sent),
+                        Err(no) => no,
+                    });
                 }
             }
         }
@@ -585,29 +580,27 @@ impl Store {
         &self,
         session: &Arc<Session>,
         batch: &[(usize, Arc<str>)],
-    ) -> Vec<(usize, Renewal)> {
+    ) -> Vec<(usize, Result<Time, Renewal>)> {
         let mut there: Vec<_> = batch.iter().collect();
         let mut answers = Vec::with_capacity(batch.len());
-        let ttl = Some(self.lease(session));
         // Some may go away between two questions; then the driver asks again.
         for _ in 0..3 {
             let sent = self.clock.now();
             let paths: Vec<_> = there.iter().map(|(_, path)| &**path).collect();
             let failed = match self.confirm(session, &paths).await {
                 Ok(()) => {
-                    let renewed = |at| (at, Renewal::Renewed { sent, ttl });
-                    answers.extend(there.iter().map(|(at, _)| renewed(*at)));
+                    answers.extend(there.iter().map(|(at, _)| (*at, Ok(sent))));
                     return answers;
                 }
                 Err(failed) => failed,
             };
             if failed.is_session_over() {
-                let gone = |at| (at, Renewal::Lost(LostReason::SessionGone));
+                let gone = |at| (at, Err(Renewal::Lost(LostReason::SessionGone)));
                 answers.extend(there.iter().map(|(at, _)| gone(*at)));
                 return answers;
             }
             if !failed.is(&Said::NoNode) {
-                let unknown = |at| (at, Renewal::Unknown(self.explain(failed.clone())));
+                let unknown = |at| (at, Err(Renewal::Unknown(self.explain(failed.clone()))));
                 answers.extend(there.iter().map(|(at, _)| unknown(*at)));
                 return answers;
             }
@@ -619,7 +612,7 @@ impl Store {
             let mut left = Vec::with_capacity(there.len());
             for (one, stat) in there.into_iter().zip(asked) {
                 match self.ask(stat).await {
-                    Ok(None) => answers.push((one.0, Renewal::Lost(LostReason::StoreSaysNo))),
+                    Ok(None) => answers.push((one.0, Err(Renewal::Lost(LostReason::StoreSaysNo)))),
                     _ => left.push(one),
                 }
             }
@@ -632,7 +625,8 @@ impl Store {
             let what = "holds went away while they were renewed";
             Error::new(ErrorKind::Indeterminate, what)
         };
-        answers.extend(there.iter().map(|(at, _)| (*at, Renewal::Unknown(err()))));
+        let unknown = |at| (at, Err(Renewal::Unknown(err())));
+        answers.extend(there.iter().map(|(at, _)| unknown(*at)));
         answers
     }
 

@@ -19,7 +19,7 @@ use crate::time::Time;
 use super::hold::Store;
 use super::outcome::{self, Failed};
 use super::probe;
-use super::settings::{Dialect, Settings};
+use super::settings::{Dialect, SILENCE, Settings};
 use super::warm::Warm;
 
 /// How long a session of a timeout of its own is kept that nobody uses.
@@ -76,7 +76,7 @@ impl Drop for Session {
     }
 }
 
-/// By the timeout that was asked for, in ms.
+/// By the ttl that they are for, in ms.
 #[derive(Default)]
 pub(super) struct Sessions {
     open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
@@ -109,14 +109,12 @@ impl Sessions {
 }
 
 impl Store {
-    /// The timeout to ask for, so that a lease of this length comes of it.
-    pub(super) fn asked(&self, ttl: Duration, min_lease: Duration) -> Duration {
-        // The inverse of `lease`.
-        let grown = match self.is_ensemble() {
-            true => min_lease + (min_lease / 4).min(Settings::silence(Duration::MAX) / 2),
-            false => min_lease,
-        };
-        ttl.max(grown)
+    /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `lease`.
+    fn asked(&self, ttl: Duration) -> Duration {
+        match self.is_ensemble() {
+            true => ttl + (ttl / 4).min(SILENCE / 2),
+            false => ttl,
+        }
     }
 
     /// How long a session lasts for certain after a write in it was sent.
@@ -133,14 +131,14 @@ impl Store {
         }
     }
 
-    /// A session of that timeout, opened if there is none. In the dialect where a session has one node in a
+    /// A session for leases of that length, opened if there is none. In the dialect where a session has one node in a
     /// directory, it is taken for `dir`.
     pub(super) async fn session(
         self: &Arc<Self>,
-        timeout: Duration,
+        ttl: Duration,
         dir: Option<&str>,
     ) -> Result<Arc<Session>, Error> {
-        let key = timeout.as_millis();
+        let key = ttl.as_millis();
         let dir = dir.filter(|_| self.settings.dialect == Dialect::SessionPrefix);
         let fits = |session: &Session| dir.is_none_or(|dir| session.take(dir));
         let found = match self.sessions.find(key, fits) {
@@ -150,7 +148,7 @@ impl Store {
                 match self.sessions.find(key, fits) {
                     Some(found) => found,
                     None => {
-                        let opened = self.open(timeout).await?;
+                        let opened = self.open(ttl).await?;
                         fits(&opened);
                         let mut open = lock(&self.sessions.open);
                         open.entry(key).or_default().push(opened.clone());
@@ -169,7 +167,8 @@ impl Store {
         self.session(self.settings.ttl, None).await
     }
 
-    async fn open(self: &Arc<Self>, timeout: Duration) -> Result<Arc<Session>, Error> {
+    async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
+        let timeout = self.asked(ttl);
         if self.closing.is_raised() {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
         }
@@ -210,7 +209,7 @@ impl Store {
         });
         let (store, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
         self.spawner.spawn(observe(store, observed, states));
-        if timeout != self.settings.ttl {
+        if ttl != self.settings.ttl {
             let (store, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
             self.spawner.spawn(end_unused(store, unused));
         }

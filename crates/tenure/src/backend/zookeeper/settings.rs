@@ -17,9 +17,9 @@ const KNOWN: &[&str] = &[
     "ttl", "timeout", "names", "dialect", "acl", "tls", "ca", "cert", "key",
 ];
 
-/// How long a server may say nothing before the next one is tried, at most: far above a round trip, and a
-/// sixth of the default ttl.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long a server may say nothing before the next one is tried, at most: far above a round trip, and twice
+/// what a dead holder may cost beyond its ttl (see `Store::asked`).
+pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -136,6 +136,11 @@ impl Settings {
         let timeout = url.take_duration("timeout")?;
         let timeout = timeout.unwrap_or(Duration::from_secs(2));
         let timeout = between("timeout", timeout, milli * 10, minute)?;
+        if tls.as_ref().is_some_and(|files| !files.names_authority()) {
+            return invalid(
+                "tls=on needs ca=FILE: for ZooKeeper no authority is trusted unless it is named",
+            );
+        }
         let names = choose(
             &mut url,
             "names",
@@ -246,11 +251,8 @@ mod tests {
         );
         assert_eq!(plain.ttl, Options::DEFAULT_TTL);
         let with_user = Settings::new("zookeeper://me:x@h/").unwrap();
-        assert_eq!(
-            (with_user.acl, with_user.root.as_str()),
-            (Access::Creator, "")
-        );
-        assert!(Settings::new("zookeeper://h?tls=on").unwrap().tls.is_some());
+        assert_eq!((with_user.acl, with_user.root.as_str()), (Access::Creator, ""));
+        assert!(Settings::new("zookeeper://h?tls=on&ca=x").unwrap().tls.is_some());
     }
 
     #[test]
@@ -268,6 +270,7 @@ mod tests {
             ("zookeeper://h?timeout=2h", "between 10ms and"),
             ("zookeeper://h?ca=x", "are for TLS"),
             ("zookeeper://h?tls=on&cert=x", "go together"),
+            ("zookeeper://h?tls=on", "needs ca=FILE"),
             ("zookeeper://h?color=red", "no option \"color\""),
         ] {
             assert!(refused(url).contains(says), "{url}: {}", refused(url));

@@ -120,15 +120,15 @@ impl Store {
         patience: &mut Time,
         used: &mut Option<Arc<Session>>,
     ) -> Result<Answer, Error> {
-        let timeout = self.asked(request.ttl, request.min_lease);
-        let session = self.session(timeout, Some(dir)).await?;
+        let session = self.session(request.ttl, Some(dir)).await?;
         *used = Some(session.clone());
-        if self.lease(&session) < request.min_lease {
+        let lease = self.lease(&session);
+        if lease < request.min_lease {
             session.give_back(dir);
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "the servers grant {:?} at most (maxSessionTimeout), and a lease of {:?} was asked for; lower `ttl`",
+                    "the servers keep a silent session for {:?} (maxSessionTimeout), which makes leases of {lease:?}, and {:?} was asked for; lower `ttl`",
                     session.timeout, request.min_lease
                 ),
             ));
@@ -199,7 +199,7 @@ impl Store {
     }
 
     fn granted(self: &Arc<Self>, request: &Request, place: &Place, sent: Time) -> Answer {
-        let lease = Some(self.keep(request.owner, &place.session, sent));
+        let lease = Some(self.keep(request, &place.session, sent));
         Answer::Granted(Grant::new(place.token, sent, place.round_trip, lease))
     }
 
@@ -314,7 +314,7 @@ impl Store {
 
     /// When the lease that comes with our turn was sent; `None`: it is not our turn any more.
     async fn turn(&self, request: &Request, place: &Place) -> Result<Option<Time>, Failed> {
-        let lease = self.lease(&place.session);
+        let lease = self.lease(&place.session).min(request.ttl);
         let sent = place.session.confirmed().max(place.sent);
         let age = self.clock.now().since(sent);
         if age <= lease / 2 && lease.saturating_sub(age) >= request.min_lease {
