@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -89,7 +90,22 @@ impl Zookeeper {
         ]);
         server.begin();
         server.until_serving();
+        // Its first handshake takes longer than a session of a test may be silent.
+        until("the server speaks TLS", || {
+            server.shakes_hands(certificates)
+        });
         server
+    }
+
+    fn shakes_hands(&self, certificates: &Certificates) -> bool {
+        let mut client = Command::new("openssl");
+        client.args(["s_client", "-verify_return_error", "-CAfile"]);
+        client.arg(certificates.file("ca.crt"));
+        client.arg("-connect");
+        client.arg(format!("127.0.0.1:{}", self.tls_port()));
+        client.stdin(Stdio::null());
+        let output = client.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("Server certificate")
     }
 
     fn prepare(settings: &[&str]) -> Self {

@@ -262,7 +262,9 @@ impl Store {
         if timeout < asked || timeout > asked * 2 {
             add(
                 Severity::Warning,
-                format!("for a ttl of {asked:?} the servers keep a silent session for {timeout:?} (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"),
+                format!(
+                    "for a ttl of {asked:?} the servers keep a silent session for {timeout:?} (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"
+                ),
             );
         }
         if self.settings.acl == Access::Open {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use zookeeper_client::{Client, Error as Said, SessionState, StateWatcher};
+use zookeeper_client::{Client, Connector, Error as Said, SessionState, StateWatcher};
 
 use crate::error::{Error, ErrorKind};
 use crate::rt::{Flag, lock};
@@ -172,19 +172,13 @@ impl Store {
         if self.closing.is_raised() {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
         }
-        let cluster = self.settings.cluster();
         let connector = self.settings.connector(timeout)?;
         let sent = self.clock.now();
         let hosts = u32::try_from(self.settings.hosts.len()).unwrap_or(u32::MAX);
         let limit = Settings::silence(timeout)
             .max(self.settings.timeout)
             .saturating_mul(hosts);
-        let opening = async {
-            match self.settings.tls {
-                Some(_) => connector.secure_connect(&cluster).await,
-                None => connector.connect(&cluster).await,
-            }
-        };
+        let opening = self.log_in(connector);
         let opened = tokio::select! {
             biased;
             opened = opening => opened,
@@ -215,6 +209,30 @@ impl Store {
         }
         tracing::debug!(asked = ?timeout, ?granted, "session opened");
         Ok(session)
+    }
+
+    /// Opens a session and says who we are.
+    ///
+    /// One after the other: sent together, a server on Netty that is quick may answer the second before the
+    /// first, which ends the connection. But one that wants to know first of all who we are
+    /// (`enforce.auth.enabled`) has it all at once.
+    async fn log_in(&self, connector: Connector) -> Result<Client, Said> {
+        let cluster = self.settings.cluster();
+        let connect = async |connector: Connector| match self.settings.tls {
+            Some(_) => connector.secure_connect(&cluster).await,
+            None => connector.connect(&cluster).await,
+        };
+        let Some(login) = self.settings.login() else {
+            return connect(connector).await;
+        };
+        match connect(connector.clone()).await {
+            Ok(client) => {
+                client.auth("digest", login.as_bytes()).await?;
+                Ok(client)
+            }
+            Err(Said::AuthFailed) => connect(connector.with_auth("digest", login.as_bytes())).await,
+            Err(err) => Err(err),
+        }
     }
 
     /// The answer to a request, within the time limit.

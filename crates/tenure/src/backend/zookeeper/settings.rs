@@ -177,6 +177,12 @@ impl Settings {
         self.login.as_ref().map(|(user, _)| user.as_str())
     }
 
+    /// `user:password`, as the server wants it.
+    pub(super) fn login(&self) -> Option<String> {
+        let (user, password) = self.login.as_ref()?;
+        Some(format!("{user}:{}", password.reveal()))
+    }
+
     /// The hosts as the client library wants them.
     pub(super) fn cluster(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
@@ -194,10 +200,6 @@ impl Settings {
             .with_session_timeout(timeout)
             .with_connection_timeout(Self::silence(timeout))
             .with_fail_eagerly();
-        if let Some((user, password)) = &self.login {
-            let login = format!("{user}:{}", password.reveal());
-            connector = connector.with_auth("digest", login.as_bytes());
-        }
         if let Some(tls) = &self.tls {
             connector = connector.with_tls(options(tls)?);
         }
@@ -251,8 +253,16 @@ mod tests {
         );
         assert_eq!(plain.ttl, Options::DEFAULT_TTL);
         let with_user = Settings::new("zookeeper://me:x@h/").unwrap();
-        assert_eq!((with_user.acl, with_user.root.as_str()), (Access::Creator, ""));
-        assert!(Settings::new("zookeeper://h?tls=on&ca=x").unwrap().tls.is_some());
+        assert_eq!(
+            (with_user.acl, with_user.root.as_str()),
+            (Access::Creator, "")
+        );
+        assert!(
+            Settings::new("zookeeper://h?tls=on&ca=x")
+                .unwrap()
+                .tls
+                .is_some()
+        );
     }
 
     #[test]
