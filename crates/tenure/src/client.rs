@@ -83,6 +83,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
 /// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
+/// | `zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST,..[/PATH]` | a ZooKeeper ensemble; locks lie under that path, which is made if need be |
 ///
 /// What `redis` takes after a `?`, joined by `&`:
 ///
@@ -105,6 +106,17 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `names=raw` | names stand in keys as they are, to share such a lock with another program; then whoever waits for `a` waits for `a/b` too |
 /// | `lease=lock` | every lock has a lease of its own and the very key that etcd's own lock library would make |
 /// | `ca=FILE`, `cert=FILE`, `key=FILE` | the authority to trust instead of the system's; a certificate of our own |
+///
+/// What `zookeeper` takes:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `ttl=30s` | the ttl that has a session from the start; any other has one at its first use |
+/// | `timeout=2s` | limit of each request |
+/// | `names=raw` | a name is a path, `/` and all, to share such a lock with another program |
+/// | `dialect=session-prefix` | nodes are called as in the lock that comes with ZooKeeper; exclusive locks only |
+/// | `acl=open`, `acl=creator` | whether everybody may touch our nodes, or our user alone (which is so when there is one) |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///

@@ -74,6 +74,8 @@
 //! | `redlock:` appendfsync always | S L | E L | E L | E L | E L | - | X | E L | S | E L |
 //! | `etcd:` one member | S L | E | E | E L | E L | - | E | E | S | E |
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
 //!
 //! **S**: claims and effects are safe.
 //! **E**: claims never overlap, effects need fencing.
@@ -101,6 +103,7 @@
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
 //! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |

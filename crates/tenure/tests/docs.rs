@@ -20,7 +20,8 @@ async fn declared() -> Vec<Guarantees> {
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
     for scheme in tenure::client::SCHEMES {
-        if scheme.starts_with("red") || scheme.starts_with("etcd") {
+        // The others need a server.
+        if !matches!(*scheme, "memory:" | "file:") {
             continue;
         }
         let url = match *scheme {
@@ -34,7 +35,21 @@ async fn declared() -> Vec<Guarantees> {
     let _ = fs::remove_dir_all(dir);
     all.extend(redis());
     all.extend([1, 3].map(tenure::backend::etcd::guarantees));
+    all.extend(zookeeper());
     all
+}
+
+/// One server or several; what nodes are called makes no difference to what is safe.
+fn zookeeper() -> [Guarantees; 2] {
+    use tenure::backend::zookeeper::{Configuration, guarantees};
+    let plain = Configuration::default();
+    [
+        guarantees(plain),
+        guarantees(Configuration {
+            is_single: true,
+            ..plain
+        }),
+    ]
 }
 
 /// The settings of a Redis that make a difference.

@@ -33,12 +33,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the session does; a late write is stopped by the fence or the token",
+            "the deadline passes before the session does; a late write is stopped by `Guard::put` or the token",
         ),
         Cell::new(
             Fault::Partition,
             Claims,
-            "the deadline counts from the last write that a majority applied; a late write is stopped by the fence or the token",
+            "the deadline counts from the last write that a majority applied; a late write is stopped by `Guard::put` or the token",
         ),
         Cell::new(
             Fault::StoreRestart,

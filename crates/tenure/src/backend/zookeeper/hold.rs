@@ -1,20 +1,19 @@
-//! One node: made, kept, deleted.
+//! One node: made, found again, deleted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use zookeeper_client::{CreateMode, Error as Said, MultiWriteError, SessionState};
+use zookeeper_client::{CreateMode, Error as Said};
 
-use crate::backend::{Alarm, Hold, Release, Renewal, Request};
+use crate::backend::{Alarm, Hold, Release, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::holder::Holder;
 use crate::kernel::pace;
-use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
@@ -24,9 +23,6 @@ use super::outcome::Failed;
 use super::session::{Session, Sessions};
 use super::settings::{Dialect, Settings};
 use super::warm::Known;
-
-/// Bytes of paths in one request; a server takes 1 MiB (`jute.maxbuffer`).
-const BATCH: usize = 256 * 1024;
 
 /// How often a node is made again whose parents went away meanwhile: a container is collected once in a
 /// minute.
@@ -41,10 +37,10 @@ pub(super) struct Store {
     pub(super) closing: Flag,
     /// See [`Store::is_ensemble`].
     members: AtomicU8,
-    holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
     /// When the first of them may run out, as far as `expire` knows.
-    expiring: Mutex<Option<Time>>,
-    earlier: Arc<Notify>,
+    pub(super) expiring: Mutex<Option<Time>>,
+    pub(super) earlier: Arc<Notify>,
     pub(super) alarm: Mutex<Option<Alarm>>,
 }
 
@@ -56,13 +52,13 @@ pub(super) struct Kept {
     /// How the node's name begins: nobody else's does.
     prefix: Arc<str>,
     /// The whole path, once it is known.
-    path: Option<Arc<str>>,
+    pub(super) path: Option<Arc<str>>,
     number: i32,
     mode: Mode,
     /// It holds, until then: the session lasts longer than a lease that is not renewed.
-    until: Option<Time>,
+    pub(super) until: Option<Time>,
     /// A delete of it has no answer.
-    is_unclear: bool,
+    pub(super) is_unclear: bool,
 }
 
 impl Kept {
@@ -331,61 +327,6 @@ impl Store {
         }
     }
 
-    /// From now on the node is renewed, and watched over. The lease that is granted.
-    pub(super) fn keep(
-        self: &Arc<Self>,
-        request: &Request,
-        session: &Session,
-        sent: Time,
-    ) -> Duration {
-        let lease = self.lease(session).min(request.ttl);
-        let until = sent.after(lease);
-        if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
-            kept.until = Some(until);
-        }
-        let mut expiring = lock(&self.expiring);
-        match *expiring {
-            None => {
-                *expiring = Some(until);
-                self.spawner
-                    .spawn(expire(Arc::downgrade(self), self.earlier.clone()));
-            }
-            Some(first) if until < first => {
-                *expiring = Some(until);
-                self.earlier.notify_one();
-            }
-            Some(_) => {}
-        }
-        lease
-    }
-
-    fn prolong(&self, hold: &Hold, session: &Session, sent: Time) -> Renewal {
-        let ttl = self.lease(session).min(hold.ttl);
-        if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
-            kept.until = kept.until.max(Some(sent.after(ttl)));
-        }
-        let ttl = Some(ttl);
-        Renewal::Renewed { sent, ttl }
-    }
-
-    /// Holds whose lease is over, and when the next one is.
-    fn expired(&self) -> (Vec<(OwnerId, Kept)>, Time) {
-        let now = self.clock.now();
-        let (mut gone, mut next) = (Vec::new(), Time::MAX);
-        for (owner, kept) in lock(&self.holds).iter_mut() {
-            match kept.until {
-                Some(until) if until <= now => {
-                    kept.until = None;
-                    gone.push((*owner, kept.clone()));
-                }
-                Some(until) => next = next.min(until),
-                None => {}
-            }
-        }
-        *lock(&self.expiring) = Some(next);
-        (gone, next)
-    }
-
     fn forget(&self, owner: OwnerId) {
         if let Some(kept) = lock(&self.holds).remove(&owner) {
             kept.session.give_back(&kept.dir);
@@ -465,7 +406,7 @@ impl Store {
     }
 
     /// `false`: there is none.
-    async fn delete(&self, session: &Arc<Session>, kept: &Kept) -> Result<bool, Failed> {
+    pub(super) async fn delete(&self, session: &Arc<Session>, kept: &Kept) -> Result<bool, Failed> {
         let path = match &kept.path {
             Some(path) => path.clone(),
             None => match self.find_name(session, kept).await? {
@@ -481,25 +422,6 @@ impl Store {
             }
             Err(failed) if failed.is(&Said::NoNode) => Ok(false),
             Err(failed) => Err(failed),
-        }
-    }
-
-    /// Deletes it until it is gone, or its session is.
-    async fn delete_expired(self: Arc<Self>, owner: OwnerId, kept: Kept) {
-        for attempt in 0_u32.. {
-            let is_over = kept.session.ended.is_raised() || self.closing.is_raised();
-            if is_over || self.delete(&kept.session, &kept).await.is_ok() {
-                break;
-            }
-            // Released by its owner meanwhile.
-            if self.kept(owner).is_none() {
-                return;
-            }
-            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
-        }
-        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
-            kept.is_unclear = false;
         }
     }
 
@@ -528,168 +450,6 @@ impl Store {
     pub(super) fn put_known(&self, place: &Place, known: Known) {
         lock(&place.session.warm).put(&place.dir, known, None);
     }
-
-    /// Asks the servers, and a majority of them, whether these are there; in one request for many.
-    pub(super) async fn renew(&self, holds: &[Hold]) -> Vec<Renewal> {
-        let mut answers: Vec<_> = (0..holds.len()).map(|_| None).collect();
-        let mut groups: Vec<(Arc<Session>, Vec<(usize, Arc<str>)>)> = Vec::new();
-        for (at, hold) in holds.iter().enumerate() {
-            let kept = self.kept(hold.owner);
-            let path = kept.as_ref().and_then(|kept| kept.path.clone());
-            let Some((kept, path)) = kept.zip(path) else {
-                answers[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
-                continue;
-            };
-            if kept.session.ended.is_raised() {
-                answers[at] = Some(Renewal::Lost(LostReason::SessionGone));
-                continue;
-            }
-            let known = groups
-                .iter_mut()
-                .find(|(session, _)| Arc::ptr_eq(session, &kept.session));
-            match known {
-                Some((_, paths)) => paths.push((at, path)),
-                None => groups.push((kept.session, vec![(at, path)])),
-            }
-        }
-        for (session, paths) in groups {
-            let mut rest = &paths[..];
-            while !rest.is_empty() {
-                let mut bytes = 0;
-                let fits = rest.iter().take_while(|(_, path)| {
-                    bytes += path.len() + 32;
-                    bytes <= BATCH
-                });
-                let (batch, later) = rest.split_at(fits.count().max(1));
-                rest = later;
-                for (at, answer) in self.renew_batch(&session, batch).await {
-                    answers[at] = Some(match answer {
-                        Ok(sent) => self.prolong(&holds[at], &session, sent),
-                        Err(no) => no,
-                    });
-                }
-            }
-        }
-        let answers = answers.into_iter();
-        answers
-            .map(|answer| answer.expect("each hold is in a batch or has its answer"))
-            .collect()
-    }
-
-    async fn renew_batch(
-        &self,
-        session: &Arc<Session>,
-        batch: &[(usize, Arc<str>)],
-    ) -> Vec<(usize, Result<Time, Renewal>)> {
-        let mut there: Vec<_> = batch.iter().collect();
-        let mut answers = Vec::with_capacity(batch.len());
-        // Some may go away between two questions; then the driver asks again.
-        for _ in 0..3 {
-            let sent = self.clock.now();
-            let paths: Vec<_> = there.iter().map(|(_, path)| &**path).collect();
-            let failed = match self.confirm(session, &paths).await {
-                Ok(()) => {
-                    answers.extend(there.iter().map(|(at, _)| (*at, Ok(sent))));
-                    return answers;
-                }
-                Err(failed) => failed,
-            };
-            if failed.is_session_over() {
-                let gone = |at| (at, Err(Renewal::Lost(LostReason::SessionGone)));
-                answers.extend(there.iter().map(|(at, _)| gone(*at)));
-                return answers;
-            }
-            if !failed.is(&Said::NoNode) {
-                let unknown = |at| (at, Err(Renewal::Unknown(self.explain(failed.clone()))));
-                answers.extend(there.iter().map(|(at, _)| unknown(*at)));
-                return answers;
-            }
-            // One of them is gone, and the answer names only that one. All are asked for at once.
-            let asked: Vec<_> = there
-                .iter()
-                .map(|(_, path)| session.client.check_stat(path))
-                .collect();
-            let mut left = Vec::with_capacity(there.len());
-            for (one, stat) in there.into_iter().zip(asked) {
-                match self.ask(stat).await {
-                    Ok(None) => answers.push((one.0, Err(Renewal::Lost(LostReason::StoreSaysNo)))),
-                    _ => left.push(one),
-                }
-            }
-            there = left;
-            if there.is_empty() {
-                return answers;
-            }
-        }
-        let err = || {
-            let what = "holds went away while they were renewed";
-            Error::new(ErrorKind::Indeterminate, what)
-        };
-        let unknown = |at| (at, Err(Renewal::Unknown(err())));
-        answers.extend(there.iter().map(|(at, _)| unknown(*at)));
-        answers
-    }
-
-    /// Whether all of these are there. A write that changes nothing, so that a majority has to agree.
-    pub(super) async fn confirm(&self, session: &Session, paths: &[&str]) -> Result<(), Failed> {
-        let sent = self.clock.now();
-        let mut writer = session.client.new_multi_writer();
-        for path in paths {
-            writer.add_check_version(path, -1).map_err(Failed::Said)?;
-        }
-        let asked = async {
-            let answer = writer.commit().await;
-            answer.map(drop).map_err(|err| match err {
-                MultiWriteError::RequestFailed { source }
-                | MultiWriteError::OperationFailed { source, .. } => source,
-            })
-        };
-        self.ask(asked).await?;
-        session.confirm(sent);
-        Ok(())
-    }
-
-    /// Asks whether all holds of a session are there, when its connection was broken.
-    pub(super) async fn verify(&self, session: &Arc<Session>) {
-        let all: Vec<_> = {
-            let holds = lock(&self.holds);
-            let ours = holds
-                .iter()
-                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session));
-            let path = |kept: &Kept| kept.path.clone();
-            ours.filter_map(|(owner, kept)| Some((*owner, path(kept)?)))
-                .collect()
-        };
-        let alarm = lock(&self.alarm).clone();
-        for (owner, path) in all {
-            if let Ok(None) = self.ask(session.client.check_stat(&path)).await
-                && let Some(alarm) = &alarm
-            {
-                alarm.lost(owner, LostReason::StoreSaysNo);
-            }
-        }
-    }
-
-    /// The library says that a session is over.
-    pub(super) fn session_ended(&self, session: &Arc<Session>, state: SessionState) {
-        let gone: Vec<_> = {
-            let holds = lock(&self.holds);
-            holds
-                .iter()
-                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session))
-                .map(|(owner, _)| *owner)
-                .collect()
-        };
-        if state != SessionState::Closed || !gone.is_empty() {
-            tracing::warn!(%state, holds = gone.len(), "a session with the servers ended");
-        }
-        let alarm = lock(&self.alarm).clone();
-        for owner in gone {
-            if let Some(alarm) = &alarm {
-                alarm.lost(owner, LostReason::SessionGone);
-            }
-        }
-    }
 }
 
 /// An error when nobody wants the node any more, which was not made yet.
@@ -700,32 +460,6 @@ fn unless_stopped(request: &Request) -> Result<(), Error> {
             "the request was stopped",
         )),
         false => Ok(()),
-    }
-}
-
-/// Deletes the nodes of leases that ran out, because nobody renews them any more: their session goes on.
-async fn expire(store: Weak<Store>, earlier: Arc<Notify>) {
-    loop {
-        let (clock, next) = {
-            let Some(store) = store.upgrade() else {
-                return;
-            };
-            if store.closing.is_raised() {
-                return;
-            }
-            let (gone, next) = store.expired();
-            for (owner, kept) in gone {
-                let deleter = store.clone();
-                store
-                    .spawner
-                    .spawn(async move { deleter.delete_expired(owner, kept).await });
-            }
-            (store.clock.clone(), next)
-        };
-        tokio::select! {
-            () = clock.sleep_until(next), if next != Time::MAX => {}
-            () = earlier.notified() => {}
-        }
     }
 }
 

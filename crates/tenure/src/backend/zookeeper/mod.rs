@@ -8,12 +8,13 @@
 //!
 //! # Reading order
 //! `names` (paths and node names) · `session` (sessions, and until when they are good) · `hold` (a node made,
-//! renewed, deleted) · `wait` (the queue, from the waiter's side) · `warm` (one round trip) · `outcome` (what
-//! errors mean) · `probe` (why there is no session) · `look` · `fence` (writes that need the hold).
+//! found again, deleted) · `keep` (renewed) · `wait` (the queue, from the waiter's side) · `warm` (one round trip) · `outcome` (what
+//! errors mean) · `probe` (why there is no session) · `look` ·
+//! `write` (writes that need the hold).
 
-mod fence;
 mod guarantees;
 mod hold;
+mod keep;
 mod look;
 mod names;
 mod outcome;
@@ -22,8 +23,8 @@ mod session;
 mod settings;
 mod wait;
 mod warm;
+mod write;
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,6 @@ use crate::holder::Status;
 use crate::name::{Escaped, LockName};
 use crate::rt::{Spawner, lock};
 
-pub use self::fence::Fence;
 pub use self::guarantees::{Configuration, guarantees};
 use self::hold::Store;
 use self::session::Session;
@@ -138,14 +138,14 @@ impl Door for Backend {
         Box::pin(async move { store.check().await })
     }
 
-    fn fence(&self, hold: &Hold) -> Option<Box<dyn Any + Send>> {
-        let (session, path) = self.store.kept(hold.owner)?.node()?;
+    fn write(
+        &self,
+        holds: Vec<Hold>,
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> BoxFuture<Result<bool, Error>> {
         let store = self.store.clone();
-        Some(Box::new(Fence {
-            store,
-            session,
-            path,
-        }))
+        Box::pin(async move { store.write(&holds, &key, value.as_deref()).await })
     }
 
     fn close(&self) -> BoxFuture<()> {
