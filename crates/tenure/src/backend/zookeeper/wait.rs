@@ -24,6 +24,10 @@ use super::warm::{Known, Watch};
 /// How often a waiter looks without having been told to, at least; in case a watch is lost.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long whoever waits goes on asking servers that do not answer, if three ttl are less: an election takes
+/// some seconds, and a session that expired meanwhile is known for certain only when they answer again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a look at the list says.
 enum Seen {
     Held,
@@ -296,7 +300,7 @@ impl Store {
                     return Err(over("our place in the queue was deleted; retry"));
                 }
             };
-            *patience = self.clock.now().after(request.ttl);
+            *patience = self.clock.now().after(PATIENCE.max(request.ttl * 3));
             let next = match self.watch(place, &ahead).await? {
                 Some(watching) => self.next(request, place, watching).await,
                 None => Next::Look,

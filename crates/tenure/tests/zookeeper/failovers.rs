@@ -1,0 +1,167 @@
+//! Three servers, some of which die, stop, or are cut off.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tenure::ErrorKind;
+
+use crate::servers::zookeeper::{self, Ensemble, PASSWORD, USER};
+use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until};
+
+/// Long enough for an election.
+const TTL: Duration = Duration::from_secs(15);
+
+fn url(hosts: &str) -> String {
+    format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=15s&timeout=2s")
+}
+
+/// One of its servers is killed or stopped at a time, and comes back before the next test uses it.
+static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
+/// They do not share it at the same time.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Held, waited for, acquired and released while the leader is killed: nobody loses anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    change_of_leader("killed", |ensemble, leader| ensemble.nodes[leader].kill()).await;
+    let down = ENSEMBLE.nodes.iter().find(|node| !node.is_up()).unwrap();
+    down.begin();
+    ENSEMBLE.until_whole();
+}
+
+/// The same while it stands still, which nobody is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_leader() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    let mut stopped = 0;
+    change_of_leader("stopped", |ensemble, leader| {
+        ensemble.nodes[leader].stop();
+        stopped = leader;
+    })
+    .await;
+    ENSEMBLE.nodes[stopped].go_on();
+    ENSEMBLE.until_whole();
+}
+
+async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
+    let url = url(&ENSEMBLE.hosts());
+    let (client, other) = (connect(&url).await, connect(&url).await);
+    let guard = take(&client, name, TTL).await;
+    let released = take(&client, &format!("{name}-released"), TTL).await;
+    let lock = other.lock(name).ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let leader = ENSEMBLE.leader();
+    let follower = &ENSEMBLE.nodes[(leader + 1) % 3];
+    until("it waits", || nodes(follower, name).len() == 2).await;
+    trouble(&ENSEMBLE, leader);
+    // In the middle of it.
+    let lock = client.lock(format!("{name}-acquired")).ttl(TTL);
+    let acquired = soon(lock.acquire()).await.unwrap();
+    let release = soon(released.release()).await;
+    if let Err(err) = release {
+        // Nobody could tell in time; it goes on in the background.
+        let kind = err.kind();
+        assert!(
+            matches!(kind, ErrorKind::Indeterminate | ErrorKind::Unreachable),
+            "{err}"
+        );
+    }
+    until("it is free", || {
+        nodes(follower, &format!("{name}-released")).is_empty()
+    })
+    .await;
+    assert!(guard.is_held(), "lost by an election");
+    assert!(!waiting.is_finished(), "two hold it");
+    assert_eq!(nodes(follower, name).len(), 2);
+    let token = guard.token();
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > token && acquired.is_held());
+    soon(next.release()).await.unwrap();
+    soon(acquired.release()).await.unwrap();
+}
+
+/// All three are killed and started again.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_restarted() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    let client = connect(&url(&ENSEMBLE.hosts())).await;
+    let guard = take(&client, "all", TTL).await;
+    ENSEMBLE.nodes.iter().for_each(|node| node.kill());
+    ENSEMBLE.nodes.iter().for_each(|node| node.begin());
+    ENSEMBLE.until_whole();
+    assert!(guard.is_held(), "lost within {TTL:?}");
+    let low = guard.remaining();
+    until("it is renewed", || guard.remaining() > low).await;
+    assert_eq!(nodes(&ENSEMBLE.nodes[0], "all").len(), 1);
+    soon(guard.release()).await.unwrap();
+}
+
+/// Without a majority nothing is granted and nothing renewed; one clear line says why there is no session.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_majority() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    let client = connect(&url(&ENSEMBLE.hosts())).await;
+    let ttl = Duration::from_secs(2);
+    let guard = take(&client, "minority", ttl).await;
+    ENSEMBLE.nodes[0].kill();
+    ENSEMBLE.nodes[1].kill();
+    soon(guard.lost()).await;
+    let tried = soon(client.lock("minority").ttl(ttl).try_acquire()).await;
+    assert!(!matches!(tried, Ok(Some(_))), "granted by a minority");
+    until("the third has noticed", || {
+        ENSEMBLE.nodes[2].mode().is_none()
+    })
+    .await;
+    let alone = url(&format!("127.0.0.1:{}", ENSEMBLE.nodes[2].port()));
+    let refused = soon(tenure::connect(&alone)).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["no majority", "start the other"],
+    );
+    ENSEMBLE.nodes[0].begin();
+    ENSEMBLE.nodes[1].begin();
+    ENSEMBLE.until_whole();
+    let next = soon(client.lock("minority").ttl(ttl).acquire())
+        .await
+        .unwrap();
+    assert!(next.token() > guard.token());
+    soon(next.release()).await.unwrap();
+}
+
+/// A server that is cut off from the others answers reads for a while; that renews nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_of_a_minority_renew_nothing() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    let leader = ENSEMBLE.leader();
+    let ours = (leader + 1) % 3;
+    let client = connect(&url(&format!("127.0.0.1:{}", ENSEMBLE.nodes[ours].port()))).await;
+    let ttl = Duration::from_millis(1_500);
+    let guard = take(&client, "reads", ttl).await;
+    let others = (0..3).filter(|at| *at != ours);
+    others.clone().for_each(|at| ENSEMBLE.nodes[at].stop());
+    // Our server does not know yet that it is alone.
+    assert!(ENSEMBLE.nodes[ours].mode().is_some());
+    let start = std::time::Instant::now();
+    soon(guard.lost()).await;
+    assert!(start.elapsed() < ttl, "believed for {:?}", start.elapsed());
+    others.for_each(|at| ENSEMBLE.nodes[at].go_on());
+    ENSEMBLE.until_whole();
+}

@@ -1,0 +1,18 @@
+//! The backend `zookeeper:` on real servers, with everything that can go wrong.
+
+#![cfg(feature = "zookeeper")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod failovers;
+mod leaks;
+mod partitions;
+mod queue;
+mod refusals;
+mod steps;
+mod warm;
+mod writes;

@@ -1,0 +1,149 @@
+//! What cannot be is said in one clear line, with the cure.
+
+use std::time::Duration;
+
+use tenure::ErrorKind;
+use tenure::backend::Severity;
+
+use crate::servers::process::Port;
+use crate::servers::redis::Certificates;
+use crate::servers::zookeeper::{self, PASSWORD, USER, Zookeeper};
+use crate::support::{ROOT, SHARED, assert_says, client_of, connect, soon, take, unique, url};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_there_or_somebody_else() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let port = Port::reserve();
+    let refused = soon(tenure::connect(&url(port.number(), ""))).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["no connection to 127.0.0.1"],
+    );
+    let refused = soon(tenure::connect("zookeeper://nowhere.invalid/")).await;
+    assert_says(refused, ErrorKind::Unreachable, &["nowhere.invalid:2181"]);
+    // Something that hangs up at whatever it hears.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let refused = soon(tenure::connect(&url(port, ""))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["is the port right"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_password() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let client = client_of(&SHARED).await;
+    let name = unique("access");
+    let guard = take(&client, &name, Duration::from_secs(5)).await;
+    let login = format!("{USER}:{PASSWORD}@");
+    for other in ["tenure:wrong@", "somebody:else@", ""] {
+        let url = url(SHARED.port(), "").replace(&login, other);
+        let refused = soon(tenure::connect(&url)).await;
+        assert_says(refused, ErrorKind::Denied, &["somebody else's"]);
+    }
+    // All of our nodes are ours alone.
+    let mut wire = SHARED.wire();
+    let dir = format!("{ROOT}/{name}");
+    let node = wire.children(&dir).remove(0);
+    for path in [ROOT, &dir, &format!("{dir}/{node}")] {
+        for entry in wire.access(path) {
+            assert!(entry.starts_with("digest:tenure:"), "{path}: {entry}");
+        }
+    }
+    soon(guard.release()).await.unwrap();
+}
+
+/// Without a user everything is open, and `check` says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_check_finds() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let url = format!("zookeeper://127.0.0.1:{}/open?ttl=2s", SHARED.port());
+    let client = connect(&url).await;
+    let found = soon(client.check()).await.unwrap();
+    let text = |severity| {
+        let all = found.iter().filter(|it| it.severity == severity);
+        all.map(|it| it.text.as_str())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let (good, warnings) = (text(Severity::Good), text(Severity::Warning));
+    assert!(good.contains("runs ZooKeeper 3."), "{good}");
+    assert!(
+        warnings.contains("one server and no ensemble"),
+        "{warnings}"
+    );
+    assert!(warnings.contains("can delete our locks"), "{warnings}");
+    assert_eq!(text(Severity::Bad), "");
+    assert!(client.guarantees().setting.contains("one server"));
+}
+
+/// A server that is cut off and lets clients read all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_server() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let settings = ["-Dreadonlymode.enabled=true"];
+    let ensemble = zookeeper::Ensemble::start_with(&settings, &[]);
+    let client = connect(&url(ensemble.nodes[0].port(), "")).await;
+    ensemble.nodes[1].kill();
+    ensemble.nodes[2].kill();
+    crate::support::until("it is read-only", || {
+        ensemble.nodes[0].mode().as_deref() == Some("read-only")
+    })
+    .await;
+    let refused = soon(tenure::connect(&url(ensemble.nodes[0].port(), ""))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["read-only", "majority"]);
+    let tried = soon(client.lock("x").ttl(Duration::from_secs(1)).try_acquire()).await;
+    assert!(!matches!(tried, Ok(Some(_))));
+}
+
+/// Sessions are granted within bounds; a fixed lease that is longer is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ttl_beyond_the_servers_bounds() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&["maxSessionTimeout=5000"]);
+    let client = client_of(&server).await;
+    let lock = client.lock("long").ttl(Duration::from_secs(30));
+    let guard = soon(lock.acquire()).await.unwrap();
+    assert!(guard.remaining() <= Duration::from_secs(5));
+    soon(guard.release()).await.unwrap();
+    let fixed = lock.renew(tenure::Renew::Never);
+    assert_says(
+        soon(fixed.acquire()).await,
+        ErrorKind::Invalid,
+        &["maxSessionTimeout", "lower `ttl`"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates() {
+    if zookeeper::is_missing_for_tls() {
+        return;
+    }
+    let certificates = Certificates::make();
+    let file = |name: &str| certificates.file(name).display().to_string();
+    let server = Zookeeper::start_tls(&certificates, "server");
+    let by = |port, ca: &str| url(port, &format!("&tls=on&ca={}", file(ca)));
+    let client = connect(&by(server.tls_port(), "ca.crt")).await;
+    take(&client, "tls", Duration::from_secs(2))
+        .await
+        .release()
+        .await
+        .unwrap();
+    let refused = soon(tenure::connect(&by(server.tls_port(), "stranger.crt"))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["ca=FILE"]);
+    let refused = soon(tenure::connect(&by(server.port(), "ca.crt"))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["TLS"]);
+    let refused = soon(tenure::connect(&url(server.tls_port(), ""))).await;
+    assert_says(refused, ErrorKind::Unreachable, &["tls=on"]);
+}

@@ -1,0 +1,178 @@
+//! Each request of an acquisition, a renewal and a release is lost, or its answer is: there is one node, and
+//! never a ghost.
+
+use std::time::Duration;
+
+use crate::servers::jute;
+use crate::servers::proxy::{Direction, Fault};
+use crate::servers::zookeeper;
+use crate::support::{SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+
+/// Somebody else finds it taken, and free afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_survives_what_happens_to_its_requests() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    for step in ["parents", "acquire", "watch"] {
+        for fault in [
+            Fault::CutBefore,
+            Fault::CutAfter,
+            Fault::Answer("throttled"),
+            Fault::Late(Duration::from_millis(100)),
+        ] {
+            let name = unique("step");
+            if step != "parents" {
+                take(&other, &name, TTL).await.release().await.unwrap();
+            }
+            let what = format!("{step}, {fault:?}");
+            proxy.plan(step, fault);
+            let guard = soon(client.lock(&name).ttl(TTL).acquire()).await;
+            let guard = guard.unwrap_or_else(|err| panic!("{what}: {err}"));
+            assert!(proxy.is_done(), "{what} has not happened");
+            assert_eq!(nodes(&SHARED, &name).len(), 1, "{what}");
+            let busy = soon(other.lock(&name).ttl(TTL).try_acquire()).await;
+            assert!(busy.unwrap().is_none(), "{what}: two hold it");
+            soon(guard.release()).await.unwrap();
+            assert_eq!(nodes(&SHARED, &name).len(), 0, "{what}");
+        }
+    }
+}
+
+/// The waiter's requests: listing, watching, leaving.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_survives_what_happens_to_its_requests() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    for step in ["acquire", "list", "watch"] {
+        for fault in [
+            Fault::CutBefore,
+            Fault::CutAfter,
+            Fault::Late(Duration::from_millis(100)),
+        ] {
+            let what = format!("{step}, {fault:?}");
+            let name = unique("wait");
+            let holder = take(&other, &name, TTL).await;
+            proxy.plan(step, fault);
+            let lock = client.lock(&name).ttl(TTL);
+            let waiting = tokio::spawn(async move { lock.acquire().await });
+            until("two are there", || nodes(&SHARED, &name).len() == 2).await;
+            until("it has happened", || proxy.is_done()).await;
+            soon(holder.release()).await.unwrap();
+            let guard = soon(waiting).await.unwrap();
+            let guard = guard.unwrap_or_else(|err| panic!("{what}: {err}"));
+            assert_eq!(nodes(&SHARED, &name).len(), 1, "{what}");
+            soon(guard.release()).await.unwrap();
+            assert_eq!(nodes(&SHARED, &name).len(), 0, "{what}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_survives_what_happens_to_its_request() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    for fault in [
+        Fault::CutBefore,
+        Fault::CutAfter,
+        Fault::Late(Duration::from_millis(100)),
+    ] {
+        let name = unique("release");
+        let guard = take(&client, &name, TTL).await;
+        proxy.plan("release", fault.clone());
+        let released = soon(guard.release()).await;
+        assert!(released.is_ok(), "{fault:?}: {released:?}");
+        assert_eq!(nodes(&SHARED, &name).len(), 0, "{fault:?}");
+        take(&other, &name, TTL).await.release().await.unwrap();
+    }
+}
+
+/// A renewal is neither loss nor success without an answer; the next one heals it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_survives_what_happens_to_its_request() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let client = client_by(&proxy).await;
+    let name = unique("renew");
+    let guard = take(&client, &name, TTL).await;
+    for fault in [
+        Fault::CutBefore,
+        Fault::CutAfter,
+        Fault::Answer("throttled"),
+    ] {
+        proxy.plan("renew", fault);
+        until("it has happened", || proxy.is_done()).await;
+        let low = guard.remaining();
+        until("it is renewed", || guard.remaining() > low).await;
+        assert!(guard.is_held());
+    }
+    soon(guard.release()).await.unwrap();
+}
+
+/// A try on a name that is taken leaves nothing, whatever is lost on the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_leaves_nothing() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (other, name) = (client_of(&SHARED).await, unique("try"));
+    let holder = take(&other, &name, TTL).await;
+    for step in ["acquire", "list", "watch", "release"] {
+        for fault in [Fault::CutBefore, Fault::CutAfter] {
+            let client = client_by(&proxy).await;
+            let what = format!("{step}, {fault:?}");
+            proxy.plan(step, fault);
+            let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
+            assert!(!matches!(tried, Ok(Some(_))), "{what}");
+            assert!(proxy.is_done(), "{what} has not happened");
+            until("only the holder is there", || {
+                nodes(&SHARED, &name).len() == 1
+            })
+            .await;
+            client.close().await;
+        }
+    }
+    assert!(holder.is_held());
+    soon(holder.release()).await.unwrap();
+}
+
+/// What a free lock costs, in requests; nothing is asked about time.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_free_lock() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, name) = (client_by(&proxy).await, unique("count"));
+    take(&client, &name, TTL * 10)
+        .await
+        .release()
+        .await
+        .unwrap();
+    proxy.delay(Direction::Up, Duration::from_millis(5));
+    proxy.delay(Direction::Down, Duration::from_millis(5));
+    for _ in 0..3 {
+        let before = proxy.requests();
+        let start = std::time::Instant::now();
+        let guard = take(&client, &name, TTL * 10).await;
+        let (took, asked) = (start.elapsed(), proxy.requests() - before);
+        eprintln!("warm acquire: {asked} requests, {took:?} at 10 ms per round trip");
+        assert_eq!(asked, 1, "requests of a warm acquire");
+        let start = std::time::Instant::now();
+        guard.release().await.unwrap();
+        let (took, asked) = (start.elapsed(), proxy.requests() - before - 1);
+        eprintln!("release: {asked} requests, {took:?}");
+        assert_eq!(asked, 1, "requests of a release");
+    }
+}

@@ -1,0 +1,128 @@
+//! The short way to a lock that was held before, and what must not lead onto it.
+
+use crate::servers::jute;
+use crate::servers::zookeeper::{self, Zookeeper};
+use crate::support::{ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+
+/// Requests of one acquire and its release.
+const WARM: u64 = 2;
+
+/// Another client takes the number that we would have had, in a directory that was collected and made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_directory_is_not_the_one_that_was_known() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, name) = (client_by(&proxy).await, unique("again"));
+    let dir = format!("{ROOT}/{name}");
+    for round in 0..5_u32 {
+        // Number `round` is the last one we had.
+        for _ in 0..=round {
+            take(&client, &name, TTL).await.release().await.unwrap();
+        }
+        let mut wire = SHARED.wire();
+        wire.delete(&dir);
+        wire.create(&dir, b"", 0).unwrap();
+        let mut last = 0;
+        for number in 0..=round {
+            let node = wire.create(&format!("{dir}/other-lock-"), b"", 3).unwrap();
+            assert!(node.ends_with(&format!("{number:010}")), "{node}");
+            last = wire.get(&node).unwrap().czxid;
+        }
+        let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
+        assert!(tried.unwrap().is_none(), "taken from those who hold it");
+        drop(wire);
+        let guard = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
+        assert!(guard.token().get() > last.unsigned_abs());
+        soon(guard.release()).await.unwrap();
+        SHARED.wire().delete_all(&dir);
+    }
+}
+
+/// The same, while our connection is down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_directory_is_noticed_after_a_reconnect() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, name) = (client_by(&proxy).await, unique("away"));
+    let dir = format!("{ROOT}/{name}");
+    take(&client, &name, TTL).await.release().await.unwrap();
+    for direction in [
+        crate::servers::proxy::Direction::Up,
+        crate::servers::proxy::Direction::Down,
+    ] {
+        proxy.hold(direction, true);
+    }
+    proxy.cut();
+    let mut wire = SHARED.wire();
+    wire.delete(&dir);
+    wire.create(&dir, b"", 0).unwrap();
+    let node = wire.create(&format!("{dir}/other-lock-"), b"", 3).unwrap();
+    assert!(node.ends_with("0000000000"), "{node}");
+    proxy.resume();
+    let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
+    assert!(!matches!(tried, Ok(Some(_))), "taken from who holds it");
+    drop(wire);
+    let guard = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
+    soon(guard.release()).await.unwrap();
+}
+
+/// The server collects the empty directory by itself; tokens go on growing, numbers begin again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collected_container_is_made_again() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start_with(&["-Dznode.container.checkIntervalMs=100"], &[]);
+    let (client, name) = (client_of(&server).await, unique("container"));
+    let mut last = 0;
+    for _ in 0..3 {
+        let guard = take(&client, &name, TTL).await;
+        let node = nodes(&server, &name).remove(0);
+        assert!(node.ends_with("0000000000"), "{node}");
+        let token = guard.token().get();
+        assert!(token > last, "{token} follows {last}");
+        last = token;
+        soon(guard.release()).await.unwrap();
+        until("the directory is collected", || {
+            server.wire().get(&format!("{ROOT}/{name}")).is_none()
+        })
+        .await;
+    }
+}
+
+/// Somebody in between costs the short way, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_in_between_is_seen() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    let name = unique("between");
+    take(&client, &name, TTL * 10)
+        .await
+        .release()
+        .await
+        .unwrap();
+    let holder = take(&other, &name, TTL * 10).await;
+    let tried = soon(client.lock(&name).ttl(TTL * 10).try_acquire()).await;
+    assert!(tried.unwrap().is_none());
+    soon(holder.release()).await.unwrap();
+    // One by the list, the next ones without it.
+    take(&client, &name, TTL * 10)
+        .await
+        .release()
+        .await
+        .unwrap();
+    let before = proxy.requests();
+    take(&client, &name, TTL * 10)
+        .await
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(proxy.requests() - before, WARM);
+}
