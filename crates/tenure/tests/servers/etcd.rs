@@ -252,10 +252,14 @@ impl Etcd {
         kvs.iter().map(key).collect()
     }
 
-    #[track_caller]
-    pub(crate) fn put(&self, key: &str, value: &str) {
+    /// What the first member says when it will not.
+    pub(crate) fn try_put(&self, key: &str, value: &str) -> Result<(), String> {
         let (key, value) = (base64(key.as_bytes()), base64(value.as_bytes()));
-        self.order("kv/put", &json!({ "key": key, "value": value }));
+        let put = json!({ "key": key, "value": value });
+        match self.members[0].post("kv/put", &put, None) {
+            Some(answer) if answer.get("error").is_none() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     }
 
     /// Deletes all keys that begin so.

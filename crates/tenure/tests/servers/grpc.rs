@@ -187,7 +187,8 @@ impl Drop for Proxy {
 }
 
 /// What a request does: `acquire`, `release`, `renew` (the look at keys), `write`, `rest`, `sweep`, `grant`, `revoke`,
-/// `keep-alive`, `left`, `watch`, `look`, or the name of its method.
+/// `keep-alive`, `left`, `watch`, `look`, or the name of its method. (What a stream says after its first answer is
+/// no request; it is blocked as `events`.)
 fn step(path: &str, body: &[u8]) -> String {
     let method = path.rsplit('/').next().unwrap_or_default();
     let step = match method {
@@ -282,6 +283,8 @@ async fn serve(shared: Arc<Shared>, client: TcpStream) {
                     }
                 });
             }
+            // What a client sent before it hung up still arrives.
+            while requests.join_next().await.is_some() {}
         };
         tokio::select! {
             () = accept => {}
@@ -346,8 +349,7 @@ async fn pass(
         Some(Fault::Late(delay)) => tokio::time::sleep(*delay).await,
         _ => {}
     }
-    let mut blocked = shared.blocked.subscribe();
-    let _ = blocked.wait_for(|blocked| !blocked.contains(&step)).await;
+    wait_for(shared, &step).await;
     wait_up(shared, Direction::Up).await;
     let forwarded = Request::from_parts(head, ());
     if std::future::poll_fn(|cx| upstream.poll_ready(cx))
@@ -402,6 +404,11 @@ async fn pass(
     }
 }
 
+async fn wait_for(shared: &Shared, step: &str) {
+    let mut blocked = shared.blocked.subscribe();
+    let _ = blocked.wait_for(|blocked| !blocked.contains(step)).await;
+}
+
 async fn wait_up(shared: &Shared, direction: Direction) {
     let mut held = shared.held[direction as usize].subscribe();
     let _ = held.wait_for(|held| !held).await;
@@ -413,7 +420,7 @@ async fn carry(
     from: &mut RecvStream,
     to: &mut SendStream<Bytes>,
 ) {
-    loop {
+    for count in 0.. {
         let next = tokio::select! {
             next = from.data() => next,
             _ = std::future::poll_fn(|cx| to.poll_reset(cx)) => return,
@@ -425,6 +432,9 @@ async fn carry(
         };
         let _ = from.flow_control().release_capacity(data.len());
         wait_up(shared, direction).await;
+        if direction == Direction::Down && count > 0 {
+            wait_for(shared, "events").await;
+        }
         if to.send_data(data, false).is_err() {
             return;
         }

@@ -42,7 +42,6 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Talks to one member at a time, and to the next one when that does not do what it should.
 pub(super) struct Link {
     members: Vec<(Host, Endpoint)>,
-    pub(super) is_tls: bool,
     login: Option<wire::Authenticate>,
     timeout: Duration,
     clock: Clock,
@@ -89,7 +88,6 @@ impl Link {
         let login = settings.login.as_ref();
         Ok(Self {
             members,
-            is_tls: settings.tls.is_some(),
             login: login.map(|(user, password)| wire::Authenticate {
                 name: user.clone(),
                 password: password.reveal().to_owned(),
@@ -117,13 +115,11 @@ impl Link {
         self.clock.now().after(self.timeout)
     }
 
-    /// Of several members a silent one gets a part of the time, so that there is some left for the next.
-    fn share(&self, limit: Time, others_left: bool) -> Time {
-        if others_left {
-            limit.min(self.clock.now().after(self.timeout / 2))
-        } else {
-            limit
-        }
+    /// Of several members each gets its part of the time, so that a silent one leaves some for the others.
+    fn share(&self, limit: Time, others: usize) -> Time {
+        let now = self.clock.now();
+        let parts = u32::try_from(others + 1).unwrap_or(u32::MAX);
+        now.after(limit.since(now) / parts)
     }
 
     fn pinned(&self) -> Option<Line> {
@@ -144,7 +140,7 @@ impl Link {
         for step in 0..self.members.len() {
             let at = (first + step) % self.members.len();
             let (host, endpoint) = &self.members[at];
-            let until = self.share(limit, step + 1 < self.members.len());
+            let until = self.share(limit, self.members.len() - 1 - step);
             let connected = tokio::select! {
                 biased;
                 connected = endpoint.connect() => {
@@ -188,6 +184,21 @@ impl Link {
         line.ended.raise();
     }
 
+    /// The first word: finds a member that lets us in.
+    pub(super) async fn open(&self) -> Result<(), Trouble> {
+        let mut last = None;
+        for _ in &self.members {
+            let limit = self.limit();
+            let line = self.line(limit).await?;
+            match self.log_in(&line, None, limit).await {
+                Ok(()) => return Ok(()),
+                Err(trouble) if trouble.cure == Cure::Elsewhere => last = Some(trouble),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(last.expect("BUG: a URL has a host"))
+    }
+
     /// Asks, and asks other members while there is time and sense in it: every request of ours may be repeated.
     pub(super) async fn call<Q, A>(&self, to: &'static str, request: Q) -> Result<Reply<A>, Trouble>
     where
@@ -204,11 +215,11 @@ impl Link {
                 Err(trouble) => return Err(unsure.unwrap_or(trouble)),
             };
             if let Err(trouble) = self.log_in(&line, None, limit).await {
-                return Err(unsure.unwrap_or(trouble));
+                return Err(unsure.unwrap_or(not_sent(trouble)));
             }
             let sent = self.clock.now();
             let token = lock(&self.token).clone();
-            let until = self.share(limit, others > 0);
+            let until = self.share(limit, others);
             let asked = self.once(&line, to, request.clone(), token.clone(), until);
             let trouble = match asked.await {
                 Ok(value) => {
@@ -228,17 +239,14 @@ impl Link {
                     let _ = self.log_in(&line, token, limit).await;
                     true
                 }
-                Cure::Later => {
-                    let left = limit.since(self.clock.now());
-                    let pause = pace::next(pauses, rand::random(), None, Some(left));
-                    pauses += 1;
-                    if let Some(pause) = pause {
-                        self.clock.sleep_until(self.clock.now().after(pause)).await;
-                    }
-                    pause.is_some()
-                }
+                Cure::Later => self.pause(&mut pauses, limit).await,
                 Cure::Elsewhere => {
                     self.leave(&line);
+                    if others == 0 && self.members.len() > 1 && !trouble.is_indeterminate() {
+                        // All of them have refused: they are electing a leader, which takes a moment.
+                        others = self.members.len();
+                        self.pause(&mut pauses, limit).await;
+                    }
                     let goes_on = others > 0 && self.clock.now() < limit;
                     others = others.saturating_sub(1);
                     goes_on
@@ -252,6 +260,17 @@ impl Link {
                 unsure = Some(trouble);
             }
         }
+    }
+
+    /// Waits for a moment, longer each time. `false`: the time is over.
+    async fn pause(&self, pauses: &mut u32, limit: Time) -> bool {
+        let left = limit.since(self.clock.now());
+        let pause = pace::next(*pauses, rand::random(), None, Some(left));
+        *pauses += 1;
+        if let Some(pause) = pause {
+            self.clock.sleep_until(self.clock.now().after(pause)).await;
+        }
+        pause.is_some()
     }
 
     /// Gets a token, if users log in and we have none but `stale`.
@@ -280,11 +299,7 @@ impl Link {
             if trouble.cure == Cure::Elsewhere {
                 self.leave(line);
             }
-            // Nothing of what is to be asked was sent.
-            Trouble {
-                error: outcome::harmless(trouble.error),
-                ..trouble
-            }
+            trouble
         })?;
         let token = answer.token.parse().map_err(|_| Trouble {
             error: outcome::harmless(outcome::nonsense()),
@@ -341,7 +356,7 @@ impl Link {
     {
         let limit = self.limit();
         let line = self.line(limit).await?;
-        self.log_in(&line, None, limit).await?;
+        self.log_in(&line, None, limit).await.map_err(not_sent)?;
         let token = lock(&self.token).clone();
         let mut grpc = grpc(&line.channel);
         let mut request = Request::new(messages);
@@ -434,6 +449,14 @@ impl Link {
             }
         };
         futures_util::future::join_all(self.members.iter().map(ask)).await
+    }
+}
+
+/// Who could not log in has sent nothing of what was to be asked.
+fn not_sent(trouble: Trouble) -> Trouble {
+    Trouble {
+        error: outcome::harmless(trouble.error),
+        ..trouble
     }
 }
 

@@ -76,11 +76,12 @@ impl Backend {
         };
         let clock = Clock::system();
         let link = Link::new(&settings, clock.clone())?;
+        let hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
+        let explain =
+            |trouble| outcome::first_word(trouble, &hosts.join(", "), settings.tls.is_some());
+        link.open().await.map_err(explain)?;
         let asked = link.call(path::MEMBER_LIST, wire::Nothing {}).await;
-        let reply = asked.map_err(|trouble| {
-            let hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
-            outcome::first_word(trouble, &hosts.join(", "), link.is_tls)
-        })?;
+        let reply = asked.map_err(explain)?;
         let members: wire::MemberListAnswer = reply.value;
         let votes = members.members.iter().filter(|it| !it.is_learner).count();
         let store = Store::new(settings, guarantees(votes), link, clock, spawner);

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 
+use rustls::AlertDescription;
 use tonic::{Code, ConnectError, Status};
 
 use crate::backend::tls;
@@ -70,9 +71,10 @@ pub(super) fn copy(err: &Error) -> Error {
 /// A request that leaves nothing behind that anybody would miss: what became of it does not matter.
 pub(super) fn harmless(err: Error) -> Error {
     match err.kind() {
-        ErrorKind::Indeterminate => {
-            Error::new(ErrorKind::Unreachable, "the store did not answer; retry").with_source(err)
-        }
+        ErrorKind::Indeterminate => Error::new(
+            ErrorKind::Unreachable,
+            "the store did not answer; nothing was locked, retry",
+        ),
         _ => err,
     }
 }
@@ -100,6 +102,12 @@ pub(super) fn connecting(
     if io == Some(io::ErrorKind::TimedOut) {
         return elsewhere(silent(host));
     }
+    if io == Some(io::ErrorKind::UnexpectedEof) {
+        let message = format!(
+            "{host} hung up at the first word; is the port right, and does it speak TLS (else write etcd://)?"
+        );
+        return elsewhere(Error::new(ErrorKind::Unreachable, message));
+    }
     elsewhere(
         Error::new(
             ErrorKind::Unreachable,
@@ -121,7 +129,7 @@ pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
 
 /// The first request of a client failed: what an error after a request means when the server has never said
 /// anything sensible.
-pub(super) fn first_word(trouble: Trouble, host: &str, is_tls: bool) -> Error {
+pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
     let error = trouble.error;
     if error.kind() != ErrorKind::Indeterminate {
         return error;
@@ -132,7 +140,7 @@ pub(super) fn first_word(trouble: Trouble, host: &str, is_tls: bool) -> Error {
     };
     Error::new(
         ErrorKind::Unreachable,
-        format!("{host} does not answer like an etcd server; is the port right, and {other}?"),
+        format!("no answer as an etcd member gives it from {hosts}; is it up, is the port right, and {other}?"),
     )
     .with_source(error)
 }
@@ -142,9 +150,9 @@ pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> Trouble 
     let said = status.message();
     let text = said.strip_prefix("etcdserver: ").unwrap_or(said);
     let is_server = text.len() != said.len();
-    if !is_server && let Some(found) = find::<rustls::Error>(status) {
+    if !is_server && let Some(found) = find::<rustls::Error>(status).cloned().or(alert(status)) {
         return Trouble {
-            error: tls::explain(found, host, "etcd"),
+            error: tls::explain(&found, host, "etcd"),
             cure: Cure::Elsewhere,
         };
     }
@@ -306,6 +314,35 @@ fn find<'a, E: StdError + 'static>(err: &'a (dyn StdError + 'static)) -> Option<
     }
     None
 }
+
+/// What the server refused our certificate with, or the lack of one. It comes after the handshake, and then the
+/// client library passes on nothing but the text.
+fn alert(err: &(dyn StdError + 'static)) -> Option<rustls::Error> {
+    let mut next = Some(err);
+    while let Some(err) = next {
+        let text = err.to_string();
+        if let Some((_, alert)) = text.split_once("received fatal alert: ") {
+            let known = ALERTS
+                .iter()
+                .find(|known| alert.starts_with(&format!("{known:?}")));
+            return known.map(|known| rustls::Error::AlertReceived(*known));
+        }
+        next = err.source();
+    }
+    None
+}
+
+const ALERTS: &[AlertDescription] = &[
+    AlertDescription::CertificateRequired,
+    AlertDescription::NoCertificate,
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
 
 /// Somebody else's words, in one line.
 #[derive(Debug)]

@@ -176,7 +176,13 @@ impl Store {
                 biased;
                 () = request.stop.raised() => return self.leave(request, place, created).await,
                 () = place.lease.gone.raised() => Ok(Ended::Gone),
-                ended = self.follow(&mut waiter, &mut failures) => ended,
+                // Where no watch can be had, our turn comes all the same.
+                ended = async {
+                    if failures > 0 && let Some(ended) = self.look_again(&mut waiter, 0).await? {
+                        return Ok(ended);
+                    }
+                    self.follow(&mut waiter, &mut failures).await
+                } => ended,
             };
             match ended {
                 Ok(Ended::Held) => {

@@ -1,0 +1,200 @@
+//! Users, certificates, and servers that are not what the URL says.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tenure::backend::Severity;
+use tenure::{ErrorKind, LostReason};
+
+use crate::servers::etcd::{Etcd, is_missing};
+use crate::servers::redis::{Certificates, PASSWORD, USER};
+use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
+
+/// The token of a login is good for a second, and a renewal comes every two.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_has_expired_is_done_again() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start_secured(&["--auth-token-ttl", "1"]);
+    let (first, second) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let guard = take(&first, "x", Duration::from_secs(6)).await;
+    let waiting = wait_behind(&etcd, &second, "x", 1).await;
+    for _ in 0..2 {
+        until_renewed(&guard).await;
+    }
+    soon(guard.release()).await.unwrap();
+    soon(soon(waiting).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
+    until("the sessions run out", || etcd.leases().is_empty()).await;
+    // Nobody has said anything for seconds.
+    soon(take(&first, "x", TTL).await.release()).await.unwrap();
+}
+
+/// Any change of users makes old logins invalid in some versions; a client logs in again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_users_is_survived() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start_secured(&[]);
+    let client = connect(&etcd.url()).await;
+    let guard = take(&client, "x", TTL).await;
+    let user = serde_json::json!({ "name": "other", "password": "other" });
+    etcd.order("auth/user/add", &user);
+    until_renewed(&guard).await;
+    soon(take(&client, "y", TTL).await.release()).await.unwrap();
+    soon(guard.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_login_is_one_clear_line() {
+    if is_missing() {
+        return;
+    }
+    let secured = Etcd::start_secured(&[]);
+    let address = secured.members[0].address();
+    let wrong = format!("etcd://{USER}:wrong@{address}");
+    let denied = soon(tenure::connect(&wrong)).await;
+    assert_says(denied, ErrorKind::Denied, &["refused user or password"]);
+    let nobody = soon(tenure::connect(&format!("etcd://{address}"))).await;
+    let nobody = match nobody {
+        // Who is a member is no secret; locks are.
+        Ok(client) => soon(client.lock("x").try_acquire()).await.map(|_| ()),
+        Err(err) => Err(err),
+    };
+    assert_says(nobody, ErrorKind::Denied, &["wants a user and a password"]);
+    let user = serde_json::json!({ "name": "guest", "password": PASSWORD });
+    secured.order("auth/user/add", &user);
+    let guest = connect(&format!("etcd://guest:{PASSWORD}@{address}")).await;
+    let outcome = soon(guest.lock("x").try_acquire()).await;
+    assert_says(
+        outcome,
+        ErrorKind::Denied,
+        &["does not let this user", "docs/stores/etcd.md"],
+    );
+    let open = Etcd::start(1, &[]);
+    let address = open.members[0].address();
+    let outcome = soon(tenure::connect(&format!(
+        "etcd://{USER}:{PASSWORD}@{address}"
+    )))
+    .await;
+    assert_says(
+        outcome,
+        ErrorKind::Denied,
+        &["has no users", "leave user and password out"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_address_is_one_clear_line() {
+    if is_missing() || crate::servers::is_missing(&["openssl"]) {
+        return;
+    }
+    let connect = |url: String| async move { soon(tenure::connect(&url)).await };
+    let nobody = crate::servers::process::Port::reserve();
+    let url = format!("etcd://127.0.0.1:{}", nobody.number());
+    assert_says(
+        connect(url).await,
+        ErrorKind::Unreachable,
+        &["no connection to"],
+    );
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("etcd://127.0.0.1:{port}?timeout=200ms");
+    assert_says(
+        connect(url).await,
+        ErrorKind::Unreachable,
+        &["no answer as an etcd member", "is the port right"],
+    );
+    let url = format!("etcds://127.0.0.1:{port}?timeout=200ms");
+    assert_says(
+        connect(url).await,
+        ErrorKind::Unreachable,
+        &["did not answer in time"],
+    );
+    let certificates = Certificates::make();
+    let file = |name: &str| certificates.file(name).display().to_string();
+    let etcd = Etcd::start_tls(&certificates, "server");
+    let plain = etcd.members[0].address();
+    let tls = etcd.members[0].tls_address();
+    let outcome = connect(format!("etcd://{USER}:{PASSWORD}@{tls}")).await;
+    assert_says(outcome, ErrorKind::Unreachable, &["etcds://"]);
+    let ca = file("ca.crt");
+    let outcome = connect(format!("etcds://{USER}:{PASSWORD}@{plain}?ca={ca}")).await;
+    assert_says(
+        outcome,
+        ErrorKind::Unreachable,
+        &["does it speak TLS", "etcd://"],
+    );
+    let login = etcd.tls_url();
+    let outcome = connect(login.clone()).await;
+    assert_says(
+        outcome,
+        ErrorKind::Unreachable,
+        &["signed by nobody who is trusted"],
+    );
+    let outcome = connect(format!("{login}?ca={ca}")).await;
+    assert_says(
+        outcome,
+        ErrorKind::Denied,
+        &["wants a certificate of ours", "cert=FILE"],
+    );
+    let (cert, key) = (file("server.crt"), file("server.key"));
+    let client = connect(format!("{login}?ca={ca}&cert={cert}&key={key}"))
+        .await
+        .unwrap();
+    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    let misnamed = Etcd::start_tls(&certificates, "misnamed");
+    let url = format!("{}?ca={ca}&cert={cert}&key={key}", misnamed.tls_url());
+    assert_says(
+        connect(url).await,
+        ErrorKind::Unreachable,
+        &["is for another name"],
+    );
+}
+
+/// What is held is kept and can be released; nothing new is granted, and the reason is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_is_one_clear_line() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(1, &["--quota-backend-bytes", "1048576"]);
+    let client = connect(&etcd.url()).await;
+    let guard = take(&client, "x", TTL).await;
+    let full = "x".repeat(200_000);
+    for i in 0..20 {
+        if etcd.try_put(&format!("fill-{i}"), &full).is_err() {
+            break;
+        }
+    }
+    let outcome = soon(client.lock("y").ttl(TTL).try_acquire()).await;
+    assert_says(outcome, ErrorKind::Backend, &["NOSPACE"]);
+    let findings = soon(client.check()).await.unwrap();
+    let is_said = |severity, word: &str| {
+        let mut all = findings.iter();
+        all.any(|it| it.severity == severity && it.text.contains(word))
+    };
+    assert!(is_said(Severity::Bad, "NOSPACE"), "{findings:?}");
+    assert!(is_said(Severity::Warning, "one member"), "{findings:?}");
+    until_renewed(&guard).await;
+    soon(guard.release()).await.unwrap();
+    assert!(etcd.keys("x/").is_empty());
+}
+
+/// A holder that cannot talk to anybody stops believing in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_is_taken_away_ends_the_hold_by_its_deadline() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start_secured(&[]);
+    let client = connect(&etcd.url()).await;
+    let guard = take(&client, "x", TTL).await;
+    etcd.order("auth/user/delete", &serde_json::json!({ "name": USER }));
+    let reason = soon(guard.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+    assert_says(soon(guard.release()).await, ErrorKind::Lost, &["ran out"]);
+}

@@ -1,0 +1,86 @@
+//! Nothing is left in the store: no key, no lease, no watch.
+
+use std::time::Duration;
+
+use crate::servers::etcd::{Etcd, is_missing};
+use crate::support::{TTL, connect, soon, take, until, until_renewed};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(1, &[]);
+    let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let guard = take(&holder, "x", TTL).await;
+    let lock = client.lock("x").ttl(TTL);
+    for i in 0..1_000_u64 {
+        if i % 4 == 0 {
+            let wait = Duration::from_micros(i * 4);
+            // Dropped wherever it is by then.
+            let _ = tokio::time::timeout(wait, lock.acquire()).await;
+        } else {
+            assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+        }
+    }
+    until("nobody waits", || etcd.keys("").len() == 1).await;
+    until("nobody watches", || etcd.watches() == 0).await;
+    assert_eq!(etcd.leases().len(), 2, "one session each");
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
+    soon(lock.acquire()).await.unwrap().release().await.unwrap();
+    soon(client.close()).await;
+    soon(holder.close()).await;
+    assert_eq!((etcd.keys("").len(), etcd.leases().len()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_per_lock_goes_with_its_lock() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(1, &[]);
+    let url = format!("{}?lease=lock", etcd.url());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    // Far longer than this test: nothing runs out by itself.
+    let ttl = Duration::from_secs(3_600);
+    let guard = take(&first, "x", ttl).await;
+    let key = &etcd.keys("x/")[0];
+    assert_eq!(
+        key.key,
+        format!("x/{:x}", key.lease),
+        "as etcd's own library has it"
+    );
+    for i in 0..100_u64 {
+        let lock = second.lock("x").ttl(ttl);
+        assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+        let wait = Duration::from_micros(i * 50);
+        let _ = tokio::time::timeout(wait, lock.acquire()).await;
+        soon(take(&second, "y", ttl).await.release()).await.unwrap();
+        drop(take(&second, &format!("z{i}"), ttl).await);
+    }
+    until("one lease is left", || etcd.leases().len() == 1).await;
+    assert_eq!(etcd.keys("").len(), 1);
+    soon(guard.release()).await.unwrap();
+    until("no lease is left", || etcd.leases().is_empty()).await;
+    until("nobody watches", || etcd.watches() == 0).await;
+}
+
+/// A client that has no lock costs nothing, and its next lock is as good as its first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_session_of_an_idle_client_runs_out() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(1, &[]);
+    let client = connect(&etcd.url()).await;
+    for _ in 0..2 {
+        soon(take(&client, "x", Duration::from_secs(1)).await.release())
+            .await
+            .unwrap();
+        until("its lease runs out", || etcd.leases().is_empty()).await;
+    }
+    let guard = take(&client, "x", Duration::from_secs(1)).await;
+    until_renewed(&guard).await;
+    soon(guard.release()).await.unwrap();
+}

@@ -1,0 +1,16 @@
+//! The `etcd:` backend on real members, with everything that can go wrong.
+
+#![cfg(feature = "etcd")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod access;
+mod leaks;
+mod members;
+mod steps;
+mod waiting;
+mod writes;

@@ -1,0 +1,213 @@
+//! Three members, of which some are killed, stopped, cut off or started again.
+
+use std::time::Duration;
+
+use tenure::{Client, ErrorKind, Guard, LostReason};
+
+use crate::servers::etcd::{Etcd, is_missing};
+use crate::servers::relay::Relay;
+use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
+
+/// Longer than an election and a silent member take together.
+const LONG: Duration = Duration::from_secs(8);
+
+/// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
+/// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
+const FAR: Duration = Duration::from_secs(30);
+
+async fn client(etcd: &Etcd) -> Client {
+    connect(&etcd.url()).await
+}
+
+/// Acquires, however often it is told to try again.
+async fn acquire(client: &Client, name: &str) -> Guard {
+    let lock = client.lock(name).ttl(FAR);
+    loop {
+        match soon(lock.acquire()).await {
+            Ok(guard) => return guard,
+            Err(err) => assert!(err.is_retryable(), "{err}"),
+        }
+    }
+}
+
+/// Whatever happened, names that are free can be had, and those that are held cannot.
+async fn assert_works(etcd: &Etcd, held: &Guard) {
+    let client = loop {
+        match soon(tenure::connect(&etcd.url())).await {
+            Ok(client) => break client,
+            Err(err) => assert!(err.is_retryable(), "{err}"),
+        }
+    };
+    soon(acquire(&client, "after").await.release())
+        .await
+        .unwrap();
+    let lock = client.lock(held.name()).ttl(LONG);
+    assert!(
+        soon(lock.try_acquire()).await.unwrap().is_none(),
+        "two hold it"
+    );
+}
+
+/// One holds, one waits for it, many acquire; whatever is done to the leader costs none of them anything.
+async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
+    let etcd = Etcd::start(3, &[]);
+    let (first, second, third) = (
+        client(&etcd).await,
+        client(&etcd).await,
+        client(&etcd).await,
+    );
+    let mut guard = take(&first, "x", FAR).await;
+    for round in 0..2 {
+        let waiting = wait_behind(&etcd, &second, "x", 1).await;
+        let lock = third.lock(format!("busy-{round}")).ttl(FAR);
+        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let acquiring = tokio::spawn(async move {
+            let mut count = 0;
+            while stopped.try_recv().is_err() {
+                let outcome = lock.acquire().await;
+                // It may be told that nobody knows; never that it holds when it does not.
+                if let Ok(guard) = outcome {
+                    let _ = guard.release().await;
+                    count += 1;
+                }
+            }
+            count
+        });
+        let leader = etcd.leader();
+        act(&etcd, leader);
+        assert_works(&etcd, &guard).await;
+        assert!(guard.is_held(), "lost with the leader");
+        assert!(!waiting.is_finished(), "two hold it");
+        let token = guard.token();
+        soon(guard.release()).await.unwrap();
+        guard = soon(waiting).await.unwrap().unwrap();
+        assert!(guard.token() > token);
+        stop.send(()).unwrap();
+        assert!(soon(acquiring).await.unwrap() > 0);
+        undo(&etcd, leader);
+        etcd.until_ready();
+        soon(guard.release()).await.unwrap();
+        guard = acquire(&first, "x").await;
+    }
+    soon(guard.release()).await.unwrap();
+    until("nothing is left", || etcd.keys("").is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_is_killed() {
+    if is_missing() {
+        return;
+    }
+    survives(
+        |etcd, leader| etcd.members[leader].kill(),
+        |etcd, leader| etcd.members[leader].start(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_is_stopped() {
+    if is_missing() {
+        return;
+    }
+    survives(
+        |etcd, leader| etcd.members[leader].stop(),
+        |etcd, leader| etcd.members[leader].go_on(),
+    )
+    .await;
+}
+
+/// Whichever member a client talks to.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_member_in_turn_is_cut_off_from_the_clients() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(3, &[]);
+    let ports = etcd.members.iter().map(|member| member.port());
+    let relays: Vec<_> = ports.map(Relay::start).collect();
+    let addresses: Vec<_> = relays.iter().map(Relay::address).collect();
+    let url = format!("{}?timeout=1s", etcd.url_by(&addresses));
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let guard = take(&first, "x", LONG).await;
+    for relay in &relays {
+        let waiting = wait_behind(&etcd, &second, "x", 1).await;
+        relay.hold(true);
+        until_renewed(&guard).await;
+        soon(take(&first, "y", LONG).await.release()).await.unwrap();
+        waiting.abort();
+        until("the waiter leaves", || etcd.keys("x/").len() == 1).await;
+        relay.hold(false);
+    }
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
+}
+
+/// Without a majority nothing is granted and nothing is renewed; with one all goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_is_away() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(3, &[]);
+    let (first, second) = (client(&etcd).await, client(&etcd).await);
+    let guard = take(&first, "x", TTL).await;
+    for member in &etcd.members[1..] {
+        member.stop();
+    }
+    let lock = second.lock("y").ttl(TTL);
+    let outcome = soon(lock.try_acquire()).await;
+    let kind = outcome.map(|_| ()).map_err(|err| err.kind());
+    assert!(
+        matches!(kind, Err(ErrorKind::Unreachable | ErrorKind::Indeterminate)),
+        "{kind:?}"
+    );
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    // One that is there without the others says so in one line.
+    let alone = format!("{}?timeout=1s", etcd.url_by(&[etcd.members[0].address()]));
+    until("it knows that it is alone", || {
+        etcd.members[0].leader() == 0
+    })
+    .await;
+    assert_says(
+        soon(tenure::connect(&alone)).await,
+        ErrorKind::Unreachable,
+        &["no leader"],
+    );
+    for member in &etcd.members[1..] {
+        member.go_on();
+    }
+    etcd.until_ready();
+    drop(guard);
+    let next = soon(second.lock("x").ttl(TTL).acquire()).await.unwrap();
+    soon(next.release()).await.unwrap();
+    soon(soon(lock.acquire()).await.unwrap().release())
+        .await
+        .unwrap();
+}
+
+/// Locks are on disk; a waiter keeps its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_members_are_started_again() {
+    if is_missing() {
+        return;
+    }
+    let etcd = Etcd::start(3, &[]);
+    let (first, second) = (client(&etcd).await, client(&etcd).await);
+    let guard = take(&first, "x", LONG * 2).await;
+    let waiting = wait_behind(&etcd, &second, "x", 1).await;
+    let before = etcd.keys("x/");
+    etcd.members.iter().for_each(|member| member.kill());
+    etcd.members.iter().for_each(|member| member.start());
+    etcd.until_ready();
+    assert_works(&etcd, &guard).await;
+    assert!(guard.is_held());
+    let created = |keys: &[crate::servers::etcd::Key]| -> Vec<u64> {
+        keys.iter().map(|key| key.created).collect()
+    };
+    assert_eq!(created(&etcd.keys("x/"))[0], created(&before)[0]);
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token().get() >= created(&before)[1]);
+    soon(next.release()).await.unwrap();
+}

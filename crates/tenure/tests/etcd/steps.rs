@@ -1,0 +1,220 @@
+//! Each step of a lock's life, with its request or its answer lost, late, or never coming.
+
+use std::time::Duration;
+
+use tenure::{ErrorKind, LostReason, State};
+
+use crate::servers::etcd::is_missing;
+use crate::servers::grpc::Fault;
+use crate::support::{
+    SHARED, TTL, assert_says, direct, name, proxied, soon, take, until, until_renewed, wait_behind,
+};
+
+/// Later than the client waits for an answer.
+const LATE: Duration = Duration::from_millis(800);
+
+fn faults() -> [Fault; 4] {
+    [
+        Fault::CutBefore,
+        Fault::CutAfter,
+        Fault::NoReply,
+        Fault::Late(LATE),
+    ]
+}
+
+fn keys(name: &str) -> usize {
+    SHARED.keys(&format!("{name}/")).len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_of_unknown_fate_leaves_nothing() {
+    if is_missing() {
+        return;
+    }
+    let (proxy, client) = proxied().await;
+    let other = direct().await;
+    for waits in [false, true] {
+        for fault in faults() {
+            let name = name("acquire");
+            // There is a session; so what gets lost is the request for the key.
+            soon(take(&client, &name, TTL).await.release())
+                .await
+                .unwrap();
+            let is_late = matches!(fault, Fault::Late(_));
+            proxy.plan("acquire", fault);
+            let lock = client.lock(&name).ttl(TTL);
+            let outcome = match waits {
+                true => soon(lock.acquire()).await.map(Some),
+                false => soon(lock.try_acquire()).await,
+            };
+            assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
+            proxy.resume();
+            until("the fault happened", || proxy.is_done()).await;
+            if is_late {
+                // It comes to be after it was given back, and does not stay: somebody else has the name soon.
+                let lock = other.lock(&name).ttl(TTL);
+                soon(soon(lock.acquire()).await.unwrap().release())
+                    .await
+                    .unwrap();
+            }
+            until("nothing is left", || keys(&name) == 0).await;
+            soon(take(&other, &name, TTL).await.release())
+                .await
+                .unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
+    if is_missing() {
+        return;
+    }
+    let (proxy, client) = proxied().await;
+    let other = direct().await;
+    for fault in faults() {
+        let name = name("release");
+        let guard = take(&client, &name, TTL).await;
+        proxy.plan("release", fault.clone());
+        let outcome = soon(guard.release()).await;
+        assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
+        until("nothing is left", || keys(&name) == 0).await;
+        let next = take(&other, &name, TTL).await;
+        proxy.resume();
+        until("the fault happened", || proxy.is_done()).await;
+        // Once more, so that whatever comes late has come.
+        soon(
+            take(&client, &crate::support::name("after"), TTL)
+                .await
+                .release(),
+        )
+        .await
+        .unwrap();
+        assert_eq!(keys(&name), 1, "{fault:?} freed the next hold");
+        soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_renewal_is_neither_loss_nor_success() {
+    if is_missing() {
+        return;
+    }
+    let (proxy, client) = proxied().await;
+    for step in ["renew", "keep-alive"] {
+        for fault in [
+            Fault::Answer(14, "etcdserver: no leader"),
+            Fault::CutBefore,
+            Fault::CutAfter,
+            Fault::NoReply,
+        ] {
+            let guard = take(&client, &name("renew"), TTL).await;
+            proxy.plan(step, fault.clone());
+            until("the fault happened", || proxy.is_done()).await;
+            until_renewed(&guard).await;
+            assert_eq!(guard.state(), State::Held);
+            proxy.resume();
+            soon(guard.release()).await.unwrap();
+        }
+    }
+}
+
+/// The lease that was granted, and nobody was told, is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_grant_of_a_lease_leaves_no_lease() {
+    if is_missing() {
+        return;
+    }
+    for fault in faults() {
+        let (proxy, client) = proxied().await;
+        let name = name("grant");
+        // Long enough not to run out by itself while we look.
+        let ttl = Duration::from_secs(3_333);
+        proxy.plan("grant", fault);
+        let outcome = soon(client.lock(&name).ttl(ttl).try_acquire()).await;
+        assert_says(outcome, ErrorKind::Unreachable, &["did not answer"]);
+        proxy.resume();
+        until("the fault happened", || proxy.is_done()).await;
+        let guard = take(&client, &name, ttl).await;
+        let lease = SHARED.keys(&format!("{name}/"))[0].lease;
+        assert!(SHARED.leases().contains(&lease));
+        soon(guard.release()).await.unwrap();
+        soon(client.close()).await;
+        assert!(
+            !SHARED.leases().contains(&lease),
+            "the session is still there"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_too_much_to_do_is_asked_again() {
+    if is_missing() {
+        return;
+    }
+    let (proxy, client) = proxied().await;
+    for _ in 0..3 {
+        proxy.plan("acquire", Fault::Answer(8, "etcdserver: too many requests"));
+    }
+    let guard = take(&client, &name("busy"), TTL).await;
+    proxy.plan("release", Fault::Answer(8, "etcdserver: too many requests"));
+    soon(guard.release()).await.unwrap();
+    assert!(proxy.is_done());
+}
+
+/// The lease ends in the store, and before that the holder stops believing.
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
+    if is_missing() {
+        return;
+    }
+    let (proxy, client) = proxied().await;
+    let (other, name) = (direct().await, name("blocked"));
+    let guard = take(&client, &name, TTL).await;
+    let lost = tokio::spawn(guard.lost());
+    let waiting = wait_behind(&SHARED, &other, &name, 1).await;
+    proxy.block("keep-alive");
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(
+        lost.is_finished() && !guard.is_held(),
+        "both claim to hold it"
+    );
+    assert_eq!(soon(lost).await.unwrap(), LostReason::Expired);
+    assert!(next.token() > guard.token());
+    assert_says(soon(guard.release()).await, ErrorKind::Lost, &["ended"]);
+    assert!(next.is_held());
+    proxy.resume();
+    soon(next.release()).await.unwrap();
+    // And the client has a session again.
+    soon(take(&client, &name, TTL).await.release())
+        .await
+        .unwrap();
+}
+
+/// Told by the store, long before the deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_gone_takes_its_holds_along() {
+    if is_missing() {
+        return;
+    }
+    let client = direct().await;
+    let names = [name("gone"), name("gone")];
+    let ttl = Duration::from_secs(6);
+    let guards = [
+        take(&client, &names[0], ttl).await,
+        take(&client, &names[1], ttl).await,
+    ];
+    let lease = SHARED.keys(&format!("{}/", names[0]))[0].lease;
+    assert_eq!(SHARED.keys(&format!("{}/", names[1]))[0].lease, lease);
+    SHARED.revoke(lease);
+    for guard in &guards {
+        let reason = soon(guard.lost()).await;
+        assert!(
+            matches!(reason, LostReason::SessionGone | LostReason::StoreSaysNo),
+            "{reason}"
+        );
+    }
+    let again = take(&client, &names[0], ttl).await;
+    assert_ne!(SHARED.keys(&format!("{}/", names[0]))[0].lease, lease);
+    soon(again.release()).await.unwrap();
+}
