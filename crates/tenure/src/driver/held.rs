@@ -202,14 +202,23 @@ impl Held {
     pub(super) fn renewed(self: &Arc<Self>, sent: Time, ttl: Option<Duration>) {
         let now = self.driver.clock.now();
         lock(&self.lease).lease.renewed(sent, ttl, now);
-        self.schedule();
+        self.schedule_or_lose();
     }
 
     pub(super) fn unanswered(self: &Arc<Self>, err: &Error) {
         tracing::debug!(name = %self.name, backend = self.driver.backend_name, %err, "renewal unanswered");
         let now = self.driver.clock.now();
         lock(&self.lease).lease.unanswered(now, rand::random());
-        self.schedule();
+        self.schedule_or_lose();
+    }
+
+    /// An answer that came when the deadline had passed, and before the renewal task woke up for it, ends the
+    /// lease: then the task has nothing to wake up for any more, and the loss is told from here.
+    fn schedule_or_lose(self: &Arc<Self>) {
+        match self.state() {
+            State::Lost(reason) => self.on_lost(reason),
+            _ => self.schedule(),
+        }
     }
 
     /// The store or its session says that it is over.
