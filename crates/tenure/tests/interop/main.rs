@@ -1,14 +1,18 @@
-//! Locks of other people and ours on one Redis: they exclude us, and we them.
+//! Locks of other people and ours on one server: they exclude us, and we them.
 //!
 //! `interop/` at the top of the repository has the foreign clients; `scripts/test --only interop` builds them.
 //! The test of a client that is not built says `SKIP interop LANGUAGE: reason` and passes.
 
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 #[path = "../servers/mod.rs"]
 mod servers;
 mod support;
 
+mod etcd;
+mod etcd_peers;
 mod redisson;
 mod tokens;
+mod zookeeper;
+mod zookeeper_peers;

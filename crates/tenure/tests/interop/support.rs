@@ -1,4 +1,4 @@
-//! A Redis server of its own for each test, a look at its keys past all clients, and foreign drivers.
+//! Foreign drivers, and a Redis server of its own for each test with a look at its keys past all clients.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -47,8 +47,13 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// Asks again until it is so. For what the server knows and tells nobody.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    until_told(what, async || is_so()).await;
+}
+
+/// The same where the asking takes its time.
+pub(crate) async fn until_told(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     soon(what, async {
-        while !is_so() {
+        while !is_so().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
@@ -75,6 +80,11 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// What a foreign client can be pointed at.
+pub(crate) trait Server {
+    fn port(&self) -> u16;
 }
 
 /// A server of its own for each test.
@@ -164,6 +174,12 @@ impl Redis {
     }
 }
 
+impl Server for Redis {
+    fn port(&self) -> u16 {
+        self.0.port()
+    }
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -175,13 +191,13 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// `None` where it is not built.
-    pub(crate) async fn start(language: &str, redis: &Redis) -> Option<Self> {
-        Self::start_with(language, redis, &[]).await
+    pub(crate) async fn start(language: &str, server: &impl Server) -> Option<Self> {
+        Self::start_with(language, server, &[]).await
     }
 
     pub(crate) async fn start_with(
         language: &str,
-        redis: &Redis,
+        server: &impl Server,
         options: &[&str],
     ) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -191,7 +207,7 @@ impl Driver {
             return None;
         }
         let mut command = Command::new(program);
-        command.args(["127.0.0.1", &redis.0.port().to_string()]);
+        command.args(["127.0.0.1", &server.port().to_string()]);
         command.args(options);
         let mut driver = Self {
             process: Taker::spawn(command).unwrap(),

@@ -12,12 +12,12 @@ use super::process::{Port, Process, new_directory};
 use super::redis::{Certificates, PASSWORD, USER};
 use super::until;
 
-/// Another version than that on the `PATH`: the program's path.
-const BINARY: &str = "TENURE_ETCD_BIN";
+/// Another version than that on the `PATH`: the folder with the program.
+const FOLDER: &str = "TENURE_ETCD_BIN";
 
 /// Whether there is no etcd here; then it has said so.
 pub(crate) fn is_missing() -> bool {
-    std::env::var_os(BINARY).is_none() && super::is_missing(&["etcd"])
+    std::env::var_os(FOLDER).is_none() && super::is_missing(&["etcd"])
 }
 
 /// A cluster. Dropped, its members are killed and their directories removed.
@@ -67,7 +67,7 @@ impl Etcd {
     }
 
     fn launch(count: usize, tls: Option<(&Certificates, &str)>, flags: &[&str]) -> Self {
-        let binary = std::env::var(BINARY).unwrap_or_else(|_| "etcd".into());
+        let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
         let ports: Vec<_> = (0..count)
             .map(|_| [(); 3].map(|()| Port::reserve()))
             .collect();
@@ -441,7 +441,7 @@ fn range(prefix: &str) -> Value {
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
         let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
@@ -454,7 +454,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-fn unbase64(text: &str) -> Vec<u8> {
+pub(crate) fn unbase64(text: &str) -> Vec<u8> {
     let digit = |c: u8| DIGITS.iter().position(|digit| *digit == c);
     let digits: Vec<_> = text.bytes().filter_map(digit).collect();
     let mut bytes = Vec::new();

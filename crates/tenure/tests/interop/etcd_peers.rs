@@ -1,0 +1,259 @@
+//! An etcd of its own for each test, a look at its keys past all clients, and whoever locks there.
+//!
+//! The Lock service is asked through the JSON gateway that every server has.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tenure::Client;
+use tenure::conformance::taker::Taker;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use crate::servers::etcd::{self, base64, unbase64};
+use crate::servers::is_missing;
+use crate::support::{Driver, LONG, PATIENCE, Server, millis, soon, until};
+
+/// A server of its own for each test.
+#[derive(Clone)]
+pub(crate) struct Etcd(Arc<etcd::Etcd>);
+
+impl Etcd {
+    /// `None` where it is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        (!etcd::is_missing()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
+    }
+
+    pub(crate) fn url(&self, options: &str) -> String {
+        format!("{}/{options}", self.0.url())
+    }
+
+    pub(crate) async fn client(&self, options: &str) -> Client {
+        tenure::connect(&self.url(options)).await.unwrap()
+    }
+
+    /// The keys of whoever wants the lock, the holder's first.
+    pub(crate) fn keys(&self, name: &str) -> Vec<String> {
+        let keys = self.0.keys(&format!("{name}/"));
+        keys.into_iter().map(|key| key.key).collect()
+    }
+
+    /// How many leases there are.
+    pub(crate) fn leases(&self) -> usize {
+        self.0.leases().len()
+    }
+
+    /// What the Lock service does to that key, whoever owns it.
+    pub(crate) fn unlock(&self, key: &str) {
+        let order = json!({ "key": base64(key.as_bytes()) });
+        self.0.order("lock/unlock", &order);
+    }
+
+    /// What the Lock service says when it gives the lock: its key. Dropped, the service forgets that it was asked.
+    async fn lock(self, name: String, lease: i64) -> String {
+        let order = json!({ "name": base64(name.as_bytes()), "lease": lease.to_string() });
+        let order = order.to_string();
+        // After an answer in HTTP/1.0 the connection ends, and nothing in it is cut into pieces.
+        let length = order.len();
+        let request =
+            format!("POST /v3/lock/lock HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{order}");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port()))
+            .await
+            .unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 200 "), "{answer}");
+        let body: Value = serde_json::from_str(body).unwrap();
+        String::from_utf8(unbase64(body["key"].as_str().unwrap())).unwrap()
+    }
+
+    fn grant(&self, ttl: Duration) -> i64 {
+        let order = json!({ "TTL": ttl.as_secs().to_string() });
+        let lease = self.0.order("lease/grant", &order);
+        lease["ID"].as_str().unwrap().parse().unwrap()
+    }
+}
+
+impl Server for Etcd {
+    fn port(&self) -> u16 {
+        self.0.members[0].port()
+    }
+}
+
+/// One foreign process or connection.
+pub(crate) struct They {
+    etcd: Etcd,
+    client: Foreign,
+}
+
+enum Foreign {
+    Driver(Driver),
+    /// Runs while it waits or holds, says its key when it holds, and lets go at a SIGTERM.
+    Etcdctl(Option<Taker>),
+    /// A call of the Lock service that waits, and the lease; then the key that it gave.
+    Service {
+        call: Option<JoinHandle<String>>,
+        lease: i64,
+        key: String,
+    },
+}
+
+impl They {
+    /// The Mutex of etcd's concurrency package. `None` where it is not built.
+    pub(crate) async fn go(etcd: &Etcd) -> Option<Self> {
+        let driver = Driver::start_with("go", etcd, &["etcd"]).await?;
+        Some(Self::new(etcd, Foreign::Driver(driver)))
+    }
+
+    pub(crate) async fn jetcd(etcd: &Etcd) -> Option<Self> {
+        let driver = Driver::start("jetcd", etcd).await?;
+        Some(Self::new(etcd, Foreign::Driver(driver)))
+    }
+
+    pub(crate) async fn etcdctl(etcd: &Etcd) -> Option<Self> {
+        let is_missing = is_missing(&["etcdctl"]);
+        (!is_missing).then(|| Self::new(etcd, Foreign::Etcdctl(None)))
+    }
+
+    /// The Lock service by plain HTTP.
+    pub(crate) async fn gateway(etcd: &Etcd) -> Option<Self> {
+        let service = Foreign::Service {
+            call: None,
+            lease: 0,
+            key: String::new(),
+        };
+        Some(Self::new(etcd, service))
+    }
+
+    fn new(etcd: &Etcd, client: Foreign) -> Self {
+        let etcd = etcd.clone();
+        Self { etcd, client }
+    }
+
+    /// Asks for the lock, and does not wait for the answer.
+    pub(crate) async fn begin(&mut self, name: &str, ttl: Duration) {
+        match &mut self.client {
+            Foreign::Driver(driver) => {
+                driver.tell(&["lock", name, &millis(PATIENCE), &millis(ttl)]);
+            }
+            Foreign::Etcdctl(process) => {
+                let mut command = Command::new("etcdctl");
+                command.env("ETCDCTL_API", "3");
+                command.arg(format!("--endpoints=127.0.0.1:{}", self.etcd.port()));
+                command.args(["lock", name, &format!("--ttl={}", ttl.as_secs())]);
+                *process = Some(Taker::spawn(command).unwrap());
+            }
+            Foreign::Service { call, lease, .. } => {
+                *lease = self.etcd.grant(ttl);
+                let locking = self.etcd.clone().lock(name.to_owned(), *lease);
+                *call = Some(tokio::spawn(locking));
+            }
+        }
+    }
+
+    /// Waits until it has what it asked for: the key of the lock.
+    pub(crate) async fn granted(&mut self) -> String {
+        soon("their turn", self.next_key()).await
+    }
+
+    /// May be dropped.
+    async fn next_key(&mut self) -> String {
+        match &mut self.client {
+            Foreign::Driver(driver) => from_hex(&driver.held().await),
+            Foreign::Etcdctl(process) => {
+                let line = process.as_mut().unwrap().line().await;
+                line.expect("etcdctl ended")
+            }
+            Foreign::Service { call, key, .. } => {
+                *key = call.as_mut().unwrap().await.unwrap();
+                *call = None;
+                key.clone()
+            }
+        }
+    }
+
+    /// Takes the lock, which is free: its key.
+    pub(crate) async fn take(&mut self, name: &str, ttl: Duration) -> String {
+        self.begin(name, ttl).await;
+        self.granted().await
+    }
+
+    /// Whether it would have to wait; if not, it holds.
+    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+        if let Foreign::Driver(driver) = &mut self.client {
+            return driver.is_refused(name).await;
+        }
+        let before = self.etcd.keys(name);
+        self.begin(name, LONG).await;
+        let is_refused = loop {
+            let moment = Duration::from_millis(5);
+            if tokio::time::timeout(moment, self.next_key()).await.is_ok() {
+                break false;
+            }
+            // Whoever is there must also be the one who holds.
+            let now = self.etcd.keys(name);
+            if now.len() > before.len() && now.first() == before.first() {
+                break true;
+            }
+        };
+        if is_refused {
+            self.go_away().await;
+            until("they are gone", || self.etcd.keys(name) == before).await;
+        }
+        is_refused
+    }
+
+    /// Ends its waiting or its hold.
+    async fn go_away(&mut self) {
+        match &mut self.client {
+            Foreign::Driver(_) => unreachable!("a driver is told what to do"),
+            Foreign::Etcdctl(process) => {
+                let mut process = process.take().unwrap();
+                let pid = Pid::from_raw(process.pid().cast_signed()).unwrap();
+                kill_process(pid, Signal::TERM).unwrap();
+                let end = async { while process.line().await.is_some() {} };
+                soon("the end of etcdctl", end).await;
+            }
+            Foreign::Service { call, lease, key } => {
+                if let Some(call) = call.take() {
+                    call.abort();
+                } else {
+                    self.etcd.unlock(key);
+                }
+                self.etcd.0.revoke(*lease);
+            }
+        }
+    }
+
+    /// Gives back the lock, which it holds.
+    pub(crate) async fn unlock(&mut self, name: &str) {
+        match &mut self.client {
+            Foreign::Driver(driver) => driver.unlock(name).await,
+            _ => self.go_away().await,
+        }
+    }
+
+    /// Nobody renews its lease from now on.
+    pub(crate) fn kill(&mut self) {
+        match &mut self.client {
+            Foreign::Driver(driver) => driver.kill(),
+            Foreign::Etcdctl(process) => process.as_mut().unwrap().kill().unwrap(),
+            // Nobody ever did.
+            Foreign::Service { .. } => {}
+        }
+    }
+}
+
+fn from_hex(text: &str) -> String {
+    let bytes = text.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).unwrap();
+        u8::from_str_radix(pair, 16).unwrap()
+    });
+    String::from_utf8(bytes.collect()).unwrap()
+}
