@@ -2,11 +2,13 @@
 //!
 //! Both are measured in one run, in turns, so that what else the machine does hits both.
 
+mod etcd;
 mod figures;
 mod handoff;
 mod raw;
 mod redis;
 mod together;
+mod zookeeper;
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -161,7 +163,7 @@ async fn contended(
             between_processes("lock", url)?,
             Some(between_processes("publish", url)?),
         ),
-        None => (between_processes("lock", url)?, None),
+        Some(Raw::Etcd(_) | Raw::Zookeeper(_)) | None => (between_processes("lock", url)?, None),
     };
     Ok(Row {
         what: "hand-off between two",
@@ -268,7 +270,56 @@ fn as_table(backend: &str, rows: &[Row]) -> String {
     output::table(&head, &rows)
 }
 
+/// The address of the first server in a URL of the library, the path after the servers, and its options; for
+/// stores without a parser of their own. `None`: a password or TLS, which the raw side has no use for.
+fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let rest = url.strip_prefix(scheme)?.strip_prefix("://")?;
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_plain = !hosts.contains('@') && !options.split('&').any(|option| option == "tls=on");
+    let first = hosts.split(',').next().filter(|host| !host.is_empty())?;
+    is_plain.then_some((first, path, options))
+}
+
+/// The same with the port that the scheme has by default.
+fn with_port(host: &str, port: u16) -> String {
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(_, tail)| !tail.ends_with(']'));
+    match has_port {
+        true => host.to_owned(),
+        false => format!("{host}:{port}"),
+    }
+}
+
 /// An error that is none of the lock.
 fn system(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Backend, "the measurement failed").with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_places() {
+        let etcd = |url| plain_place(url, "etcd");
+        assert_eq!(etcd("etcd://h"), Some(("h", "", "")));
+        assert_eq!(
+            etcd("etcd://a:1,b:2/x/y?prefix=p"),
+            Some(("a:1", "x/y", "prefix=p"))
+        );
+        for url in [
+            "etcds://h",
+            "etcd://me:secret@h",
+            "etcd://h?tls=on&ca=x",
+            "etcd:///",
+        ] {
+            assert_eq!(etcd(url), None, "{url}");
+        }
+        assert_eq!(with_port("h", 7), "h:7");
+        assert_eq!(with_port("h:1", 7), "h:1");
+        assert_eq!(with_port("[::1]", 7), "[::1]:7");
+        assert_eq!(with_port("[::1]:1", 7), "[::1]:1");
+    }
 }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tenure::Error;
 
+use super::etcd::RawEtcd;
 use super::redis::RawRedis;
 use super::system;
+use super::zookeeper::RawZookeeper;
 
 /// Raw locking on one kind of store. Kinds that have none here are measured alone.
 pub(super) enum Raw {
@@ -19,6 +21,9 @@ pub(super) enum Raw {
     File(RawFile),
     /// The commands that a lock needs at least.
     Redis(RawRedis),
+    /// The requests that a lock needs at least.
+    Etcd(RawEtcd),
+    Zookeeper(RawZookeeper),
 }
 
 /// A file of its own, removed at the end.
@@ -34,6 +39,8 @@ impl Raw {
             "memory" => Some(Self::Memory(tokio::sync::Mutex::new(()))),
             "file" => Some(Self::File(RawFile::new().map_err(system)?)),
             "redis" => RawRedis::new(url, name).await?.map(Self::Redis),
+            "etcd" => RawEtcd::new(url, name).await?.map(Self::Etcd),
+            "zookeeper" => RawZookeeper::new(url, name).await?.map(Self::Zookeeper),
             _ => None,
         })
     }
@@ -45,14 +52,18 @@ impl Raw {
                 "the same system calls by hand: flock, read, write, stat; stat, write, unlock"
             }
             Self::Redis(_) => "SET NX PX; EVALSHA of a compare-and-delete",
+            Self::Etcd(_) => "Put and Delete of a key",
+            Self::Zookeeper(_) => "create an ephemeral sequential node; delete it",
         }
     }
 
+    /// Empty where a hand-off is measured alone.
     pub(super) fn handoff_name(&self) -> &'static str {
         match self {
             Self::Memory(_) => "tokio::sync::Mutex between two tasks",
             Self::File(_) => "blocking flock in two processes",
             Self::Redis(_) => "PUBLISH to the other process",
+            Self::Etcd(_) | Self::Zookeeper(_) => "",
         }
     }
 
@@ -62,15 +73,26 @@ impl Raw {
             Self::Memory(_) => None,
             Self::File(_) => Some(1.5),
             Self::Redis(_) => Some(1.1),
+            Self::Etcd(_) => Some(1.25),
+            Self::Zookeeper(_) => Some(1.15),
+        }
+    }
+
+    /// The same for many pairs side by side.
+    pub(super) fn together_goal(&self) -> Option<f64> {
+        match self {
+            // As a share of the raw speed, 80 %.
+            Self::Redis(_) => Some(1.25),
+            _ => None,
         }
     }
 
     /// The same for a hand-off.
     pub(super) fn handoff_goal(&self) -> Option<f64> {
         match self {
-            Self::Memory(_) => None,
             Self::File(_) => Some(1.5),
             Self::Redis(_) => Some(2.0),
+            Self::Memory(_) | Self::Etcd(_) | Self::Zookeeper(_) => None,
         }
     }
 
@@ -83,13 +105,47 @@ impl Raw {
             }
             Self::File(file) => file.pair().map_err(system),
             Self::Redis(redis) => redis.pair(0).await,
+            Self::Etcd(etcd) => etcd.pair(0).await,
+            Self::Zookeeper(zookeeper) => zookeeper.pair(0).await,
         }
+    }
+
+    /// The same for any of [`together::WORKERS`](super::together::WORKERS) names; `None` where names share nothing.
+    pub(super) fn pairs(&self) -> Option<Pairs> {
+        Some(match self {
+            Self::Memory(_) | Self::File(_) => return None,
+            Self::Redis(redis) => Pairs::Redis(redis.clone()),
+            Self::Etcd(etcd) => Pairs::Etcd(etcd.clone()),
+            Self::Zookeeper(zookeeper) => Pairs::Zookeeper(zookeeper.clone()),
+        })
     }
 
     /// Removes what is left in the store.
     pub(super) async fn end(self) {
-        if let Self::Redis(redis) = self {
-            redis.end().await;
+        match self {
+            Self::Redis(redis) => redis.end().await,
+            Self::Etcd(etcd) => etcd.end().await,
+            Self::Zookeeper(zookeeper) => zookeeper.end().await,
+            Self::Memory(_) | Self::File(_) => {}
+        }
+    }
+}
+
+/// Raw pairs by many tasks.
+#[derive(Clone)]
+pub(super) enum Pairs {
+    Redis(RawRedis),
+    Etcd(RawEtcd),
+    Zookeeper(RawZookeeper),
+}
+
+impl Pairs {
+    /// Locks and unlocks the name with that number.
+    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+        match self {
+            Self::Redis(redis) => redis.pair(number).await,
+            Self::Etcd(etcd) => etcd.pair(number).await,
+            Self::Zookeeper(zookeeper) => zookeeper.pair(number).await,
         }
     }
 }

@@ -93,16 +93,13 @@ pub(super) async fn together(
         let locks = locks.clone();
         async move { locks[number].acquire().await?.release().await.map(drop) }
     };
-    let raw_pair = match raw {
-        Some(Raw::Redis(redis)) => {
-            let redis = Arc::new(redis.clone());
-            Some(move |number| {
-                let redis = redis.clone();
-                async move { redis.pair(number).await }
-            })
+    let raw_pair = raw.and_then(Raw::pairs).map(|pairs| {
+        let pairs = Arc::new(pairs);
+        move |number| {
+            let pairs = pairs.clone();
+            async move { pairs.pair(number).await }
         }
-        _ => None,
-    };
+    });
     let per_turn = rounds.map(|rounds| rounds.get().div_ceil(TURNS));
     // What is done for the first time is not counted.
     let warm_up = Some(WORKERS as u32);
@@ -126,7 +123,6 @@ pub(super) async fn together(
         raw_what: raw.map_or("", Raw::pair_name),
         ours: ours.figures(),
         raw: raw_pair.is_some().then(|| theirs.figures()),
-        // As a share of the raw speed, 80 %.
-        goal: raw_pair.is_some().then_some(1.25),
+        goal: raw.and_then(Raw::together_goal),
     })
 }

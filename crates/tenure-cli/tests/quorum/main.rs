@@ -7,6 +7,7 @@ mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bench;
 mod lease;
 mod look;
 mod run;

@@ -1,0 +1,38 @@
+//! `tenure bench`: both sides on one server, and nothing of the raw one left.
+
+use serde_json::Value;
+
+use crate::support::text;
+use crate::{On, Server, on_each};
+
+on_each![both_sides_are_measured];
+
+fn both_sides_are_measured(on: &On) {
+    let output = on.output(&["bench", "--json", "--rounds", "100"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let answer = text(&output.stdout);
+    let rows: Vec<Value> = answer
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    // A pair, pairs side by side, and a hand-off, which is measured alone.
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        assert!(row["ours"]["median_us"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    for row in &rows[..2] {
+        assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(rows[0]["goal"].as_f64().unwrap() > 1.0);
+    assert!(rows[2]["raw"].is_null() && rows[2]["ratio"].is_null());
+    match &on.server {
+        Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
+        // What we have locked leaves its directory to the server's clean-up.
+        Server::Zookeeper(server) => {
+            let left = server.wire().children("/");
+            assert!(!left.iter().any(|name| name.contains("-raw-")), "{left:?}");
+        }
+    }
+}
