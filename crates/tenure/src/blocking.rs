@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::backend::Finding;
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::{FencingToken, OwnerId};
+use crate::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::kernel::lease::State;
@@ -329,6 +329,16 @@ impl Guard {
     /// As there.
     pub fn delete(&self, key: &str) -> Result<(), Error> {
         block_on(&self.runtime, self.inner.delete(key))?
+    }
+
+    /// See [`Guard::etcd`](crate::Guard::etcd).
+    pub fn etcd(&self) -> Option<EtcdLock> {
+        self.inner.etcd()
+    }
+
+    /// See [`Guard::zookeeper`](crate::Guard::zookeeper).
+    pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
+        self.inner.zookeeper()
     }
 
     /// Gives the lock back; see [`Guard::release`](crate::Guard::release).

@@ -34,6 +34,87 @@ impl From<FencingToken> for u64 {
     }
 }
 
+/// What a transaction in the store that keeps the lock can be made conditional on; from a backend to its
+/// [`Guard`](crate::Guard).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Condition {
+    /// etcd.
+    Etcd(EtcdCompare),
+    /// ZooKeeper.
+    ZooKeeper(ZooKeeperCheck),
+}
+
+/// True in etcd while the lock is held: this key is there since this revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EtcdCompare {
+    /// The lock's key.
+    pub key: Vec<u8>,
+    /// What its create revision must be; it is the fencing token too.
+    pub create_revision: i64,
+}
+
+impl EtcdCompare {
+    /// That key, since that revision.
+    pub fn new(key: impl Into<Vec<u8>>, create_revision: i64) -> Self {
+        Self {
+            key: key.into(),
+            create_revision,
+        }
+    }
+}
+
+/// True in ZooKeeper while the lock is held: the node at this path has this version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ZooKeeperCheck {
+    /// The lock's node, from the root of the ensemble on. No other acquisition ever has the same path.
+    pub path: String,
+    /// What its version must be.
+    pub version: i32,
+}
+
+impl ZooKeeperCheck {
+    /// That node, in that version.
+    pub fn new(path: impl Into<String>, version: i32) -> Self {
+        Self {
+            path: path.into(),
+            version,
+        }
+    }
+}
+
+/// A lock in etcd, for transactions of your own; see [`Guard::etcd`](crate::Guard::etcd).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdLock(Vec<EtcdCompare>);
+
+impl EtcdLock {
+    pub(crate) const fn new(all: Vec<EtcdCompare>) -> Self {
+        Self(all)
+    }
+
+    /// The conditions to put into a transaction: one for each name that the guard holds.
+    pub fn compare(&self) -> &[EtcdCompare] {
+        &self.0
+    }
+}
+
+/// A lock in ZooKeeper, for transactions of your own; see [`Guard::zookeeper`](crate::Guard::zookeeper).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeperLock(Vec<ZooKeeperCheck>);
+
+impl ZooKeeperLock {
+    pub(crate) const fn new(all: Vec<ZooKeeperCheck>) -> Self {
+        Self(all)
+    }
+
+    /// The checks to put into a `multi`: one for each name that the guard holds.
+    pub fn check(&self) -> &[ZooKeeperCheck] {
+        &self.0
+    }
+}
+
 /// The random identity of one acquisition: 128 bits from a cryptographic generator.
 ///
 /// Stores compare it before they free anything, so it is a capability: whoever can read it can release.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::driver::held::Held;
 use crate::error::Error;
-use crate::fence::{FencingToken, OwnerId};
+use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::kernel::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -189,6 +189,35 @@ impl Guard {
     async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
         let all: Vec<_> = self.all().iter().map(Entrance::held).collect();
         Held::write(&all, key.to_owned(), value).await
+    }
+
+    /// The lock as etcd has it, for a transaction of your own that shall count only while the lock is held:
+    /// put its [`compare`](EtcdLock::compare) among the transaction's conditions. `None`: it lies in another store.
+    ///
+    /// They are plain data, so that no version of a client crate is part of this one.
+    /// With the crate `etcd-client` a condition is
+    /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
+    pub fn etcd(&self) -> Option<EtcdLock> {
+        let compare = |entrance: &Entrance| match entrance.held().condition()? {
+            Condition::Etcd(compare) => Some(compare),
+            _ => None,
+        };
+        let all: Option<Vec<_>> = self.all().iter().map(compare).collect();
+        all.map(EtcdLock::new)
+    }
+
+    /// The lock as ZooKeeper has it, for a `multi` of your own that shall count only while the lock is held:
+    /// put its [`check`](ZooKeeperLock::check) among the operations. `None`: it lies in another store.
+    ///
+    /// They are plain data, so that no version of a client crate is part of this one.
+    /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
+    pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
+        let check = |entrance: &Entrance| match entrance.held().condition()? {
+            Condition::ZooKeeper(check) => Some(check),
+            _ => None,
+        };
+        let all: Option<Vec<_>> = self.all().iter().map(check).collect();
+        all.map(ZooKeeperLock::new)
     }
 
     /// Gives the lock back. Of several names all are released, the last taken first, whatever happens to one.

@@ -39,13 +39,12 @@ mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
+use crate::fence::{Condition, OwnerId};
 use crate::guarantees::Guarantees;
 use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
@@ -144,9 +143,9 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(std::future::ready(refused))
     }
 
-    /// What a write in this same store can be made conditional on, so that it counts only while the hold is
-    /// there: the backend's own `Fence`, for the method of [`Guard`](crate::Guard) that knows its type.
-    fn fence(&self, hold: &Hold) -> Option<Box<dyn Any + Send>> {
+    /// What a transaction in this same store can be made conditional on, so that it counts only while the
+    /// hold is there.
+    fn condition(&self, hold: &Hold) -> Option<Condition> {
         let _ = hold;
         None
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::{BoxFuture, Hold, Release};
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::OwnerId;
+use crate::fence::{Condition, OwnerId};
 use crate::kernel::lease::{Lease, State, Tick};
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -252,6 +252,11 @@ impl Held {
                     .await;
             });
         }
+    }
+
+    /// See [`Backend::condition`](crate::backend::Backend::condition).
+    pub(crate) fn condition(&self) -> Option<Condition> {
+        self.driver.backend.condition(&self.hold(false))
     }
 
     /// Writes under these holds, at least one and all of one client; see [`Backend::write`](crate::backend::Backend::write).

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tenure::{ErrorKind, Guard};
 
-use crate::servers::etcd::is_missing;
+use crate::servers::etcd::{base64, is_missing};
 use crate::servers::grpc::{Direction, Fault};
 use crate::support::{SHARED, TTL, assert_says, direct, name, proxied, soon, take, until};
 
@@ -108,4 +108,51 @@ async fn a_write_under_several_names_wants_all_of_them() {
     soon(guard.put(&total, "one")).await.unwrap();
     SHARED.delete(&format!("{}/", locks[1]));
     assert_refused(&guard, &total).await;
+}
+
+/// A transaction of the user's own, by a client of the user's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
+    if is_missing() {
+        return;
+    }
+    LazyLock::force(&SHARED);
+    let client = direct().await;
+    let lock_name = name("compare");
+    let total = name("total");
+    let guard = soon(
+        client
+            .lock_all([lock_name.clone(), format!("{lock_name}/b")])
+            .acquire(),
+    )
+    .await;
+    let guard = guard.unwrap();
+    assert!(guard.zookeeper().is_none());
+    let lock = guard.etcd().unwrap();
+    assert_eq!(lock.compare().len(), 2);
+    let compare = |it: &tenure::fence::EtcdCompare| {
+        serde_json::json!({
+            "result": "EQUAL",
+            "target": "CREATE",
+            "key": base64(&it.key),
+            "create_revision": it.create_revision,
+        })
+    };
+    for is_held in [true, false] {
+        if !is_held {
+            // One of the two is enough.
+            SHARED.delete(&String::from_utf8(lock.compare()[1].key.clone()).unwrap());
+        }
+        let put = serde_json::json!({
+            "key": base64(total.as_bytes()),
+            "value": base64(format!("{is_held}").as_bytes()),
+        });
+        let txn = serde_json::json!({
+            "compare": lock.compare().iter().map(compare).collect::<Vec<_>>(),
+            "success": [{ "request_put": put }],
+        });
+        let answer = SHARED.order("kv/txn", &txn);
+        assert_eq!(answer["succeeded"] == true, is_held, "{answer}");
+        assert_eq!(SHARED.keys(&total)[0].value, "true");
+    }
 }

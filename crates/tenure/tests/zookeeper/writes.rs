@@ -75,3 +75,43 @@ async fn a_broken_hold_writes_nothing() {
     assert_says(soon(guard.put(&path, "x")).await, ErrorKind::Lost, &[]);
     assert!(!SHARED.wire().exists(&path));
 }
+
+/// A transaction of the user's own, by a client of the user's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let (client, name) = (client_of(&SHARED).await, unique("multi"));
+    let theirs = format!("127.0.0.1:{}", SHARED.port());
+    let theirs = soon(zookeeper_client::Client::connect(&theirs))
+        .await
+        .unwrap();
+    let guard = soon(
+        client
+            .lock_all([name.clone(), format!("{name}-b")])
+            .acquire(),
+    )
+    .await;
+    let guard = guard.unwrap();
+    assert!(guard.etcd().is_none());
+    let lock = guard.zookeeper().unwrap();
+    assert_eq!(lock.check().len(), 2);
+    for (is_held, child) in [(true, "/first"), (false, "/late")] {
+        if !is_held {
+            // One of the two is enough.
+            SHARED.wire().delete(&lock.check()[1].path);
+        }
+        let path = format!("{child}-{name}");
+        let mut multi = theirs.new_multi_writer();
+        for check in lock.check() {
+            multi.add_check_version(&check.path, check.version).unwrap();
+        }
+        let options = zookeeper_client::CreateMode::Persistent
+            .with_acls(zookeeper_client::Acls::anyone_all());
+        multi.add_create(&path, b"", &options).unwrap();
+        assert_eq!(soon(multi.commit()).await.is_ok(), is_held, "{path}");
+        assert_eq!(SHARED.wire().exists(&path), is_held);
+        SHARED.wire().delete(&path);
+    }
+}

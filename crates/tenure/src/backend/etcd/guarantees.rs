@@ -77,7 +77,7 @@ pub fn guarantees(members: usize) -> Guarantees {
         waiting: "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter costs what is left of its lease",
         token: "the revision at which the key was made; grows over everything but a restored backup",
         loss: "at the next renewal, at the deadline at the latest",
-        fit: "correctness, also when machines fail, and a fencing token that nobody has to check by hand",
+        fit: "correctness with a fencing token, also when machines fail",
         ..Guarantees::new("etcd", Order::Fair, faults)
     }
 }

@@ -295,11 +295,10 @@ impl Link {
             return Ok(());
         }
         let asked = self.once(line, path::AUTHENTICATE, login.clone(), None, limit);
-        let answer: wire::AuthenticateAnswer = asked.await.map_err(|trouble| {
+        let answer: wire::AuthenticateAnswer = asked.await.inspect_err(|trouble| {
             if trouble.cure == Cure::Elsewhere {
                 self.leave(line);
             }
-            trouble
         })?;
         let token = answer.token.parse().map_err(|_| Trouble {
             error: outcome::harmless(outcome::nonsense()),

@@ -35,13 +35,14 @@ use crate::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
 use crate::error::{Error, ErrorKind};
+use crate::fence::{Condition, EtcdCompare};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::name::LockName;
 use crate::rt::{Clock, Spawner, lock};
 
 pub use self::guarantees::guarantees;
-use self::hold::Store;
+use self::hold::{Store, signed};
 use self::link::Link;
 use self::settings::Settings;
 use self::wire::path;
@@ -121,6 +122,12 @@ impl Door for Backend {
     ) -> BoxFuture<Result<bool, Error>> {
         let store = self.0.clone();
         Box::pin(async move { store.write(&holds, key, value).await })
+    }
+
+    fn condition(&self, hold: &Hold) -> Option<Condition> {
+        let kept = lock(&self.0.kept);
+        let key = kept.get(&hold.owner)?.key.clone();
+        Some(Condition::Etcd(EtcdCompare::new(key, signed(hold.token))))
     }
 
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {

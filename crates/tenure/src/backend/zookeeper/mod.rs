@@ -34,6 +34,7 @@ use crate::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request, tls,
 };
 use crate::error::{Error, ErrorKind};
+use crate::fence::{Condition, ZooKeeperCheck};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::name::{Escaped, LockName};
@@ -146,6 +147,12 @@ impl Door for Backend {
     ) -> BoxFuture<Result<bool, Error>> {
         let store = self.store.clone();
         Box::pin(async move { store.write(&holds, &key, value.as_deref()).await })
+    }
+
+    fn condition(&self, hold: &Hold) -> Option<Condition> {
+        let (_, path) = self.store.kept(hold.owner)?.node()?;
+        // Nobody changes it: what is written there is for people.
+        Some(Condition::ZooKeeper(ZooKeeperCheck::new(&*path, 0)))
     }
 
     fn close(&self) -> BoxFuture<()> {
