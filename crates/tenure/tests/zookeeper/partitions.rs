@@ -69,7 +69,11 @@ async fn a_wait_outlives_its_session() {
     }
     until("its session is over", || nodes(&SHARED, &name).len() == 1).await;
     proxy.resume();
-    until("it waits again", || nodes(&SHARED, &name).len() == 2).await;
+    until("it waits again", || {
+        assert!(!waiting.is_finished(), "the wait is over");
+        nodes(&SHARED, &name).len() == 2
+    })
+    .await;
     assert_ne!(nodes(&SHARED, &name), before);
     soon(holder.release()).await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();

@@ -149,8 +149,18 @@ impl Store {
             }
             self.look(&place).await
         };
-        match first.await {
-            Ok(Seen::Held) => Ok(self.granted(request, &place, place.sent)),
+        let seen = match first.await {
+            Err(failed) if request.wait && failed.is_unclear() => {
+                *patience = self.patience(request);
+                self.look_patiently(request, &place, false, *patience).await
+            }
+            seen => seen,
+        };
+        match seen {
+            // With less than half of it left, a lease is begun anew, where there is time for that.
+            Ok(Seen::Held) if !request.wait || self.clock.now().since(place.sent) <= lease / 2 => {
+                Ok(self.granted(request, &place, place.sent))
+            }
             Ok(_) if !request.wait => self.leave(request).await.map(|()| Answer::Busy),
             Ok(seen) => match self.wait(request, &place, seen, patience).await {
                 Ok(answer) => Ok(answer),
@@ -159,6 +169,11 @@ impl Store {
             },
             Err(failed) => self.give_up(request, failed).await,
         }
+    }
+
+    /// Until when servers that do not answer are asked again, by whoever has a place in the queue.
+    fn patience(&self, request: &Request) -> Time {
+        self.clock.now().after(PATIENCE.max(request.ttl * 3))
     }
 
     /// Says why, unless something may be left behind.
@@ -300,7 +315,7 @@ impl Store {
                     return Err(over("our place in the queue was deleted; retry"));
                 }
             };
-            *patience = self.clock.now().after(PATIENCE.max(request.ttl * 3));
+            *patience = self.patience(request);
             let next = match self.watch(place, &ahead).await? {
                 Some(watching) => self.next(request, place, watching).await,
                 None => Next::Look,
