@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 
 use crate::servers::jute;
 use crate::servers::proxy::Direction;
-use crate::servers::zookeeper;
+use crate::servers::zookeeper::{self, PASSWORD, USER};
 use crate::support::{SHARED, TTL, assert_says, client_by, client_of, soon, take, unique};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,9 +84,10 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     }
     let (client, name) = (client_of(&SHARED).await, unique("multi"));
     let theirs = format!("127.0.0.1:{}", SHARED.port());
-    let theirs = soon(zookeeper_client::Client::connect(&theirs))
-        .await
-        .unwrap();
+    // The locks of a user are closed to others, and so is a look whether they are held.
+    let login = format!("{USER}:{PASSWORD}");
+    let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
+    let theirs = soon(connector.connect(&theirs)).await.unwrap();
     let guard = soon(
         client
             .lock_all([name.clone(), format!("{name}-b")])
@@ -110,7 +111,8 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
         let options = zookeeper_client::CreateMode::Persistent
             .with_acls(zookeeper_client::Acls::anyone_all());
         multi.add_create(&path, b"", &options).unwrap();
-        assert_eq!(soon(multi.commit()).await.is_ok(), is_held, "{path}");
+        let outcome = soon(multi.commit()).await;
+        assert_eq!(outcome.is_ok(), is_held, "{path}: {outcome:?}");
         assert_eq!(SHARED.wire().exists(&path), is_held);
         SHARED.wire().delete(&path);
     }
