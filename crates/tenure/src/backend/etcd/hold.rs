@@ -78,6 +78,8 @@ pub(super) enum Stage {
     Asking,
     /// The last time that the driver was told that it holds; the whole lease ran from then on.
     Held { renewed: Time },
+    /// Not renewed any more, and not gone yet: to be deleted then, and again until that is done.
+    Over { again: Time },
     /// It is to be released; forgotten at that time, if nobody can say what came of it.
     Ending { until: Time },
 }

@@ -102,7 +102,7 @@ pub(super) fn connecting(
     if io == Some(io::ErrorKind::TimedOut) {
         return elsewhere(silent(host));
     }
-    if io == Some(io::ErrorKind::UnexpectedEof) {
+    if let Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) = io {
         let message = format!(
             "{host} hung up at the first word; is the port right, and does it speak TLS (else write etcd://)?"
         );
@@ -135,7 +135,10 @@ pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
         return error;
     }
     let other = match is_tls {
-        true => "does it speak TLS (else write etcd://)",
+        // What a server says of that may be lost when it hangs up.
+        true => {
+            "does it speak TLS (else write etcd://) and want a certificate of ours (then name it with cert=FILE and key=FILE)"
+        }
         false => "does it want TLS (then write etcds://)",
     };
     Error::new(

@@ -333,7 +333,15 @@ impl Store {
                 Stage::Held { renewed } => {
                     if renewed.after(kept.lease.ttl) <= now {
                         over.push(*owner);
+                        // It is no reason to keep the lease alive.
+                        return true;
                     }
+                }
+                Stage::Over { again } => {
+                    if again <= now {
+                        over.push(*owner);
+                    }
+                    return true;
                 }
                 // Somebody repeats the release, or has given up.
                 Stage::Ending { until } => {
@@ -389,7 +397,7 @@ impl Store {
                 Stage::Held { renewed } if kept.lease.is_session => {
                     next.min(renewed.after(kept.lease.ttl))
                 }
-                Stage::Ending { until } => next.min(until),
+                Stage::Ending { until: at } | Stage::Over { again: at } => next.min(at),
                 _ => next,
             };
         }
@@ -399,19 +407,27 @@ impl Store {
     /// The driver does not renew that hold any more, so it does not believe in it; its session lives on, so the
     /// store would keep it.
     async fn end_unrenewed(&self, owner: OwnerId) {
-        let Some((key, token, until)) = ({
-            let mut kept = lock(&self.kept);
-            kept.get_mut(&owner).map(|kept| {
-                let until = self.clock.now().after(kept.lease.ttl);
-                (kept.key.clone(), kept.token, until)
-            })
-        }) else {
+        let known = {
+            let kept = lock(&self.kept);
+            let known = |kept: &Kept| (kept.key.clone(), kept.token, kept.lease.ttl);
+            kept.get(&owner).map(known)
+        };
+        let Some((key, token, ttl)) = known else {
             return;
         };
-        if self.delete(&key, &Which::Created(token)).await.is_ok()
-            && let Some(kept) = lock(&self.kept).get_mut(&owner)
+        let deleted = self.delete(&key, &Which::Created(token)).await;
+        let now = self.clock.now();
+        if let Some(kept) = lock(&self.kept).get_mut(&owner)
+            && !matches!(kept.stage, Stage::Ending { .. })
         {
-            kept.stage = Stage::Ending { until };
+            kept.stage = match deleted {
+                Ok(_) => Stage::Ending {
+                    until: now.after(ttl),
+                },
+                Err(_) => Stage::Over {
+                    again: now.after(ttl / 12),
+                },
+            };
         }
     }
 
@@ -447,8 +463,17 @@ impl Drop for Asking {
         if self.may_be_there {
             let (store, id) = (self.store.clone(), self.id);
             self.store.spawner.spawn(async move {
-                // If it cannot be done, it runs out.
-                let _ = store.revoke(id).await;
+                // It may come to be later than it is given up. If it cannot be done, it runs out.
+                for pause in [0, 1, 4] {
+                    let at = store.clock.now().after(store.settings.timeout * pause);
+                    tokio::select! {
+                        () = store.clock.sleep_until(at) => {}
+                        () = store.closing.raised() => {}
+                    }
+                    if let Ok(true) = store.revoke(id).await {
+                        return;
+                    }
+                }
             });
         }
     }

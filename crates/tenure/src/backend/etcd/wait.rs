@@ -70,12 +70,23 @@ impl Store {
         Ok(Answer::Busy)
     }
 
-    async fn attempt(self: &Arc<Self>, request: &Request) -> Result<Attempt, Error> {
-        // Until there is a lease nothing can be left behind.
+    async fn attempt(self: &Arc<Self>, request: &Arc<Request>) -> Result<Attempt, Error> {
+        let (store, of) = (self.clone(), request.clone());
+        let mut leasing = Box::pin(async move { store.lease_for(&of).await });
         let lease = tokio::select! {
             biased;
-            () = request.stop.raised() => return Ok(Attempt::Answer(Answer::Busy)),
-            lease = self.lease_for(request) => lease?,
+            () = request.stop.raised() => {
+                // Until there is a lease nothing of the name can be left behind. The one that is on its way
+                // is seen to its end: given up before it is there, it would stay.
+                let store = self.clone();
+                self.spawner.spawn(async move {
+                    if let Ok(lease) = leasing.await && !lease.is_session {
+                        store.drop_lease(&lease);
+                    }
+                });
+                return Ok(Attempt::Answer(Answer::Busy));
+            }
+            lease = &mut leasing => lease?,
         };
         let place = self.place(request, lease);
         let listening = match request.wait {
