@@ -166,7 +166,7 @@ async fn a_majority_is_away() {
     // One that is there without the others says so in one line.
     let alone = format!("{}?timeout=1s", etcd.url_by(&[etcd.members[0].address()]));
     until("it knows that it is alone", || {
-        etcd.members[0].leader() == 0
+        etcd.leader_of(&etcd.members[0]) == 0
     })
     .await;
     assert_says(

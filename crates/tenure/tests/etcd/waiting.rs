@@ -183,9 +183,11 @@ async fn a_compaction_loses_no_wake_up() {
     ))
     .await;
     for round in 0..10 {
-        let guard = take(&holder, "x", TTL).await;
+        // Another name each time, for which nobody watches yet.
+        let name = format!("x{round}");
+        let guard = take(&holder, &name, TTL).await;
         proxy.seen();
-        let waiting = wait_behind(&etcd, &waiter, "x", 1).await;
+        let waiting = wait_behind(&etcd, &waiter, &name, 1).await;
         // Before that the cut could hit the request for the place itself.
         until("it watches", || proxy.seen().contains(&"watch".to_owned())).await;
         if round % 2 == 0 {

@@ -153,7 +153,7 @@ impl Etcd {
         for member in &self.members {
             until("the member is ready", || {
                 member.assert_lives();
-                member.leader() != 0
+                self.leader_of(member) != 0
             });
         }
     }
@@ -218,17 +218,33 @@ impl Etcd {
         panic!("{path}: {said:?}");
     }
 
+    /// The leader that this member knows; 0: it knows none, or does not answer.
+    pub(crate) fn leader_of(&self, member: &Member) -> u64 {
+        let status = member.status(self.login_token().as_deref());
+        status.map_or(0, |status| number(&status["leader"]))
+    }
+
+    /// `None`: nobody has to log in, or nobody can at the moment.
+    fn login_token(&self) -> Option<String> {
+        let mut token = self.token.lock().unwrap();
+        if self.is_secured && token.is_none() {
+            *token = self.log_in();
+        }
+        token.clone()
+    }
+
+    fn log_in(&self) -> Option<String> {
+        let login = json!({ "name": "root", "password": PASSWORD });
+        let answer = self.members[0].post("auth/authenticate", &login, None)?;
+        Some(answer["token"].as_str()?.to_owned())
+    }
+
     fn token(&self, renew: bool) -> String {
         let mut token = self.token.lock().unwrap();
         if renew {
             *token = None;
         }
-        let log_in = || {
-            let login = json!({ "name": "root", "password": PASSWORD });
-            let answer = self.members[0].post("auth/authenticate", &login, None);
-            answer.unwrap()["token"].as_str().unwrap().to_owned()
-        };
-        token.get_or_insert_with(log_in).clone()
+        token.get_or_insert_with(|| self.log_in().unwrap()).clone()
     }
 
     /// All keys that begin so, in the order in which they were made.
@@ -299,7 +315,7 @@ impl Etcd {
         until("there is a leader", || {
             let mut members = self.members.iter();
             found = members.position(|member| {
-                let status = member.status();
+                let status = member.status(self.login_token().as_deref());
                 let leader = status.as_ref().map_or(0, |it| number(&it["leader"]));
                 leader != 0 && leader == status.map_or(0, |it| number(&it["header"]["member_id"]))
             });
@@ -372,15 +388,10 @@ impl Member {
         act(slot.as_ref().expect("it runs"));
     }
 
-    /// What it says of itself, also without a leader.
-    fn status(&self) -> Option<Value> {
-        let answer = self.post("maintenance/status", &json!({}), None)?;
+    /// What it says of itself, also without a leader; where users log in, newer versions tell only them.
+    fn status(&self, token: Option<&str>) -> Option<Value> {
+        let answer = self.post("maintenance/status", &json!({}), token)?;
         answer.get("error").is_none().then_some(answer)
-    }
-
-    /// 0: it knows none, or does not answer.
-    pub(crate) fn leader(&self) -> u64 {
-        self.status().map_or(0, |status| number(&status["leader"]))
     }
 
     fn metric(&self, name: &str) -> u64 {

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::proxy::{Direction, Fault, Parcel, Plan, Proxy, Shared, deliver, lock};
+use super::zookeeper::{PASSWORD, USER};
 
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
@@ -419,7 +420,9 @@ impl Link {
         let path = length.and_then(|length| request.get(16..16 + length));
         let path = String::from_utf8_lossy(path.unwrap_or_default());
         let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
-        let wire = Wire::open(self.shared.target.port(), None);
+        // Newer servers say so only to those who may read it.
+        let login = format!("{USER}:{PASSWORD}");
+        let wire = Wire::open(self.shared.target.port(), Some(&login));
         wire.is_ok_and(|mut wire| wire.exists(parent))
     }
 
