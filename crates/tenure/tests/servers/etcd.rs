@@ -221,6 +221,10 @@ impl Etcd {
     /// The leader that this member knows; 0: it knows none, or does not answer.
     pub(crate) fn leader_of(&self, member: &Member) -> u64 {
         let status = member.status(self.login_token().as_deref());
+        if status.is_none() {
+            // A server that was started again knows none of those that it gave out.
+            *self.token.lock().unwrap() = None;
+        }
         status.map_or(0, |status| number(&status["leader"]))
     }
 
