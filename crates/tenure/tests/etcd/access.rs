@@ -166,11 +166,13 @@ async fn a_full_database_is_one_clear_line() {
     let client = connect(&etcd.url()).await;
     let guard = take(&client, "x", TTL).await;
     let full = "x".repeat(200_000);
-    for i in 0..20 {
-        if etcd.try_put(&format!("fill-{i}"), &full).is_err() {
-            break;
-        }
-    }
+    // The server looks at its size ten times a second.
+    let mut fills = 0..;
+    until("the database is full", || {
+        let fill = format!("fill-{}", fills.next().unwrap());
+        etcd.try_put(&fill, &full).is_err()
+    })
+    .await;
     let outcome = soon(client.lock("y").ttl(TTL).try_acquire()).await;
     assert_says(outcome, ErrorKind::Backend, &["NOSPACE"]);
     let findings = soon(client.check()).await.unwrap();
