@@ -264,7 +264,13 @@ impl Zookeeper {
 
     #[track_caller]
     pub(crate) fn wire_as(&self, login: Option<&str>) -> Wire {
-        Wire::open(self.port(), login).unwrap()
+        // While they elect a leader it hangs up.
+        let mut wire = None;
+        until("it lets us in", || {
+            wire = Wire::open(self.port(), login).ok();
+            wire.is_some()
+        });
+        wire.unwrap()
     }
 }
 
