@@ -71,7 +71,7 @@ impl EtcdCompare {
 pub struct ZooKeeperCheck {
     /// The lock's node, from the root of the ensemble on. No other acquisition ever has the same path.
     pub path: String,
-    /// What its version must be.
+    /// What its version must be; -1, which is any, as long as the node is there.
     pub version: i32,
 }
 

@@ -151,8 +151,8 @@ impl Door for Backend {
 
     fn condition(&self, hold: &Hold) -> Option<Condition> {
         let (_, path) = self.store.kept(hold.owner)?.node()?;
-        // Nobody changes it: what is written there is for people.
-        Some(Condition::ZooKeeper(ZooKeeperCheck::new(&*path, 0)))
+        // Any version, as for our own writes: what others may write there (`__REVOKE__`) ends no hold.
+        Some(Condition::ZooKeeper(ZooKeeperCheck::new(&*path, -1)))
     }
 
     fn close(&self) -> BoxFuture<()> {
