@@ -155,7 +155,13 @@ pub mod lost;
 pub mod name;
 pub mod options;
 pub mod time;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres"
+))]
 mod url;
 
 // Decisions.

@@ -132,7 +132,7 @@ fn wrong(
     lacks(option, path, what).with_source(err)
 }
 
-/// What a handshake with `host` failed of. `plain` is the scheme without TLS.
+/// What a handshake with `host` failed of. `plain` is how to ask for a connection without TLS.
 pub(super) fn explain(found: &rustls::Error, host: &impl std::fmt::Display, plain: &str) -> Error {
     let (kind, what) = match found {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Unreachable, advice(why, host)),
@@ -141,7 +141,7 @@ pub(super) fn explain(found: &rustls::Error, host: &impl std::fmt::Display, plai
             return Error::new(
                 ErrorKind::Unreachable,
                 format!(
-                    "{host} does not speak TLS; name the port on which it does, or write {plain}://"
+                    "{host} does not speak TLS; name the port on which it does, or write {plain}"
                 ),
             );
         }

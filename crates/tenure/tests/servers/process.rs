@@ -37,6 +37,11 @@ impl Port {
     }
 }
 
+/// Whether this is root, whom some servers refuse to run as and others have to be told.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// A new directory. Whoever starts a process in it sees to it that it goes away.
 ///
 /// In memory where there is such a place: a server that syncs each write would make all tests wait for the

@@ -96,7 +96,7 @@ pub(super) fn connecting(
         cure: Cure::Elsewhere,
     };
     if let Some(found) = find::<rustls::Error>(&err) {
-        return elsewhere(tls::explain(found, host, "etcd"));
+        return elsewhere(tls::explain(found, host, "etcd://"));
     }
     let io = find::<io::Error>(&err).map(io::Error::kind);
     if io == Some(io::ErrorKind::TimedOut) {
@@ -155,7 +155,7 @@ pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> Trouble 
     let is_server = text.len() != said.len();
     if !is_server && let Some(found) = find::<rustls::Error>(status).cloned().or(alert(status)) {
         return Trouble {
-            error: tls::explain(&found, host, "etcd"),
+            error: tls::explain(&found, host, "etcd://"),
             cure: Cure::Elsewhere,
         };
     }

@@ -12,7 +12,7 @@ use crate::name::Escaped;
 
 /// An error while a connection is being made: nothing of ours was sent.
 pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
-    let explained = handshake(&err).map(|found| tls::explain(found, host, "redis"));
+    let explained = handshake(&err).map(|found| tls::explain(found, host, "redis://"));
     if let Some(explained) = explained {
         return explained;
     }

@@ -156,7 +156,7 @@ async fn shake_hands(host: Host, files: tls::Files, limit: Duration) -> Result<F
         Ok(Found::Silence)
     });
     match shaking.await {
-        Some(Err(err)) => Err(tls::explain(&err, &shown, "tls=off with zookeeper")),
+        Some(Err(err)) => Err(tls::explain(&err, &shown, "zookeeper:// with tls=off")),
         Some(Ok(found)) => Ok(found),
         None => Ok(Found::Silence),
     }

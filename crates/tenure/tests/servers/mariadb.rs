@@ -1,0 +1,166 @@
+//! mariadbd.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+
+use super::operator::Operator;
+use super::process::{Directory, Port, Process, new_directory};
+use super::until;
+
+/// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
+pub(crate) const USER: &str = "tenure";
+pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+pub(crate) const DATABASE: &str = "locks";
+
+/// Whether there is no server here; then it has said so.
+pub(crate) fn is_missing() -> bool {
+    let program = "mariadbd";
+    if std::path::Path::new(PROGRAM).is_file() {
+        return false;
+    }
+    super::say_missing(program);
+    true
+}
+
+const PROGRAM: &str = "/usr/sbin/mariadbd";
+
+/// One server process, which can be killed and started again on its port and directory.
+pub(crate) struct MariaDb {
+    port: Port,
+    dir: PathBuf,
+    command: Vec<String>,
+    process: Mutex<Option<Process>>,
+    operator: Operator,
+}
+
+/// A data directory as it is after the installation: making it takes longer than starting a server.
+fn template() -> &'static Directory {
+    static TEMPLATE: OnceLock<Directory> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let directory = Directory::new("mariadb-template");
+        let mut install = Command::new("mariadb-install-db");
+        install.arg("--no-defaults");
+        if super::process::is_root() {
+            install.arg("--user=root");
+        }
+        install
+            .arg(format!(
+                "--datadir={}",
+                directory.path().join("data").display()
+            ))
+            .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            // Its log, 96 MB unless told otherwise, is copied for every server.
+            .arg("--innodb-log-file-size=4M")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        assert!(install.status().unwrap().success(), "mariadb-install-db");
+        directory
+    })
+}
+
+impl MariaDb {
+    /// A server with [`USER`] and [`DATABASE`], and these options added.
+    pub(crate) fn start(options: &[&str]) -> Self {
+        Self::start_with(&[], options)
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    pub(crate) fn start_with(before: &[String], options: &[&str]) -> Self {
+        let (dir, port) = (new_directory("mariadb"), Port::reserve());
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(template().path().join("data"))
+            .arg(&dir)
+            .status();
+        assert!(copied.unwrap().success(), "cp");
+        let mut command = before.to_vec();
+        command.extend([PROGRAM.into(), "--no-defaults".into()]);
+        if super::process::is_root() {
+            command.push("--user=root".into());
+        }
+        for (option, value) in [
+            ("datadir", dir.join("data").display().to_string()),
+            ("socket", dir.join("socket").display().to_string()),
+            ("pid-file", dir.join("pid").display().to_string()),
+            ("port", port.number().to_string()),
+            ("bind-address", "127.0.0.1".into()),
+            ("skip-name-resolve", "ON".into()),
+            ("innodb-flush-log-at-trx-commit", "1".into()),
+            ("innodb-buffer-pool-size", "32M".into()),
+            ("innodb-log-file-size", "4M".into()),
+            ("performance-schema", "OFF".into()),
+            ("max-connections", "300".into()),
+        ] {
+            command.push(format!("--{option}={value}"));
+        }
+        command.extend(options.iter().map(|option| (*option).to_owned()));
+        let options = MySqlConnectOptions::new()
+            .host("127.0.0.1")
+            .port(port.number())
+            .username("root")
+            .ssl_mode(MySqlSslMode::Disabled);
+        let server = Self {
+            port,
+            dir,
+            command,
+            process: Mutex::new(None),
+            operator: Operator::mysql(options),
+        };
+        server.launch();
+        server.operator.rows(&format!(
+            "CREATE DATABASE {DATABASE};
+             CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';
+             GRANT ALL ON {DATABASE}.* TO '{USER}'@'%'"
+        ));
+        server
+    }
+
+    /// Starts it (again) and waits until it answers.
+    pub(crate) fn launch(&self) {
+        let process = Process::start(&self.dir, &self.command);
+        let mut place = self.process.lock().unwrap();
+        *place = Some(process);
+        until("mariadbd answers", || {
+            let ended = place.as_ref().is_none_or(Process::has_ended);
+            assert!(!ended, "mariadbd ended; see {}/log", self.dir.display());
+            self.operator.try_rows("SELECT 1").is_ok()
+        });
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&self) {
+        self.process.lock().unwrap().take().unwrap().kill();
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn stop(&self) {
+        self.process.lock().unwrap().as_ref().unwrap().stop();
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.process.lock().unwrap().as_ref().unwrap().go_on();
+    }
+
+    /// The superuser.
+    pub(crate) fn operator(&self) -> &Operator {
+        &self.operator
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `mysql://..`, without options.
+    pub(crate) fn url(&self) -> String {
+        self.url_at(self.port.number())
+    }
+
+    /// The same by way of another port.
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
+    }
+}

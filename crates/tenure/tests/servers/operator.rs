@@ -1,0 +1,134 @@
+//! What an operator sees and does in a database, over a connection of its own.
+
+use std::sync::Mutex;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Database, Executor as _, ValueRef as _};
+use tokio::runtime::{Builder, Runtime};
+
+/// A row, as text.
+pub(crate) type Row = Vec<Option<String>>;
+
+/// Blocks this thread; connects again when its server was restarted.
+pub(crate) struct Operator(Mutex<Inner>);
+
+struct Inner {
+    runtime: Runtime,
+    target: Target,
+    link: Option<Link>,
+}
+
+enum Target {
+    MySql(MySqlConnectOptions),
+    Postgres(PgConnectOptions),
+}
+
+enum Link {
+    MySql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+impl Operator {
+    pub(crate) fn mysql(options: MySqlConnectOptions) -> Self {
+        Self::new(Target::MySql(options))
+    }
+
+    pub(crate) fn postgres(options: PgConnectOptions) -> Self {
+        Self::new(Target::Postgres(options))
+    }
+
+    fn new(target: Target) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        Self(Mutex::new(Inner {
+            runtime,
+            target,
+            link: None,
+        }))
+    }
+
+    /// The rows of a statement (of the last one, if there are several).
+    ///
+    /// # Panics
+    /// When the server says no.
+    #[track_caller]
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
+        self.try_rows(sql)
+            .unwrap_or_else(|err| panic!("{sql}: {err}"))
+    }
+
+    /// The one value of a statement that has one.
+    #[track_caller]
+    pub(crate) fn value(&self, sql: &str) -> String {
+        let rows = self.rows(sql);
+        let value = rows
+            .into_iter()
+            .next()
+            .and_then(|row| row.into_iter().next());
+        value.flatten().unwrap_or_else(|| panic!("{sql}: no value"))
+    }
+
+    /// The same, with the error.
+    pub(crate) fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
+        let mut inner = self
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Inner {
+            runtime,
+            target,
+            link,
+        } = &mut *inner;
+        // From a task of another runtime as well: that thread is blocked, as is said.
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                runtime.block_on(async {
+                    let mut open = match (link.take(), target) {
+                        (Some(link), _) => link,
+                        (None, Target::MySql(options)) => {
+                            Link::MySql(MySqlConnection::connect_with(options).await?)
+                        }
+                        (None, Target::Postgres(options)) => {
+                            Link::Postgres(PgConnection::connect_with(options).await?)
+                        }
+                    };
+                    let rows = match &mut open {
+                        Link::MySql(link) => link
+                            .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+                            .await
+                            .map(texts),
+                        Link::Postgres(link) => link
+                            .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+                            .await
+                            .map(texts),
+                    };
+                    // A statement that was refused leaves the connection usable; any other error does not.
+                    if matches!(rows, Ok(_) | Err(sqlx::Error::Database(_))) {
+                        *link = Some(open);
+                    }
+                    rows
+                })
+            });
+            asked.join().unwrap()
+        })
+    }
+}
+
+fn texts<R: sqlx::Row>(rows: Vec<R>) -> Vec<Row>
+where
+    R::Database: Database,
+    for<'a> &'a str: sqlx::Decode<'a, R::Database>,
+    usize: sqlx::ColumnIndex<R>,
+{
+    let text = |row: &R, at: usize| {
+        let raw = row.try_get_raw(at).unwrap();
+        if raw.is_null() {
+            return None;
+        }
+        let text: &str = sqlx::Decode::decode(raw).unwrap();
+        Some(text.to_owned())
+    };
+    rows.iter()
+        .map(|row| (0..row.len()).map(|at| text(row, at)).collect())
+        .collect()
+}

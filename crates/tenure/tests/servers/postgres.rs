@@ -1,0 +1,233 @@
+//! A PostgreSQL server.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use super::operator::Operator;
+use super::process::{Directory, Port, Process, is_root, new_directory};
+use super::until;
+
+/// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
+pub(crate) const USER: &str = "tenure";
+pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+pub(crate) const DATABASE: &str = "locks";
+
+/// Whether there is no server here; then it has said so.
+pub(crate) fn is_missing() -> bool {
+    if programs().is_some() {
+        return false;
+    }
+    super::say_missing("postgres");
+    true
+}
+
+/// Where Debian has them, the newest first; they are not on the path.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut versions: Vec<_> = versions
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .collect();
+    versions.retain(|bin| bin.join("initdb").is_file());
+    versions.sort();
+    versions.pop()
+}
+
+/// The server refuses to run as root.
+fn as_somebody() -> Vec<String> {
+    if !is_root() {
+        return Vec::new();
+    }
+    [
+        "setpriv",
+        "--reuid=postgres",
+        "--regid=postgres",
+        "--init-groups",
+    ]
+    .map(Into::into)
+    .to_vec()
+}
+
+fn run(command: &[String]) {
+    let status = Command::new(&command[0])
+        .args(&command[1..])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.unwrap().success(), "{command:?}");
+}
+
+fn give_away(path: &Path) {
+    if is_root() {
+        run(&[
+            "chown".into(),
+            "-R".into(),
+            "postgres:postgres".into(),
+            path.display().to_string(),
+        ]);
+    }
+}
+
+/// A data directory as `initdb` makes it, which takes longer than starting a server.
+fn template() -> &'static Directory {
+    static TEMPLATE: OnceLock<Directory> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let directory = Directory::new("postgres-template");
+        give_away(directory.path());
+        let mut command = as_somebody();
+        command.push(programs().unwrap().join("initdb").display().to_string());
+        command.extend(
+            [
+                "-U",
+                "postgres",
+                "-A",
+                "scram-sha-256",
+                "--pwfile=/dev/stdin",
+                "--no-sync",
+                "-E",
+                "UTF8",
+                "--locale=C",
+            ]
+            .map(Into::into),
+        );
+        command.extend([
+            "-D".into(),
+            directory.path().join("data").display().to_string(),
+        ]);
+        let mut child = Command::new(&command[0])
+            .args(&command[1..])
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "initdb");
+        directory
+    })
+}
+
+/// One server, which can be killed and started again on its port and directory.
+pub(crate) struct Postgres {
+    port: Port,
+    dir: PathBuf,
+    command: Vec<String>,
+    process: Mutex<Option<Process>>,
+    operator: Operator,
+}
+
+impl Postgres {
+    /// A server with [`USER`] and [`DATABASE`], and these settings (`name=value`) added.
+    pub(crate) fn start(settings: &[&str]) -> Self {
+        Self::start_with(&[], settings)
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    pub(crate) fn start_with(before: &[String], settings: &[&str]) -> Self {
+        let (dir, port) = (new_directory("postgres"), Port::reserve());
+        run(&[
+            "cp".into(),
+            "-a".into(),
+            template().path().join("data").display().to_string(),
+            dir.display().to_string(),
+        ]);
+        give_away(&dir);
+        let mut command = before.to_vec();
+        command.extend(as_somebody());
+        command.push(programs().unwrap().join("postgres").display().to_string());
+        command.extend(["-D".into(), dir.join("data").display().to_string()]);
+        let own = [
+            format!("port={}", port.number()),
+            "listen_addresses=127.0.0.1".into(),
+            format!("unix_socket_directories={}", dir.display()),
+            "max_connections=200".into(),
+        ];
+        let settings = own
+            .into_iter()
+            .chain(settings.iter().map(|it| (*it).to_owned()));
+        for setting in settings {
+            command.extend(["-c".into(), setting]);
+        }
+        let options = PgConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(port.number())
+            .username("postgres")
+            .password(PASSWORD)
+            .database("postgres")
+            .ssl_mode(PgSslMode::Disable);
+        let server = Self {
+            port,
+            dir,
+            command,
+            process: Mutex::new(None),
+            operator: Operator::postgres(options),
+        };
+        server.launch();
+        server
+            .operator
+            .rows(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
+        server
+            .operator
+            .rows(&format!("CREATE DATABASE {DATABASE} OWNER {USER}"));
+        server
+    }
+
+    /// Starts it (again) and waits until it answers.
+    pub(crate) fn launch(&self) {
+        let mut place = self.process.lock().unwrap();
+        until("PostgreSQL answers", || {
+            // The children of one that was killed may still be on their way out; then the new one ends at once.
+            if place.as_ref().is_none_or(Process::has_ended) {
+                if let Some(ended) = place.take() {
+                    ended.kill();
+                }
+                *place = Some(Process::start(&self.dir, &self.command));
+            }
+            self.operator.try_rows("SELECT 1").is_ok()
+        });
+    }
+
+    /// SIGKILL of the process that all others are children of; they end by themselves.
+    pub(crate) fn kill(&self) {
+        self.process.lock().unwrap().take().unwrap().kill();
+    }
+
+    /// The number of that process.
+    pub(crate) fn process(&self) -> u32 {
+        self.process.lock().unwrap().as_ref().unwrap().pid()
+    }
+
+    /// A superuser, in the database `postgres`.
+    pub(crate) fn operator(&self) -> &Operator {
+        &self.operator
+    }
+
+    /// A superuser in [`DATABASE`].
+    pub(crate) fn inside(&self) -> Operator {
+        let options = PgConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(self.port.number())
+            .username("postgres")
+            .password(PASSWORD)
+            .database(DATABASE)
+            .ssl_mode(PgSslMode::Disable);
+        Operator::postgres(options)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `postgres://..`, without options.
+    pub(crate) fn url(&self) -> String {
+        self.url_at(self.port.number())
+    }
+
+    /// The same by way of another port.
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
+    }
+}
