@@ -113,6 +113,23 @@ async fn lost_fires_at_the_deadline_when_renewal_hangs() {
 }
 
 #[tokio::test]
+async fn an_answer_after_the_deadline_does_not_hide_the_loss() {
+    let (store, client) = store();
+    let guard = client.lock("a").acquire().await.unwrap();
+    let lost = tokio::spawn(guard.lost());
+    store.disturb(Step::Renew, memory::Disturbance::ReplyNever);
+    store.advance(TTL / 3);
+    settle().await;
+    // The answer is there, and read before anybody wakes up for the deadline.
+    store.resume();
+    store.advance(TTL);
+    settle().await;
+    assert!(lost.is_finished(), "nobody told of the loss");
+    assert_eq!(lost.await.unwrap(), LostReason::Expired);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test]
 async fn an_error_on_renewal_is_neither_loss_nor_success() {
     let (store, client) = store();
     let guard = client.lock("a").acquire().await.unwrap();
