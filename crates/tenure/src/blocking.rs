@@ -132,6 +132,14 @@ impl Client {
         block_on(&self.runtime, self.inner.check())?
     }
 
+    /// See [`Client::init`](crate::Client::init).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn init(&self) -> Result<Vec<String>, Error> {
+        block_on(&self.runtime, self.inner.init())?
+    }
+
     /// See [`Client::close`](crate::Client::close).
     ///
     /// # Errors

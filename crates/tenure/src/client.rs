@@ -12,6 +12,10 @@ use crate::backend::file;
 use crate::backend::redis;
 #[cfg(feature = "redis")]
 use crate::backend::redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::backend::sql::{Mode, Server};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use crate::backend::table;
 #[cfg(feature = "zookeeper")]
 use crate::backend::zookeeper;
 use crate::backend::{Backend, Finding, memory};
@@ -43,6 +47,12 @@ pub const SCHEMES: &[&str] = &[
     "etcds:",
     #[cfg(feature = "zookeeper")]
     "zookeeper:",
+    #[cfg(feature = "mysql")]
+    "mysql:",
+    #[cfg(feature = "postgres")]
+    "postgres:",
+    #[cfg(feature = "sqlite")]
+    "sqlite:",
 ];
 
 /// Schemes of backends that are not in this build, with what to do about it.
@@ -65,6 +75,12 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("etcds", ETCD),
     #[cfg(not(feature = "zookeeper"))]
     ("zookeeper", "build with the feature `zookeeper`"),
+    #[cfg(not(feature = "mysql"))]
+    ("mysql", "build with the feature `mysql`"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres", "build with the feature `postgres`"),
+    #[cfg(not(feature = "sqlite"))]
+    ("sqlite", "build with the feature `sqlite`"),
 ];
 #[cfg(not(feature = "etcd"))]
 const ETCD: &str = "build with the feature `etcd`";
@@ -83,6 +99,9 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
 /// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
+/// | `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in MySQL or MariaDB |
+/// | `postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in PostgreSQL |
+/// | `sqlite:FILE` | all processes on this host that use the same file |
 /// | `zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST,..[/PATH]` | a ZooKeeper ensemble; locks lie under that path, which is made if need be |
 ///
 /// What `redis` takes after a `?`, joined by `&`:
@@ -117,6 +136,18 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `dialect=session-prefix` | nodes are called as in the lock that comes with ZooKeeper; exclusive locks only |
 /// | `acl=open`, `acl=creator` | whether everybody may touch our nodes, or our user alone (which is so when there is one) |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
+///
+/// What `mysql` and `postgres` take, beside `tls=on`, `tls=off`, `ca=FILE`, `cert=FILE`, `key=FILE`, `timeout=2s` and
+/// `socket=PATH` for any of their modes:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `mode=table` | locks are rows of a table, which [`Client::init`] makes |
+/// | `table=NAME` | with `mode=table`: what it is called, `tenure_locks` unless given |
+/// | `connections=4` | with `mode=table`: how many connections this client has at most |
+/// | `dialect=shedlock` | with `mode=table`: the table is that of ShedLock, to share locks with Java |
+///
+/// `sqlite` takes `table`, `connections` and `timeout`.
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///
@@ -180,6 +211,12 @@ impl Client {
             "etcd" | "etcds" => Self::from_backend(etcd::Backend::connect(url).await?),
             #[cfg(feature = "zookeeper")]
             "zookeeper" => Self::from_backend(zookeeper::Backend::connect(url).await?),
+            #[cfg(feature = "mysql")]
+            "mysql" => Self::open_database(url).await,
+            #[cfg(feature = "postgres")]
+            "postgres" => Self::open_database(url).await,
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Self::from_backend(table::Backend::open(rest).await?),
             _ => {
                 let cure = NOT_HERE
                     .iter()
@@ -194,6 +231,18 @@ impl Client {
                     format!("there is no backend for \"{}:\"; {cure}", Escaped(&scheme)),
                 ))
             }
+        }
+    }
+
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    async fn open_database(url: &str) -> Result<Self, Error> {
+        let (server, mode, url) = Server::parse(url)?;
+        match mode {
+            Mode::Table => Self::from_backend(table::Backend::connect(server, url).await?),
+            Mode::Session => Err(Error::new(
+                ErrorKind::Unsupported,
+                "locks of a session are not in this version; write mode=table",
+            )),
         }
     }
 
@@ -280,6 +329,19 @@ impl Client {
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let findings = self.driver.backend.check().await;
         findings.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Makes what locks need and the store does not have yet, the tables of a database for example; one line for
+    /// each thing made, none when everything is there. Nothing else ever makes them.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn init(&self) -> Result<Vec<String>, Error> {
+        let made = self.driver.backend.init().await;
+        made.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)
         })

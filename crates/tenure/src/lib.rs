@@ -160,7 +160,8 @@ pub mod time;
     feature = "etcd",
     feature = "zookeeper",
     feature = "mysql",
-    feature = "postgres"
+    feature = "postgres",
+    feature = "sqlite"
 ))]
 mod url;
 

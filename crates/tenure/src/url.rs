@@ -138,7 +138,13 @@ impl Url {
     }
 
     /// Takes a whole number out.
-    #[cfg(any(feature = "redis", test))]
+    #[cfg(any(
+        feature = "redis",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "sqlite",
+        test
+    ))]
     pub(crate) fn take_number(&mut self, key: &str) -> Result<Option<u32>, Error> {
         let Some(text) = self.take(key) else {
             return Ok(None);

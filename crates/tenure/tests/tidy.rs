@@ -31,7 +31,7 @@ const VOCABULARY: &[&str] = &[
 /// The user-facing files that know every backend: they read the scheme of the URL.
 const CONNECT: &[&str] = &["client", "connect"];
 /// Modules under `backend/` that are no backend and that every backend may use.
-const SHARED_BY_BACKENDS: &[&str] = &["tls"];
+const SHARED_BY_BACKENDS: &[&str] = &["sql", "tls"];
 /// Dependencies that vocabulary and kernel may name all the same: (file, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("fence.rs", "rand"), // owner ids are random numbers

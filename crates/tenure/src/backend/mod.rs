@@ -34,8 +34,10 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod sql;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub(crate) mod sql;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod table;
 #[cfg(any(
     feature = "redis",
     feature = "etcd",
@@ -133,6 +135,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>>;
+
+    /// Makes what locks need and the store does not have yet, tables for example; one line for each thing made.
+    /// May be called again at any time. Only an operator asks for this.
+    fn init(&self) -> BoxFuture<Result<Vec<String>, Error>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Sets `key` in this same store to `value`, or deletes it, if all these holds are still there: in one step
     /// that nothing comes between. `false`: one is not, and nothing was written.

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::tls;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::error::ErrorKind;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::name::Escaped;
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::server::{Kind, Server};
 
 /// Why a request has no result.
@@ -64,6 +69,7 @@ impl Trouble {
         }
     }
 
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     /// The server was not reached at all, or would not have us: nothing was done.
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Settings(_) | Self::Said(_)) && !self.is_fatal()
@@ -72,6 +78,7 @@ impl Trouble {
 
 /// The error of a request that `server` did not fulfil. `cure` is told the code of what the server said and
 /// answers for what only the backend can know (its table, its privileges): the kind, and what to do.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(in crate::backend) fn explain(
     trouble: Trouble,
     server: &Server,
@@ -116,6 +123,7 @@ pub(in crate::backend) fn explain(
 }
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(in crate::backend) fn no_connection(trouble: Trouble, server: &Server) -> Error {
     let silent = |limit: Duration| {
         Error::new(
@@ -148,6 +156,7 @@ pub(in crate::backend) fn no_connection(trouble: Trouble, server: &Server) -> Er
 }
 
 /// What any statement and any attempt to connect may run into.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 fn common(code: &str, server: &Server) -> Option<(ErrorKind, String)> {
     let user = Escaped(server.user.as_deref().unwrap_or_default()).to_string();
     let database = Escaped(server.database.as_deref().unwrap_or_default()).to_string();

@@ -25,7 +25,7 @@ const APPLICATION: &str = "tenure";
 
 /// How locks lie in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) enum Mode {
+pub(crate) enum Mode {
     /// As locks of a session, which the server itself keeps.
     Session,
     /// As rows of a table.
@@ -51,7 +51,7 @@ enum Tls {
 
 /// One server, and who we are there.
 #[derive(Clone, Debug)]
-pub(in crate::backend) struct Server {
+pub(crate) struct Server {
     pub(in crate::backend) kind: Kind,
     pub(in crate::backend) host: Host,
     /// A path on this machine instead of the host.
@@ -70,7 +70,7 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
 
 impl Server {
     /// Takes a URL `mysql://` or `postgres://` apart. The options that are left belong to the backend.
-    pub(in crate::backend) fn parse(url: &str) -> Result<(Self, Mode, Url), Error> {
+    pub(crate) fn parse(url: &str) -> Result<(Self, Mode, Url), Error> {
         let (kind, port) = match url.split_once(':') {
             Some(("mysql", _)) => (Kind::MySql, 3_306),
             Some(("postgres", _)) => (Kind::Postgres, 5_432),
@@ -221,8 +221,9 @@ impl Server {
         Ok(options)
     }
 
+    /// For what opens connections by itself.
     #[cfg(feature = "postgres")]
-    fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
+    pub(in crate::backend) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
         // Nothing from a file or from the environment: a store is what its URL says.
         let mut options = PgConnectOptions::new_without_pgpass()
             .host(&self.host.name)

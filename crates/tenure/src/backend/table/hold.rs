@@ -1,0 +1,400 @@
+//! One lock: asked for, kept, given back.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Grant, Hold, Release, Renewal, Request};
+use crate::error::{Error, ErrorKind};
+use crate::fence::{OwnerId, RandomAlready};
+use crate::guarantees::Guarantees;
+use crate::holder::Holder;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::rt::{Clock, Flag, lock};
+use crate::time::Time;
+
+use super::link::{Pool, Reply};
+use super::names::{Dialect, encoded};
+use super::outcome;
+use super::settings::Settings;
+use super::shedlock;
+use super::statements::{self, Flavor, Wants, name_of};
+
+/// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
+/// those behind it this long.
+pub(super) const PLACE: Duration = Duration::from_secs(5);
+
+/// How many holds are renewed by one request.
+const BATCH: usize = 200;
+
+/// What one client knows of its store.
+pub(super) struct Store {
+    pub(super) settings: Settings,
+    pub(super) guarantees: Guarantees,
+    pub(super) ours: statements::Statements,
+    pub(super) theirs: shedlock::Statements,
+    pub(super) pool: Arc<Pool>,
+    #[cfg(feature = "postgres")]
+    pub(super) ears: Arc<super::ears::Ears>,
+    pub(super) clock: Clock,
+    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    /// The name of this host, as the driver has it: known with the first request.
+    pub(super) host: OnceLock<String>,
+    /// Acquisitions under way.
+    pub(super) busy: AtomicUsize,
+    pub(super) closing: Flag,
+}
+
+/// What has to be remembered of a hold to give it back.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) name: LockName,
+    /// In µs; ShedLock's table has no column for it.
+    min_hold: u64,
+    /// As it is written, where that is not the owner alone.
+    by: String,
+}
+
+/// What others may know of a holder, as it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Written {
+    pub(super) host: String,
+    pub(super) pid: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) label: String,
+    pub(super) client: String,
+}
+
+/// The answer of the queue.
+pub(super) enum Line {
+    Held(Grant),
+    Place(Place),
+}
+
+/// Where we are in the queue, and how it looks from there.
+pub(super) struct Place {
+    /// How many are before us.
+    pub(super) ahead: u64,
+    /// Time until the name runs out.
+    pub(super) left: Duration,
+    /// The token of whoever has it.
+    pub(super) token: u64,
+    /// When we asked.
+    pub(super) sent: Time,
+}
+
+/// How long the place of a waiter is good for.
+pub(super) fn place(ttl: Duration) -> Duration {
+    ttl.min(PLACE)
+}
+
+/// In µs, so that nothing ends before it was asked to.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+/// The number in that place of a row.
+pub(super) fn number(row: &[Option<String>], at: usize) -> Result<i64, Error> {
+    let text = row.get(at).and_then(Option::as_deref);
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(outcome::nonsense)
+}
+
+/// The text in that place of a row.
+pub(super) fn text(row: &[Option<String>], at: usize) -> Result<&str, Error> {
+    let text = row.get(at).and_then(Option::as_deref);
+    text.ok_or_else(outcome::nonsense)
+}
+
+/// µs that are left; none when they are negative.
+pub(super) fn left(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
+    u64::try_from(number(row, at)?).map_err(|_| outcome::nonsense())
+}
+
+impl Store {
+    /// The lease that is granted: in whole µs here, and in whole ms where ShedLock's columns have those.
+    fn ttl(&self, ttl: Duration) -> Duration {
+        match self.settings.dialect {
+            Dialect::Tenure => Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)),
+            Dialect::ShedLock => Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// The same, as it is written: a clock that knows ms may be behind by one.
+    fn live(&self, ttl: Duration) -> u64 {
+        let is_coarse = match self.ours.flavor {
+            #[cfg(feature = "sqlite")]
+            Flavor::Sqlite => true,
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => self.settings.dialect == Dialect::ShedLock,
+        };
+        micros(self.ttl(ttl)) + if is_coarse { 1_000 } else { 0 }
+    }
+
+    pub(super) fn ask_of(&self, request: &Request) -> statements::Ask {
+        let Holder {
+            host,
+            pid,
+            label,
+            client,
+            ..
+        } = &*request.holder;
+        let written = serde_json::to_string(&Written {
+            host: host.clone(),
+            pid: *pid,
+            label: label.clone(),
+            client: client.clone(),
+        });
+        statements::Ask {
+            name: name_of(request.name.as_str()),
+            owner: request.owner.to_hex(),
+            ttl: self.live(request.ttl),
+            delay: micros(request.lock_delay),
+            min_hold: micros(request.min_hold),
+            place: micros(place(request.ttl)),
+            // Strings and numbers can always be written.
+            holder: written.unwrap_or_default(),
+        }
+    }
+
+    /// Who we are in ShedLock's table: the host, as others write it, and which of its acquisitions. Others
+    /// write the host alone, and so can end no hold but their own.
+    fn by(&self, request: &Request) -> String {
+        let host = self.host.get_or_init(|| {
+            let host = request.holder.host.chars();
+            let host = host.filter(|c| *c != '\0');
+            host.take(shedlock::Statements::MAX_HOST).collect()
+        });
+        written_by(host, request.owner)
+    }
+
+    /// Asks for a name that is free and that nobody waits for. `None`: it is not.
+    /// May be repeated for the same owner at any time.
+    pub(super) async fn ask(&self, request: &Request) -> Result<Option<Grant>, Error> {
+        let (packet, me) = match self.settings.dialect {
+            Dialect::Tenure => {
+                let ask = self.ask_of(request);
+                (self.ours.acquire(&ask), ask.owner)
+            }
+            Dialect::ShedLock => {
+                let ask = shedlock::Ask {
+                    name: encoded(Dialect::ShedLock, request.name.as_str()),
+                    by: self.by(request),
+                    ttl: self.live(request.ttl),
+                };
+                (self.theirs.acquire(&ask), ask.by)
+            }
+        };
+        let reply = self.pool.ask(packet).await?;
+        let token = match reply.rows.last().map(Vec::as_slice) {
+            None => None,
+            Some([_]) => Some(token(&reply.rows[0], 0)?),
+            Some(row) => match text(row, 0)? == me {
+                true => Some(token(row, 1)?),
+                false => None,
+            },
+        };
+        Ok(token.map(|token| self.grant(request, &reply, token)))
+    }
+
+    fn grant(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+        let round_trip = self.clock.now().since(reply.sent);
+        Grant::new(token, reply.sent, round_trip, Some(self.ttl(request.ttl)))
+    }
+
+    /// Asks for a place in the queue, or for the name if it is our turn.
+    pub(super) async fn line(&self, request: &Request) -> Result<Line, Error> {
+        let ask = self.ask_of(request);
+        let reply = self.pool.ask(self.ours.line(&ask)).await?;
+        let row = reply.rows.last().ok_or_else(outcome::nonsense)?;
+        if text(row, 0)? == ask.owner {
+            return Ok(Line::Held(self.grant(request, &reply, token(row, 1)?)));
+        }
+        Ok(Line::Place(Place {
+            ahead: token_or_zero(row, 3),
+            left: left(number(row, 2)?),
+            token: token(row, 1)?,
+            sent: reply.sent,
+        }))
+    }
+
+    /// Looks whether it may be our turn, without keeping our place. `None`: nothing is known of the name.
+    pub(super) async fn peek(&self, request: &Request) -> Result<Option<Place>, Error> {
+        let packet = match self.settings.dialect {
+            Dialect::Tenure => {
+                let name = name_of(request.name.as_str());
+                self.ours.peek(&name, &request.owner.to_hex())
+            }
+            Dialect::ShedLock => {
+                let name = encoded(Dialect::ShedLock, request.name.as_str());
+                self.theirs.peek(&name)
+            }
+        };
+        let reply = self.pool.ask(packet).await?;
+        let Some(row) = reply.rows.first() else {
+            return Ok(None);
+        };
+        Ok(Some(match row.len() {
+            1 => Place {
+                ahead: 0,
+                left: left(number(row, 0)?),
+                token: 0,
+                sent: reply.sent,
+            },
+            _ => Place {
+                ahead: token_or_zero(row, 2),
+                left: left(number(row, 1)?),
+                token: token(row, 0)?,
+                sent: reply.sent,
+            },
+        }))
+    }
+
+    /// Remembers a hold that is about to be passed to the driver.
+    pub(super) fn keep(&self, request: &Request) {
+        let kept = Kept {
+            name: request.name.clone(),
+            min_hold: micros(request.min_hold),
+            by: match self.settings.dialect {
+                Dialect::Tenure => String::new(),
+                Dialect::ShedLock => self.by(request),
+            },
+        };
+        lock(&self.holds).insert(request.owner, kept);
+    }
+
+    /// Renews in batches, one after the other.
+    pub(super) async fn renew(&self, holds: Vec<Hold>) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(holds.len());
+        for batch in holds.chunks(BATCH) {
+            match self.renew_batch(batch).await {
+                Ok(some) => renewals.extend(some),
+                Err(err) => renewals.extend(batch.iter().map(|_| {
+                    Renewal::Unknown(Error::new(err.kind(), err.to_string()))
+                })),
+            }
+        }
+        renewals
+    }
+
+    async fn renew_batch(&self, holds: &[Hold]) -> Result<Vec<Renewal>, Error> {
+        let dialect = self.settings.dialect;
+        let written: Vec<_> = holds
+            .iter()
+            .map(|hold| {
+                let name = encoded(dialect, hold.name.as_str());
+                let owner = match dialect {
+                    Dialect::Tenure => hold.owner.to_hex(),
+                    Dialect::ShedLock => lock(&self.holds)
+                        .get(&hold.owner)
+                        .map(|kept| kept.by.clone())
+                        .unwrap_or_default(),
+                };
+                (name, owner, self.live(hold.ttl))
+            })
+            .collect();
+        let written: Vec<_> = written
+            .iter()
+            .map(|(name, owner, ttl)| (name.as_str(), owner.as_str(), *ttl))
+            .collect();
+        let reply = self.pool.ask(match dialect {
+            Dialect::Tenure => self.ours.renew(&written),
+            Dialect::ShedLock => self.theirs.renew(&written),
+        });
+        let reply = reply.await?;
+        let mut known = HashMap::new();
+        for row in &reply.rows {
+            known.insert(text(row, 0)?, (text(row, 1)?, number(row, 2)? == 1));
+        }
+        let outcome = |(hold, (name, owner, _)): (&Hold, &(&str, &str, u64))| match known.get(name) {
+            Some((holder, true)) if holder == owner => Renewal::Renewed {
+                sent: reply.sent,
+                ttl: Some(self.ttl(hold.ttl)),
+            },
+            Some((holder, true)) if !holder.is_empty() => Renewal::Lost(LostReason::TakenOver),
+            _ => Renewal::Lost(LostReason::StoreSaysNo),
+        };
+        Ok(holds.iter().zip(&written).map(outcome).collect())
+    }
+
+    /// Gives back what the owner has: the lock, or its place in the queue.
+    pub(super) async fn release(&self, hold: Hold) -> Result<Release, Error> {
+        let kept = lock(&self.holds).remove(&hold.owner);
+        let outcome = self.give_back(&hold, kept.as_ref()).await;
+        if let (Err(_), Some(kept)) = (&outcome, kept) {
+            // It will be asked for again.
+            lock(&self.holds).insert(hold.owner, kept);
+        }
+        outcome
+    }
+
+    async fn give_back(&self, hold: &Hold, kept: Option<&Kept>) -> Result<Release, Error> {
+        let owner = hold.owner.to_hex();
+        let packet = match (self.settings.dialect, kept) {
+            // Of unknown fate: there may be a place in the queue as well.
+            (Dialect::Tenure, None) => {
+                let name = name_of(hold.name.as_str());
+                let reply = self.pool.ask(self.ours.leave(&name, &owner, hold.unclean));
+                let reply = reply.await?;
+                let was_ours = match reply.rows.first() {
+                    Some(row) => text(row, 0)? == owner && number(row, 1)? > 0,
+                    None => false,
+                };
+                return released(was_ours, reply.is_repeated);
+            }
+            (Dialect::Tenure, Some(_)) => {
+                self.ours
+                    .release(&name_of(hold.name.as_str()), &owner, hold.unclean)
+            }
+            (Dialect::ShedLock, kept) => {
+                let name = encoded(Dialect::ShedLock, hold.name.as_str());
+                let by = match kept {
+                    Some(kept) => kept.by.clone(),
+                    None => written_by(self.host.get().map_or("", String::as_str), hold.owner),
+                };
+                let min_hold = kept.map_or(0, |kept| kept.min_hold);
+                self.theirs.release(&name, &by, min_hold)
+            }
+        };
+        let wants = packet.wants;
+        let reply = self.pool.ask(packet).await?;
+        released(changed(wants, &reply)?, reply.is_repeated)
+    }
+}
+
+/// Whether a packet that changes one row did so.
+pub(super) fn changed(wants: Wants, reply: &Reply) -> Result<bool, Error> {
+    match wants {
+        Wants::Rows => Ok(!reply.rows.is_empty()),
+        Wants::Count => Ok(number(reply.rows.first().ok_or_else(outcome::nonsense)?, 0)? > 0),
+    }
+}
+
+fn written_by(host: &str, owner: OwnerId) -> String {
+    format!("{host}:{}", owner.to_hex())
+}
+
+fn released(was_ours: bool, is_repeated: bool) -> Result<Release, Error> {
+    match (was_ours, is_repeated) {
+        (true, _) => Ok(Release::Released),
+        (false, false) => Ok(Release::NotHeld),
+        (false, true) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "the connection broke; it was released just then, or had ended before",
+        )),
+    }
+}
+
+/// The count of an empty set is NULL when we are in no queue.
+fn token_or_zero(row: &[Option<String>], at: usize) -> u64 {
+    token(row, at).unwrap_or(0)
+}

@@ -1,0 +1,301 @@
+//! One connection to a database, and the few that a client has.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlConnection;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnection;
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
+#[cfg(feature = "sqlite")]
+use sqlx::ConnectOptions as _;
+use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
+use tokio::sync::Semaphore;
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::backend::sql::Kind;
+use crate::backend::sql::Trouble;
+use crate::error::{Error, ErrorKind};
+use crate::kernel::pace;
+use crate::rt::{Clock, lock};
+use crate::time::Time;
+
+use super::outcome;
+use super::settings::{Place, Settings};
+use super::statements::{Packet, Wants};
+
+/// What a database answers, as text.
+pub(super) type Row = Vec<Option<String>>;
+
+/// How often a statement is sent again that lost against another one, before that is an error.
+const TRIES: u32 = 20;
+
+/// The answer to one packet.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) rows: Vec<Row>,
+    /// Read before it was sent.
+    pub(super) sent: Time,
+    /// A connection broke over it, and it was sent once more: it may have been done twice.
+    pub(super) is_repeated: bool,
+}
+
+enum Link {
+    #[cfg(feature = "postgres")]
+    Postgres(PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlConnection),
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteConnection),
+}
+
+/// Sends it by the simple protocol: no statement is prepared, so a proxy may give each transaction to another
+/// connection of its own.
+macro_rules! run {
+    ($link:expr, $packet:expr) => {{
+        let statement = sqlx::raw_sql(AssertSqlSafe($packet.sql.clone()));
+        match $packet.wants {
+            Wants::Rows => texts(statement.fetch_all($link).await?),
+            Wants::Count => {
+                let count = statement.execute($link).await?.rows_affected();
+                Ok(vec![vec![Some(count.to_string())]])
+            }
+        }
+    }};
+}
+
+impl Link {
+    async fn run(&mut self, packet: &Packet) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => run!(link, packet),
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => run!(link, packet),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(link) => run!(link, packet),
+        }
+    }
+
+    /// Says goodbye, which spares the server a line in its log.
+    async fn close(self) {
+        let _ = match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.close().await,
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.close().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(link) => link.close().await,
+        };
+    }
+}
+
+/// All values as text, which is how they travel in the simple protocol.
+fn texts<R: sqlx::Row>(rows: Vec<R>) -> Result<Vec<Row>, sqlx::Error>
+where
+    R::Database: Database,
+    for<'a> &'a str: sqlx::Decode<'a, R::Database>,
+    usize: sqlx::ColumnIndex<R>,
+{
+    let text = |row: &R, at: usize| {
+        let raw = row.try_get_raw(at)?;
+        if raw.is_null() {
+            return Ok(None);
+        }
+        let text: &str = sqlx::Decode::decode(raw).map_err(sqlx::Error::Decode)?;
+        Ok(Some(text.to_owned()))
+    };
+    rows.iter()
+        .map(|row| (0..row.len()).map(|at| text(row, at)).collect())
+        .collect()
+}
+
+/// Connections that nobody uses at the moment, and the right to open more.
+pub(super) struct Pool {
+    settings: Settings,
+    clock: Clock,
+    idle: Mutex<Vec<Link>>,
+    permits: Semaphore,
+    is_closed: AtomicBool,
+}
+
+impl Pool {
+    pub(super) fn new(settings: &Settings, connections: usize, clock: Clock) -> Self {
+        Self {
+            settings: settings.clone(),
+            clock,
+            idle: Mutex::default(),
+            permits: Semaphore::new(connections),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Opens a connection, so that the first request finds one; whether that works is the answer.
+    pub(super) async fn warm_up(&self) -> Result<(), Error> {
+        let link = self.connect().await;
+        let link = link.map_err(|trouble| outcome::no_connection(trouble, &self.settings))?;
+        lock(&self.idle).push(link);
+        Ok(())
+    }
+
+    /// Sends it, again if a connection broke that had lain idle (its server may have been started again
+    /// since), and again when another transaction was in its way.
+    pub(super) async fn ask(&self, packet: Packet) -> Result<Reply, Error> {
+        let mut broken = None;
+        for attempt in 0.. {
+            let (trouble, is_fresh) = match self.ask_once(&packet).await {
+                Ok(reply) => {
+                    return Ok(Reply {
+                        is_repeated: broken.is_some(),
+                        ..reply
+                    });
+                }
+                Err(Refused::Nothing(err)) => {
+                    // What was sent before may have been done.
+                    return Err(broken.unwrap_or(err));
+                }
+                Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
+            };
+            if attempt < TRIES && outcome::is_conflict(&trouble) {
+                let pause = pace::next(attempt, rand::random(), None, None);
+                let pause = pause.unwrap_or(pace::FIRST);
+                self.clock.sleep_until(self.clock.now().after(pause)).await;
+                continue;
+            }
+            let is_silent = matches!(trouble, Trouble::Silence(_));
+            let is_broken = trouble.is_fatal() && !is_silent;
+            let err = outcome::explain(trouble, &self.settings);
+            if !is_broken || is_fresh || broken.is_some() {
+                return Err(broken.unwrap_or(err));
+            }
+            broken = Some(err);
+        }
+        Err(outcome::nonsense())
+    }
+
+    async fn ask_once(&self, packet: &Packet) -> Result<Reply, Refused> {
+        let limit = self.clock.now().after(self.settings.timeout);
+        let permit = tokio::select! {
+            biased;
+            permit = self.permits.acquire() => permit,
+            () = self.clock.sleep_until(limit) => {
+                let (count, timeout) = (self.settings.connections, self.settings.timeout);
+                return Err(Refused::Nothing(Error::new(
+                    ErrorKind::Unreachable,
+                    format!("none of {count} connections was free within {timeout:?}; is the server slow? (connections=)"),
+                )));
+            }
+        };
+        if permit.is_err() || self.is_closed.load(Ordering::SeqCst) {
+            return Err(Refused::Nothing(outcome::closed()));
+        }
+        let idle = lock(&self.idle).pop();
+        let is_fresh = idle.is_none();
+        let mut link = match idle {
+            Some(link) => link,
+            None => {
+                let link = self.connect().await;
+                let explain = |trouble| outcome::no_connection(trouble, &self.settings);
+                link.map_err(explain).map_err(Refused::Nothing)?
+            }
+        };
+        let sent = self.clock.now();
+        let limit = sent.after(self.settings.timeout);
+        let answer = tokio::select! {
+            biased;
+            answer = link.run(packet) => answer.map_err(Trouble::from),
+            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
+        };
+        match answer {
+            Ok(rows) => {
+                if !self.is_closed.load(Ordering::SeqCst) {
+                    lock(&self.idle).push(link);
+                }
+                Ok(Reply {
+                    rows,
+                    sent,
+                    is_repeated: false,
+                })
+            }
+            Err(trouble) => {
+                // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
+                if matches!(trouble, Trouble::Said(_))
+                    && !trouble.is_fatal()
+                    && !packet.is_transaction
+                {
+                    lock(&self.idle).push(link);
+                }
+                Err(Refused::Trouble { trouble, is_fresh })
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, Trouble> {
+        match &self.settings.place {
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            Place::Server(server) => match server.kind {
+                #[cfg(feature = "postgres")]
+                Kind::Postgres => Ok(Link::Postgres(server.postgres(&self.clock).await?)),
+                #[cfg(feature = "mysql")]
+                Kind::MySql => {
+                    let mut link = server.mysql(&self.clock).await?;
+                    let set_up = Packet::rows(MYSQL_SESSION[self.settings.dialect as usize].into());
+                    let run = async { run!(&mut link, set_up) };
+                    server.limited(&self.clock, run).await?;
+                    Ok(Link::MySql(link))
+                }
+                #[cfg(not(all(feature = "mysql", feature = "postgres")))]
+                _ => Err(Trouble::Settings(outcome::nonsense())),
+            },
+            #[cfg(feature = "sqlite")]
+            Place::File(path) => {
+                let options = SqliteConnectOptions::new()
+                    .filename(path)
+                    .create_if_missing(false)
+                    .busy_timeout(self.settings.timeout)
+                    // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
+                    // the last holds, of processes that are gone as well.
+                    .synchronous(SqliteSynchronous::Normal)
+                    .disable_statement_logging();
+                Ok(Link::Sqlite(SqliteConnection::connect_with(&options).await?))
+            }
+        }
+    }
+
+    /// Limit of each request.
+    #[cfg(feature = "postgres")]
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
+    /// Ends all connections that nobody uses; the others end when they have their answer.
+    pub(super) async fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.permits.close();
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        for link in idle {
+            link.close().await;
+        }
+    }
+}
+
+/// Sets what may be set otherwise in the server, by dialect. ShedLock's columns hold what its session took for
+/// UTC, so ours has to have the same time zone as those of Java, which is the server's.
+#[cfg(feature = "mysql")]
+const MYSQL_SESSION: [&str; 2] = [
+    "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET autocommit=1;SET time_zone=@@global.time_zone",
+];
+
+enum Refused {
+    /// This time, nothing was sent.
+    Nothing(Error),
+    Trouble {
+        trouble: Trouble,
+        /// The connection had just been opened.
+        is_fresh: bool,
+    },
+}

@@ -1,0 +1,204 @@
+//! Who holds, who waits; for people, and for nothing that decides.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::backend::{Finding, Severity};
+use crate::error::{Error, ErrorKind};
+use crate::holder::{HoldInfo, Holder, Status};
+use crate::name::{Escaped, LockName};
+use crate::options::Mode;
+
+use super::guarantees::Durability;
+use super::hold::{Store, Written, changed, left, number, text};
+use super::link::Row;
+use super::names::{Dialect, decoded, encoded};
+use super::statements::name_of;
+
+/// One row of the table of locks, from its second column on.
+struct Seen {
+    owner: String,
+    token: u64,
+    left: Duration,
+    since: i64,
+    delay: i64,
+    holder: String,
+}
+
+impl Seen {
+    fn read(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            owner: text(row, 1)?.to_owned(),
+            token: u64::try_from(number(row, 2)?).unwrap_or(0),
+            left: left(number(row, 3)?),
+            since: number(row, 4)?,
+            delay: number(row, 5)?,
+            holder: text(row, 6)?.to_owned(),
+        })
+    }
+
+    /// What is left of the lease; what comes after that is `lock_delay`.
+    fn lease(&self) -> Duration {
+        self.left.saturating_sub(left(self.delay))
+    }
+
+    fn put_into(self, status: &mut Status) {
+        let lease = self.lease();
+        if self.owner.is_empty() || lease.is_zero() {
+            status.reserved = Some(self.left).filter(|left| !left.is_zero());
+            return;
+        }
+        let mut holder = person(&self.holder);
+        holder.since = since(self.since);
+        let info = HoldInfo::new(holder, Mode::Exclusive, Some(self.token), Some(lease));
+        status.holds.push(info);
+    }
+}
+
+/// A holder as it was written.
+fn person(text: &str) -> Holder {
+    let written: Written = serde_json::from_str(text).unwrap_or_default();
+    let mut holder = Holder::new(written.host, written.pid);
+    holder.label = written.label;
+    holder.client = written.client;
+    holder
+}
+
+/// A time of the server, in µs since 1970.
+fn since(micros: i64) -> Option<std::time::SystemTime> {
+    let micros = u64::try_from(micros).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+}
+
+/// Who has a lock in ShedLock's table: `host` of a Java program, `host:owner` of one of ours.
+fn stranger(row: &Row, status: &mut Status) -> Result<(), Error> {
+    let by = text(row, 1)?;
+    let (at, left) = (number(row, 2)?, left(number(row, 3)?));
+    if left.is_zero() {
+        return Ok(());
+    }
+    let is_owner = |text: &str| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let host = match by.rsplit_once(':') {
+        Some((host, owner)) if is_owner(owner) => host,
+        _ => by,
+    };
+    let mut holder = Holder::new(host, 0);
+    holder.since = since(at);
+    let token = u64::try_from(at).ok();
+    status
+        .holds
+        .push(HoldInfo::new(holder, Mode::Exclusive, token, Some(left)));
+    Ok(())
+}
+
+impl Store {
+    pub(super) async fn inspect(&self, name: LockName) -> Result<Status, Error> {
+        let mut status = Status::free(name);
+        if self.settings.dialect == Dialect::ShedLock {
+            let name = encoded(Dialect::ShedLock, status.name.as_str());
+            let reply = self.pool.ask(self.theirs.look(&name, false)).await?;
+            for row in &reply.rows {
+                stranger(row, &mut status)?;
+            }
+            return Ok(status);
+        }
+        let name = name_of(status.name.as_str());
+        let reply = self.pool.ask(self.ours.inspect(&name)).await?;
+        let mut queue = Vec::new();
+        for row in &reply.rows {
+            match text(row, 0)? {
+                "L" => Seen::read(row)?.put_into(&mut status),
+                _ => queue.push(person(text(row, 1)?)),
+            }
+        }
+        status.queue = Some(queue);
+        Ok(status)
+    }
+
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Status>, Error> {
+        let dialect = self.settings.dialect;
+        let reply = self.pool.ask(match dialect {
+            Dialect::Tenure => self.ours.list(prefix),
+            Dialect::ShedLock => self.theirs.look(prefix, true),
+        });
+        let mut all = Vec::new();
+        for row in &reply.await?.rows {
+            let Some(name) = decoded(dialect, text(row, 0)?) else {
+                continue;
+            };
+            let mut status = Status::free(name);
+            match dialect {
+                Dialect::Tenure => Seen::read(row)?.put_into(&mut status),
+                Dialect::ShedLock => stranger(row, &mut status)?,
+            }
+            all.extend(Some(status).filter(Status::is_held));
+        }
+        // The database has its own order.
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    pub(super) async fn break_lock(&self, name: LockName, token: u64) -> Result<bool, Error> {
+        // No token of ours is greater, and no column has room for it.
+        if i64::try_from(token).is_err() {
+            return Ok(false);
+        }
+        let packet = match self.settings.dialect {
+            Dialect::Tenure => self.ours.break_lock(&name_of(name.as_str()), token),
+            Dialect::ShedLock => {
+                let name = encoded(Dialect::ShedLock, name.as_str());
+                self.theirs.break_lock(&name, token)
+            }
+        };
+        let wants = packet.wants;
+        let reply = self.pool.ask(packet).await?;
+        let is_broken = changed(wants, &reply)?;
+        if !is_broken && reply.is_repeated {
+            return Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the connection broke; it was ended just then, or had ended before",
+            ));
+        }
+        Ok(is_broken)
+    }
+
+    pub(super) async fn check(&self) -> Result<Vec<Finding>, Error> {
+        let mut findings = Vec::new();
+        let mut find = |severity, text: String| findings.push(Finding::new(severity, text));
+        let facts = super::facts::Facts::ask(&self.pool, self.ours.flavor).await?;
+        let version: String = facts.version.chars().take(80).collect();
+        find(Severity::Good, format!("the database is {}", Escaped(&version)));
+        match facts.durability {
+            Durability::Full => {}
+            Durability::Killed => find(
+                Severity::Bad,
+                "a machine that loses power loses the last grants; set fsync = on, or innodb_flush_log_at_trx_commit = 1".into(),
+            ),
+            Durability::Nothing => find(
+                Severity::Bad,
+                "a server that is killed loses the last grants; set synchronous_commit = on, or innodb_flush_log_at_trx_commit = 1".into(),
+            ),
+        }
+        if facts.is_replica {
+            let text = "this server is read-only, as a replica is; nothing can be granted there, name the primary";
+            find(Severity::Bad, text.into());
+        }
+        if facts.fails_over {
+            let text = "a replica follows asynchronously; if it takes over, the last grants may be lost; make replication synchronous";
+            find(Severity::Warning, text.into());
+        }
+        // Whether the tables are there, and ours to read.
+        let table = self.settings.table();
+        let name = "tenure-check";
+        let looked = self.pool.ask(match self.settings.dialect {
+            Dialect::Tenure => self.ours.inspect(name),
+            Dialect::ShedLock => self.theirs.look(name, false),
+        });
+        match looked.await {
+            Ok(_) => find(Severity::Good, format!("the table {table} is there")),
+            Err(err) if err.kind() == ErrorKind::Denied => find(Severity::Bad, err.to_string()),
+            Err(err) => return Err(err),
+        }
+        Ok(findings)
+    }
+}
+

@@ -1,0 +1,133 @@
+//! How a name stands in a table, and back.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::name::LockName;
+
+/// Whose table it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Ours.
+    Tenure,
+    /// The one of ShedLock, to share it with Java.
+    ShedLock,
+}
+
+/// The longest name that fits into ShedLock's table, in characters.
+const SHEDLOCK_NAME: usize = 64;
+
+/// What names begin with that had to be hashed for ShedLock's table.
+const HASHED: &str = "tenure:";
+
+/// The name as it stands in the table.
+pub(super) fn encoded(dialect: Dialect, name: &str) -> String {
+    match dialect {
+        Dialect::Tenure => escaped(name),
+        Dialect::ShedLock if is_plain_for_shedlock(name) => name.to_owned(),
+        Dialect::ShedLock => {
+            let digits = hex(&Sha256::digest(name.as_bytes()));
+            [HASHED, &digits[..SHEDLOCK_NAME - HASHED.len()]].concat()
+        }
+    }
+}
+
+/// Undoes [`encoded`], as far as that is possible. `None`: no name of ours is written like that.
+pub(super) fn decoded(dialect: Dialect, text: &str) -> Option<LockName> {
+    match dialect {
+        Dialect::ShedLock => LockName::new(text).ok(),
+        Dialect::Tenure => {
+            let mut name = String::with_capacity(text.len());
+            let mut chars = text.chars();
+            while let Some(c) = chars.next() {
+                match (c, (c == '\\').then(|| chars.next())) {
+                    (_, Some(Some('0'))) => name.push('\0'),
+                    (_, Some(Some('\\'))) => name.push('\\'),
+                    (_, Some(_)) => return None,
+                    (c, None) => name.push(c),
+                }
+            }
+            LockName::new(name).ok()
+        }
+    }
+}
+
+/// PostgreSQL has no NUL in a text, and what reads another database may end a text there.
+pub(super) fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('\0', "\\0")
+}
+
+fn is_plain_for_shedlock(name: &str) -> bool {
+    name.chars().count() <= SHEDLOCK_NAME && !name.contains('\0') && !name.starts_with(HASHED)
+}
+
+/// What stands for a lock in messages, which every session of the database may read: 16 hexadecimal digits.
+pub(super) fn digest(table: &str, name: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(table.as_bytes());
+    hash.update([0]);
+    hash.update(name.as_bytes());
+    let mut digits = hex(&hash.finalize());
+    digits.truncate(16);
+    digits
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        // It goes to memory.
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of docs/stores/table.md.
+    #[test]
+    fn the_published_vectors() {
+        let page = include_str!("../../../../../docs/stores/table.md");
+        for (name, ours, theirs) in [
+            ("job1", "job1", "job1"),
+            ("orders/42", "orders/42", "orders/42"),
+            ("Größe 🔒", "Größe 🔒", "Größe 🔒"),
+            (r"a\b", r"a\\b", r"a\b"),
+            (
+                "a\0b",
+                r"a\0b",
+                "tenure:58de24f97d8f6669e83ffd3ef6acf4cf2d7ff3b4ba9e8ba9caaec1c9a",
+            ),
+            (
+                "tenure:x",
+                "tenure:x",
+                "tenure:e4a4d0f0a93cb13ec8ab0d7a8d1fd4c9a7fd4d1ec24dd7ea5a2ca9bd9",
+            ),
+        ] {
+            assert_eq!(encoded(Dialect::Tenure, name), ours, "{name:?}");
+            assert_eq!(encoded(Dialect::ShedLock, name), theirs, "{name:?}");
+            let lock = LockName::new(name).unwrap();
+            assert_eq!(decoded(Dialect::Tenure, ours), Some(lock), "{name:?}");
+            let shown = name.replace('\0', "NUL");
+            let line = format!("| `{shown}` | `{ours}` | `{theirs}` |");
+            assert!(page.contains(&line), "not on the page: {line}");
+        }
+    }
+
+    #[test]
+    fn no_two_names_are_written_alike() {
+        let names = ["a\0", "a\\0", "a\\\\0", "a\\", "a", "A", "a "];
+        let all: std::collections::BTreeSet<_> = names.iter().map(|name| escaped(name)).collect();
+        assert_eq!(all.len(), names.len());
+        assert_eq!(decoded(Dialect::Tenure, "a\\x"), None);
+        assert_eq!(decoded(Dialect::Tenure, "a\\"), None);
+        let long = "x".repeat(65);
+        assert_eq!(encoded(Dialect::ShedLock, &long).len(), SHEDLOCK_NAME);
+    }
+
+    #[test]
+    fn messages_name_locks_by_their_digest() {
+        assert_eq!(digest("t", "n").len(), 16);
+        assert_ne!(digest("t", "n"), digest("tn", ""));
+    }
+}

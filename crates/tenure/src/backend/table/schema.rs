@@ -1,0 +1,169 @@
+//! Making the tables, when an operator asks for it and never else.
+
+use crate::error::Error;
+
+use super::hold::Store;
+use super::names::Dialect;
+use super::statements::{Flavor, Packet};
+
+/// One statement, and what it makes.
+#[derive(Debug, PartialEq, Eq)]
+struct Step {
+    sql: String,
+    /// `None`: nothing to speak of.
+    makes: Option<String>,
+}
+
+/// The published statements for these tables.
+fn text(dialect: Dialect, flavor: Flavor) -> &'static str {
+    match (dialect, flavor) {
+        #[cfg(feature = "postgres")]
+        (Dialect::Tenure, Flavor::Postgres) => include_str!("schema/postgres.sql"),
+        #[cfg(feature = "postgres")]
+        (Dialect::ShedLock, Flavor::Postgres) => include_str!("schema/shedlock_postgres.sql"),
+        #[cfg(feature = "mysql")]
+        (Dialect::Tenure, Flavor::MySql { .. }) => include_str!("schema/mysql.sql"),
+        #[cfg(feature = "mysql")]
+        (Dialect::ShedLock, Flavor::MySql { .. }) => include_str!("schema/shedlock_mysql.sql"),
+        #[cfg(feature = "sqlite")]
+        (_, Flavor::Sqlite) => include_str!("schema/sqlite.sql"),
+    }
+}
+
+fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
+    let waiters = format!("{table}_waiters");
+    let index = format!("{}_queue", table.rsplit('.').next().unwrap_or_default());
+    let text = text(dialect, flavor)
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let statements = text.split(';').map(str::trim);
+    let step = |sql: &str| Step {
+        makes: match sql.starts_with("CREATE TABLE") {
+            true if sql.contains("{waiters}") => Some(format!("table {waiters}")),
+            true => Some(format!("table {table}")),
+            false => None,
+        },
+        sql: sql
+            .replace("{locks}", &flavor.quoted(table))
+            .replace("{waiters}", &flavor.quoted(&waiters))
+            .replace("{index}", &flavor.quoted(&index)),
+    };
+    statements.filter(|sql| !sql.is_empty()).map(step).collect()
+}
+
+impl Store {
+    /// Makes what is not there yet, and says what that was.
+    pub(super) async fn init(&self) -> Result<Vec<String>, Error> {
+        let mut made = self.make_file()?;
+        let table = self.settings.table();
+        for step in steps(self.settings.dialect, self.ours.flavor, table) {
+            let is_new = match &step.makes {
+                Some(what) => !self.has(what.trim_start_matches("table ")).await?,
+                None => false,
+            };
+            // A statement that finds its table may still complain of privileges.
+            if step.makes.is_some() && !is_new {
+                continue;
+            }
+            self.pool
+                .ask(Packet::rows(format!("/*tenure:init*/ {}", step.sql)))
+                .await?;
+            made.extend(step.makes);
+        }
+        Ok(made)
+    }
+
+    /// Whether there is a table of that name.
+    async fn has(&self, table: &str) -> Result<bool, Error> {
+        let flavor = self.ours.flavor;
+        let sql = match flavor {
+            #[cfg(feature = "postgres")]
+            Flavor::Postgres => {
+                let table = flavor.text(&flavor.quoted(table));
+                format!("SELECT to_regclass({table})::text WHERE to_regclass({table}) IS NOT NULL")
+            }
+            #[cfg(feature = "mysql")]
+            Flavor::MySql { .. } => {
+                let (schema, table) = match table.split_once('.') {
+                    Some((schema, table)) => (flavor.text(schema), table),
+                    None => ("DATABASE()".to_owned(), table),
+                };
+                let table = flavor.text(table);
+                format!(
+                    "SELECT table_name FROM information_schema.tables WHERE table_schema={schema} AND table_name={table}"
+                )
+            }
+            #[cfg(feature = "sqlite")]
+            Flavor::Sqlite => {
+                let table = flavor.text(table);
+                format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
+            }
+        };
+        let reply = self.pool.ask(Packet::rows(format!("/*tenure:init*/ {sql}")));
+        Ok(!reply.await?.rows.is_empty())
+    }
+
+    /// An empty file is an empty database.
+    fn make_file(&self) -> Result<Vec<String>, Error> {
+        #[cfg(feature = "sqlite")]
+        #[allow(
+            irrefutable_let_patterns,
+            reason = "with one feature there is one kind of place"
+        )]
+        if let super::settings::Place::File(path) = &self.settings.place
+            && !path.exists()
+        {
+            use crate::error::ErrorKind;
+            use crate::name::Escaped;
+            let shown = path.display().to_string();
+            let mut options = std::fs::OpenOptions::new();
+            return match options.write(true).create(true).truncate(false).open(path) {
+                Ok(_) => Ok(vec![format!("file {}", Escaped(&shown))]),
+                Err(err) => Err(Error::new(
+                    ErrorKind::Denied,
+                    format!("the file {} cannot be made", Escaped(&shown)),
+                )
+                .with_source(err)),
+            };
+        }
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn the_published_statements_are_those_that_are_run() {
+        let steps = steps(Dialect::Tenure, Flavor::Sqlite, "locks");
+        let makes: Vec<_> = steps.iter().map(|step| step.makes.as_deref()).collect();
+        let expected = [None, Some("table locks"), Some("table locks_waiters"), None];
+        assert_eq!(makes, expected);
+        assert!(steps[1].sql.starts_with("CREATE TABLE IF NOT EXISTS \"locks\" ("));
+        assert!(!steps.iter().any(|step| step.sql.contains("--")));
+        assert!(steps[3].sql.ends_with("\"locks_queue\" ON \"locks_waiters\" (name, place)"));
+    }
+
+    /// Whoever makes the tables by hand copies them from the page.
+    #[test]
+    fn the_page_has_the_statements() {
+        let page = include_str!("../../../../../docs/stores/table.md");
+        for (text, locks) in [
+            (include_str!("schema/postgres.sql"), "tenure_locks"),
+            (include_str!("schema/mysql.sql"), "tenure_locks"),
+            (include_str!("schema/sqlite.sql"), "tenure_locks"),
+            (include_str!("schema/shedlock_postgres.sql"), "shedlock"),
+            (include_str!("schema/shedlock_mysql.sql"), "shedlock"),
+        ] {
+            let text = text
+                .replace("{locks}", locks)
+                .replace("{waiters}", "tenure_locks_waiters")
+                .replace("{index}", "tenure_locks_queue");
+            assert!(page.contains(&text), "not on the page:\n{text}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+-- Who holds: one row for each name that was ever locked.
+CREATE TABLE IF NOT EXISTS {locks} (
+    name     VARBINARY(2000) NOT NULL PRIMARY KEY,  -- as docs/stores/table.md says
+    owner    CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- of the acquisition that holds; '' when nobody does
+    token    BIGINT NOT NULL,                       -- fencing token of the last grant
+    until    BIGINT NOT NULL,                       -- the name is taken until then
+    since    BIGINT NOT NULL,                       -- when it was granted
+    min_hold BIGINT NOT NULL,                       -- the name stays taken for so long after that
+    delay    BIGINT NOT NULL,                       -- part of `until` that is no lease but lock_delay
+    holder   TEXT CHARACTER SET utf8mb4 NOT NULL,   -- JSON, for people
+    queued   BIGINT NOT NULL                        -- somebody waits until then
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+-- Who waits: one row for each waiter.
+CREATE TABLE IF NOT EXISTS {waiters} (
+    place  BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,  -- in the order of arrival
+    name   VARBINARY(2000) NOT NULL,
+    owner  CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    until  BIGINT NOT NULL,                             -- without a sign of life it is gone then
+    holder TEXT CHARACTER SET utf8mb4 NOT NULL,
+    UNIQUE KEY (owner),
+    KEY (name, place)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

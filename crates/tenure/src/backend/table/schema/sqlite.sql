@@ -1,0 +1,23 @@
+-- Readers and one writer do not wait for each other. Stays with the file.
+PRAGMA journal_mode = WAL;
+-- Who holds: one row for each name that was ever locked.
+CREATE TABLE IF NOT EXISTS {locks} (
+    name     TEXT NOT NULL PRIMARY KEY,  -- as docs/stores/table.md says
+    owner    TEXT NOT NULL,              -- of the acquisition that holds; '' when nobody does
+    token    INTEGER NOT NULL,           -- fencing token of the last grant
+    until    INTEGER NOT NULL,           -- the name is taken until then
+    since    INTEGER NOT NULL,           -- when it was granted
+    min_hold INTEGER NOT NULL,           -- the name stays taken for so long after that
+    delay    INTEGER NOT NULL,           -- part of `until` that is no lease but lock_delay
+    holder   TEXT NOT NULL,              -- JSON, for people
+    queued   INTEGER NOT NULL            -- somebody waits until then
+) WITHOUT ROWID;
+-- Who waits: one row for each waiter.
+CREATE TABLE IF NOT EXISTS {waiters} (
+    place  INTEGER PRIMARY KEY AUTOINCREMENT,  -- in the order of arrival
+    name   TEXT NOT NULL,
+    owner  TEXT NOT NULL UNIQUE,
+    until  INTEGER NOT NULL,                   -- without a sign of life it is gone then
+    holder TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS {index} ON {waiters} (name, place);

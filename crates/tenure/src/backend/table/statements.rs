@@ -1,0 +1,528 @@
+//! What is asked of the database: the text of every statement on our own tables.
+//!
+//! # Why this is right
+//! The row of a name is the lock, and also the mutex of its queue: whatever changes who waits for a name
+//! locks that row first, in a transaction. Whether a name is free is decided by the row's own columns, in the
+//! statement that takes it; the database looks at them again when it had to wait for the row. So two never take
+//! one name, whatever the isolation level, and nobody overtakes a place in the queue that he could have seen.
+//!
+//! Each text begins with what it is for, for people who look at a server, and for the tests.
+
+use super::names::{Dialect, digest, encoded, escaped, hex};
+
+/// Which SQL is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavor {
+    #[cfg(feature = "postgres")]
+    Postgres,
+    /// MySQL, and what is related to it.
+    #[cfg(feature = "mysql")]
+    MySql {
+        /// An insert can answer with the row (MariaDB 10.5).
+        returns: bool,
+    },
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+/// What the caller wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    Rows,
+    /// How many rows were changed, as the one value of one row.
+    Count,
+}
+
+/// One round trip.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub(super) sql: String,
+    pub(super) wants: Wants,
+    /// Has BEGIN and COMMIT in it: after an error the connection is somewhere in between.
+    pub(super) is_transaction: bool,
+}
+
+impl Packet {
+    pub(super) fn rows(sql: String) -> Self {
+        Self {
+            sql,
+            wants: Wants::Rows,
+            is_transaction: false,
+        }
+    }
+
+    pub(super) fn count(sql: String) -> Self {
+        Self {
+            wants: Wants::Count,
+            ..Self::rows(sql)
+        }
+    }
+}
+
+/// One acquisition, as it is written. Times are in µs.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) name: String,
+    pub(super) owner: String,
+    pub(super) ttl: u64,
+    pub(super) delay: u64,
+    pub(super) min_hold: u64,
+    pub(super) place: u64,
+    pub(super) holder: String,
+}
+
+/// The statements for one store.
+#[derive(Clone, Debug)]
+pub(super) struct Statements {
+    pub(super) flavor: Flavor,
+    /// The tables, quoted.
+    pub(super) locks: String,
+    pub(super) waiters: String,
+    /// As in the URL.
+    pub(super) table: String,
+}
+
+/// The one channel for messages; the database keeps those of other databases apart.
+#[cfg(feature = "postgres")]
+pub(super) const CHANNEL: &str = "tenure";
+
+impl Flavor {
+    /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
+    pub(super) fn with_version(self, version: &str) -> Self {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => {
+                let version = version.strip_prefix("5.5.5-").unwrap_or(version);
+                let mut numbers = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+                let mut next = || numbers.next().unwrap_or(0);
+                let number: (u32, u32) = (next(), next());
+                let returns = version.contains("MariaDB") && number >= (10, 5);
+                Self::MySql { returns }
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => self,
+        }
+    }
+
+    /// The server's clock, in µs since 1970. None of these depends on a time zone, and that of a statement is
+    /// never later than what comes after it.
+    pub(super) fn now(self) -> &'static str {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
+            // It knows ms.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "CAST(ROUND(unixepoch('subsec')*1000)*1000 AS INTEGER)",
+        }
+    }
+
+    fn max(self) -> &'static str {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "MAX",
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => "GREATEST",
+        }
+    }
+
+    /// Text as a literal, whatever the session's settings are.
+    pub(super) fn text(self, text: &str) -> String {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => format!("CONVERT(X'{}' USING utf8mb4)", hex(text.as_bytes())),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => format!("'{}'", text.replace('\'', "''")),
+        }
+    }
+
+    /// A name as a literal.
+    fn name(self, name: &str) -> String {
+        match self {
+            // There the column has bytes: a text would be compared by the rules of a language.
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => format!("X'{}'", hex(name.as_bytes())),
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => self.text(name),
+        }
+    }
+
+    pub(super) fn quoted(self, table: &str) -> String {
+        let quote = match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => '`',
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => '"',
+        };
+        let parts = table.split('.').map(|part| format!("{quote}{part}{quote}"));
+        parts.collect::<Vec<_>>().join(".")
+    }
+
+    fn begin(self) -> &'static str {
+        match self {
+            // Each statement shall see what was committed before it.
+            #[cfg(feature = "postgres")]
+            Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => "START TRANSACTION",
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "BEGIN IMMEDIATE",
+        }
+    }
+
+    fn is_postgres(self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => true,
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => false,
+        }
+    }
+}
+
+impl Statements {
+    pub(super) fn new(flavor: Flavor, table: &str) -> Self {
+        Self {
+            flavor,
+            locks: flavor.quoted(table),
+            waiters: flavor.quoted(&format!("{table}_waiters")),
+            table: table.to_owned(),
+        }
+    }
+
+    /// What a lock is called in messages.
+    #[cfg(feature = "postgres")]
+    pub(super) fn digest(&self, name: &str) -> String {
+        digest(&self.table, &name_of(name))
+    }
+
+    fn transaction(&self, what: &str, steps: &[String]) -> Packet {
+        let begin = self.flavor.begin();
+        Packet {
+            is_transaction: true,
+            ..Packet::rows(format!(
+                "/*tenure:{what}*/ {begin};{};COMMIT",
+                steps.join(";")
+            ))
+        }
+    }
+
+    /// Takes a name that is free and that nobody waits for. `[token]` if that is done; asked again with the same
+    /// owner, it is the way to learn of a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
+    pub(super) fn acquire(&self, ask: &Ask) -> Packet {
+        let (now, max, locks) = (self.flavor.now(), self.flavor.max(), &self.locks);
+        let name = self.flavor.name(&ask.name);
+        let holder = self.flavor.text(&ask.holder);
+        let Ask {
+            owner,
+            min_hold,
+            delay,
+            ..
+        } = ask;
+        let live = ask.ttl + ask.delay;
+        let alias = match self.flavor {
+            #[cfg(feature = "mysql")]
+            Flavor::MySql { .. } => "",
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => " AS l",
+        };
+        let insert = format!(
+            "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{now},{now}+{live},{now},{min_hold},{delay},{holder},0)"
+        );
+        match self.flavor {
+            #[cfg(feature = "mysql")]
+            Flavor::MySql { returns } => {
+                // From left to right, and each sees what was set before it: who may is decided by `owner`, which
+                // is set last but one, and `until` last.
+                let free = format!("until<={now} AND queued<={now}");
+                let update = format!(
+                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{now}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
+                );
+                Packet::rows(match returns {
+                    true => format!("{insert}{update} RETURNING owner,token"),
+                    false => format!(
+                        "{insert}{update};SELECT owner,token FROM {locks} WHERE name={name}"
+                    ),
+                })
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                Packet::rows(format!(
+                    "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
+                ))
+            }
+        }
+    }
+
+    /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
+    /// The last row is `[owner, token, µs until it runs out, how many are before us]`.
+    pub(super) fn line(&self, ask: &Ask) -> Packet {
+        let (now, max) = (self.flavor.now(), self.flavor.max());
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        let name = self.flavor.name(&ask.name);
+        let holder = self.flavor.text(&ask.holder);
+        let Ask {
+            owner,
+            min_hold,
+            delay,
+            place,
+            ..
+        } = ask;
+        let live = ask.ttl + ask.delay;
+        let mut steps = Vec::new();
+        let row = format!(
+            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
+        );
+        let enter = format!(
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{place},{holder})"
+        );
+        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
+        match self.flavor {
+            #[cfg(feature = "mysql")]
+            Flavor::MySql { .. } => {
+                // Locks the row for writing at once; INSERT IGNORE would lock it for reading first.
+                steps.push(format!(
+                    "INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"
+                ));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{place}"
+                ));
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                steps.push(format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING"));
+                steps.extend(self.lock_row(&name));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
+                ));
+            }
+        }
+        let first = format!(
+            "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
+        );
+        steps.push(format!(
+            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{now})END,owner='{owner}',until={now}+{live},since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
+        ));
+        let is_ours = format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");
+        steps.push(format!(
+            "DELETE FROM {waiters} WHERE owner='{owner}' AND {is_ours}"
+        ));
+        steps.push(self.count_queue(&name));
+        steps.extend(self.tell_first(&name, &format!("AND {is_ours}")));
+        steps.push(format!(
+            "SELECT owner,token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
+        ));
+        self.transaction("acquire", &steps)
+    }
+
+    /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
+    pub(super) fn peek(&self, name: &str, owner: &str) -> Packet {
+        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
+        let name = self.flavor.name(name);
+        Packet::rows(format!(
+            "/*tenure:peek*/ SELECT token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.until>{now} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
+        ))
+    }
+
+    /// Until when the name stays taken after its hold has ended.
+    fn rest(&self, unclean: bool) -> String {
+        let (now, max) = (self.flavor.now(), self.flavor.max());
+        let rest = match unclean {
+            true => format!("{max}(since+min_hold,{now}+delay)"),
+            false => "since+min_hold".to_owned(),
+        };
+        // Not the clock: it may be set back.
+        format!("CASE WHEN {rest}>{now} THEN {rest} ELSE 0 END")
+    }
+
+    /// Ends the hold with that owner or that token. As many rows as were changed, or their number.
+    fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Packet {
+        let (now, locks, rest) = (self.flavor.now(), &self.locks, self.rest(unclean));
+        let literal = self.flavor.name(name);
+        let update = format!(
+            "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
+        );
+        match self.flavor {
+            #[cfg(feature = "postgres")]
+            Flavor::Postgres => {
+                let digest = digest(&self.table, name);
+                Packet::rows(format!(
+                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
+                ))
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => Packet::count(format!("/*tenure:{what}*/ {update}")),
+        }
+    }
+
+    pub(super) fn release(&self, name: &str, owner: &str, unclean: bool) -> Packet {
+        self.finish("release", name, &format!("owner='{owner}'"), unclean)
+    }
+
+    pub(super) fn break_lock(&self, name: &str, token: u64) -> Packet {
+        self.finish("break", name, &format!("token={token} AND owner<>''"), true)
+    }
+
+    /// Gives up the hold or the place in the queue, whichever it is.
+    /// The first row is `[owner, µs until it runs out]`, as it was before.
+    pub(super) fn leave(&self, name: &str, owner: &str, unclean: bool) -> Packet {
+        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
+        let (literal, rest) = (self.flavor.name(name), self.rest(unclean));
+        let lock = match self.flavor {
+            #[cfg(feature = "sqlite")]
+            Flavor::Sqlite => "",
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => " FOR UPDATE",
+        };
+        let mut steps = vec![
+            format!("SELECT owner,until-{now} FROM {locks} WHERE name={literal}{lock}"),
+            format!("DELETE FROM {waiters} WHERE owner='{owner}'"),
+            format!("DELETE FROM {waiters} WHERE name={literal} AND until<={now}"),
+            format!(
+                "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND owner='{owner}' AND until>{now}"
+            ),
+            self.count_queue(&literal),
+        ];
+        steps.extend(self.tell_first(&literal, ""));
+        if self.flavor.is_postgres() {
+            let digest = digest(&self.table, name);
+            steps.push(format!(
+                "SELECT pg_notify('tenure','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
+            ));
+        }
+        self.transaction("release", &steps)
+    }
+
+    /// Makes these holds last, as far as they are ours: each with its ttl.
+    /// A row for each name that is known: `[name, owner, whether the hold has not run out]`.
+    pub(super) fn renew(&self, holds: &[(&str, &str, u64)]) -> Packet {
+        let (now, max, locks) = (self.flavor.now(), self.flavor.max(), &self.locks);
+        let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
+        ttls.sort_unstable();
+        ttls.dedup();
+        let names = |ttl: Option<u64>| {
+            let of = holds.iter().filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
+            let of = of.map(|(name, ..)| self.flavor.name(name));
+            of.collect::<Vec<_>>().join(",")
+        };
+        let owners = |ttl: u64| {
+            let of = holds.iter().filter(|hold| hold.2 == ttl);
+            let of = of.map(|(_, owner, _)| format!("'{owner}'"));
+            of.collect::<Vec<_>>().join(",")
+        };
+        let mut steps: Vec<_> = ttls
+            .into_iter()
+            .map(|ttl| {
+                let (names, owners) = (names(Some(ttl)), owners(ttl));
+                // An owner has one name, so both lists together say the same as pairs would.
+                format!(
+                    "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
+                )
+            })
+            .collect();
+        let names = names(None);
+        steps.push(format!(
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
+        ));
+        Packet::rows(format!("/*tenure:renew*/ {}", steps.join(";")))
+    }
+
+    /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
+    /// `['W', holder]` for each who waits.
+    pub(super) fn inspect(&self, name: &str) -> Packet {
+        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
+        let name = self.flavor.name(name);
+        Packet::rows(format!(
+            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
+        ))
+    }
+
+    /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`.
+    pub(super) fn list(&self, prefix: &str) -> Packet {
+        let (now, locks) = (self.flavor.now(), &self.locks);
+        let prefix = encoded(Dialect::Tenure, prefix);
+        let begins = match self.flavor {
+            _ if prefix.is_empty() => "1=1".to_owned(),
+            #[cfg(feature = "mysql")]
+            Flavor::MySql { .. } => {
+                format!("LEFT(name,{})={}", prefix.len(), self.flavor.name(&prefix))
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                let (count, literal) = (prefix.chars().count(), self.flavor.name(&prefix));
+                format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
+            }
+        };
+        Packet::rows(format!(
+            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name"
+        ))
+    }
+
+    /// Locks the row of a name, if that is a thing there.
+    fn lock_row(&self, name: &str) -> Option<String> {
+        let locks = &self.locks;
+        self.flavor
+            .is_postgres()
+            .then(|| format!("SELECT 1 FROM {locks} WHERE name={name} FOR UPDATE"))
+    }
+
+    /// Until when somebody waits, for those who do not look at the queue.
+    fn count_queue(&self, name: &str) -> String {
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        format!(
+            "UPDATE {locks} SET queued=COALESCE((SELECT MAX(w.until)FROM {waiters} w WHERE w.name={name}),0)WHERE name={name}"
+        )
+    }
+
+    /// Tells the first in the queue that it is the first. By the beginning of its owner: who knows all of it
+    /// can release.
+    fn tell_first(&self, name: &str, when: &str) -> Option<String> {
+        let waiters = &self.waiters;
+        self.flavor.is_postgres().then(|| {
+            format!(
+                "SELECT pg_notify('tenure','first '||left(f.owner,12))FROM(SELECT owner FROM {waiters} WHERE name={name} ORDER BY place LIMIT 1)f WHERE true {when}"
+            )
+        })
+    }
+}
+
+/// How a name of ours stands in the table.
+pub(super) fn name_of(name: &str) -> String {
+    escaped(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn servers_that_answer_with_the_row() {
+        for (version, expected) in [
+            ("10.11.6-MariaDB-0+deb12u1", true),
+            ("10.5.0-MariaDB", true),
+            ("10.4.32-MariaDB-log", false),
+            ("5.5.5-10.6.1-MariaDB", true),
+            ("11.4.2-MariaDB", true),
+            ("8.0.36", false),
+            ("5.7.44-log", false),
+            ("", false),
+        ] {
+            let flavor = Flavor::MySql { returns: false }.with_version(version);
+            assert_eq!(flavor, Flavor::MySql { returns: expected }, "{version}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn text_ends_where_it_should() {
+        let text = Flavor::Postgres.text(r"a'b\c'; DROP TABLE x --");
+        assert_eq!(text, r"E'a''b\c''; DROP TABLE x --'");
+        assert_eq!(Flavor::Postgres.quoted("a.b"), r#""a"."b""#);
+    }
+}
