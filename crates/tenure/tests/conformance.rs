@@ -10,10 +10,19 @@ mod harness {
     pub(crate) mod redis;
     #[cfg(feature = "redlock")]
     pub(crate) mod redlock;
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    pub(crate) mod table;
     #[cfg(feature = "zookeeper")]
     pub(crate) mod zookeeper;
 }
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
 mod servers;
 
 use tenure::conformance::{Setup, run};
@@ -421,6 +430,63 @@ fn zookeeper_tls() {
     .assert();
 }
 
+/// Through a proxy that loses requests.
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[test]
+fn mysql_table() {
+    if servers::mariadb::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "mysql, table",
+        open: harness::table::open_mysql,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_SHARED, NO_PERMITS],
+    })
+    .assert();
+}
+
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[test]
+fn postgres_table() {
+    if servers::postgres::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "postgres, table",
+        open: harness::table::open_postgres,
+        single_thread: false,
+        together: 4,
+        skips: &[NO_SHARED, NO_PERMITS],
+    })
+    .assert();
+}
+
+/// A file, which nothing stands in front of.
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[test]
+fn sqlite() {
+    run(&Setup {
+        name: "sqlite",
+        open: harness::table::open_sqlite,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_PASSWORD,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+
 type Skips = (&'static str, &'static [&'static str]);
 
 const NO_LEASE: Skips = (
@@ -449,7 +515,12 @@ const NO_LOST_REQUESTS: Skips = (
 );
 
 /// Behaviours that a store without leases does not have either.
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "sqlite"
+))]
 const NO_LOST_REQUESTS_OF_LEASES: Skips = (
     NO_LOST_REQUESTS.0,
     &[
@@ -465,7 +536,12 @@ const NO_COUNT: Skips = (
     &["reentrance::entering_again_costs_no_request"],
 );
 
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "sqlite"
+))]
 const NO_COUNT_OF_LEASES: Skips = (
     NO_COUNT.0,
     &[
@@ -484,7 +560,13 @@ const NO_EVICTION: Skips = (
     ],
 );
 
-#[cfg(any(feature = "redis", feature = "redlock"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "sqlite"
+))]
 const NO_SHARED: Skips = (
     "no shared holds",
     &[
@@ -496,7 +578,13 @@ const NO_SHARED: Skips = (
     ],
 );
 
-#[cfg(any(feature = "redis", feature = "redlock"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "sqlite"
+))]
 const NO_PERMITS: Skips = (
     "no permits",
     &[

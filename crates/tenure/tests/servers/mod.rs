@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 pub(crate) mod clock;
+pub(crate) mod database;
 pub(crate) mod etcd;
 pub(crate) mod grpc;
 pub(crate) mod jute;

@@ -114,6 +114,16 @@ impl Operator {
     }
 }
 
+impl Operator {
+    /// Forgets its connection: the children of a PostgreSQL that was killed may answer for a moment.
+    pub(crate) fn hang_up(&self) {
+        let inner = self.0.lock();
+        inner
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .link = None;
+    }
+}
+
 fn texts<R: sqlx::Row>(rows: Vec<R>) -> Vec<Row>
 where
     R::Database: Database,

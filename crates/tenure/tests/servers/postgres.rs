@@ -85,7 +85,6 @@ fn template() -> &'static Directory {
                 "postgres",
                 "-A",
                 "scram-sha-256",
-                "--pwfile=/dev/stdin",
                 "--no-sync",
                 "-E",
                 "UTF8",
@@ -93,19 +92,15 @@ fn template() -> &'static Directory {
             ]
             .map(Into::into),
         );
+        let password = directory.path().join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
+        give_away(&password);
         command.extend([
+            format!("--pwfile={}", password.display()),
             "-D".into(),
             directory.path().join("data").display().to_string(),
         ]);
-        let mut child = Command::new(&command[0])
-            .args(&command[1..])
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success(), "initdb");
+        run(&command);
         directory
     })
 }
@@ -193,6 +188,7 @@ impl Postgres {
     /// SIGKILL of the process that all others are children of; they end by themselves.
     pub(crate) fn kill(&self) {
         self.process.lock().unwrap().take().unwrap().kill();
+        self.operator.hang_up();
     }
 
     /// The number of that process.

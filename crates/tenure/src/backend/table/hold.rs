@@ -194,7 +194,7 @@ impl Store {
                 (self.theirs.acquire(&ask), ask.by)
             }
         };
-        let reply = self.pool.ask(packet).await?;
+        let reply = self.pool.ask_unless(packet, &request.stop).await?;
         let token = match reply.rows.last().map(Vec::as_slice) {
             None => None,
             Some([_]) => Some(token(&reply.rows[0], 0)?),
@@ -214,7 +214,10 @@ impl Store {
     /// Asks for a place in the queue, or for the name if it is our turn.
     pub(super) async fn line(&self, request: &Request) -> Result<Line, Error> {
         let ask = self.ask_of(request);
-        let reply = self.pool.ask(self.ours.line(&ask)).await?;
+        let reply = self
+            .pool
+            .ask_unless(self.ours.line(&ask), &request.stop)
+            .await?;
         let row = reply.rows.last().ok_or_else(outcome::nonsense)?;
         if text(row, 0)? == ask.owner {
             return Ok(Line::Held(self.grant(request, &reply, token(row, 1)?)));

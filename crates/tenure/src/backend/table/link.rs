@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;
 
 #[cfg(feature = "mysql")]
@@ -21,7 +21,7 @@ use crate::backend::sql::Kind;
 use crate::backend::sql::Trouble;
 use crate::error::{Error, ErrorKind};
 use crate::kernel::pace;
-use crate::rt::{Clock, lock};
+use crate::rt::{Clock, Flag, lock};
 use crate::time::Time;
 
 use super::outcome;
@@ -31,8 +31,8 @@ use super::statements::{Packet, Wants};
 /// What a database answers, as text.
 pub(super) type Row = Vec<Option<String>>;
 
-/// How often a statement is sent again that lost against another one, before that is an error.
-const TRIES: u32 = 20;
+/// How often the pause grows before a statement is sent again that lost against another one.
+const GROWS: u32 = 4;
 
 /// The answer to one packet.
 #[derive(Debug)]
@@ -144,6 +144,12 @@ impl Pool {
     /// Sends it, again if a connection broke that had lain idle (its server may have been started again
     /// since), and again when another transaction was in its way.
     pub(super) async fn ask(&self, packet: Packet) -> Result<Reply, Error> {
+        self.ask_unless(packet, &Flag::new()).await
+    }
+
+    /// The same, but it is not sent again when `stop` is raised.
+    pub(super) async fn ask_unless(&self, packet: Packet, stop: &Flag) -> Result<Reply, Error> {
+        let patience = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
             let (trouble, is_fresh) = match self.ask_once(&packet).await {
@@ -159,16 +165,22 @@ impl Pool {
                 }
                 Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
             };
-            if attempt < TRIES && outcome::is_conflict(&trouble) {
-                let pause = pace::next(attempt, rand::random(), None, None);
-                let pause = pause.unwrap_or(pace::FIRST);
-                self.clock.sleep_until(self.clock.now().after(pause)).await;
+            let now = self.clock.now();
+            if outcome::is_conflict(&trouble) && now < patience && !stop.is_raised() {
+                let pause = pace::next(attempt.min(GROWS), rand::random(), None, None);
+                self.clock
+                    .sleep_until(now.after(pause.unwrap_or(pace::FIRST)))
+                    .await;
                 continue;
             }
             let is_silent = matches!(trouble, Trouble::Silence(_));
             let is_broken = trouble.is_fatal() && !is_silent;
             let err = outcome::explain(trouble, &self.settings);
-            if !is_broken || is_fresh || broken.is_some() {
+            if is_broken {
+                // What happened to one has probably happened to the others.
+                lock(&self.idle).clear();
+            }
+            if !is_broken || !packet.is_repeatable || is_fresh || broken.is_some() {
                 return Err(broken.unwrap_or(err));
             }
             broken = Some(err);
@@ -222,10 +234,8 @@ impl Pool {
             }
             Err(trouble) => {
                 // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
-                if matches!(trouble, Trouble::Said(_))
-                    && !trouble.is_fatal()
-                    && !packet.is_transaction
-                {
+                let is_open = packet.is_transaction && !outcome::is_locked_file(&trouble);
+                if matches!(trouble, Trouble::Said(_)) && !trouble.is_fatal() && !is_open {
                     lock(&self.idle).push(link);
                 }
                 Err(Refused::Trouble { trouble, is_fresh })
@@ -255,7 +265,8 @@ impl Pool {
                 let options = SqliteConnectOptions::new()
                     .filename(path)
                     .create_if_missing(false)
-                    .busy_timeout(self.settings.timeout)
+                    // We wait ourselves, and can stop.
+                    .busy_timeout(Duration::ZERO)
                     // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
                     // the last holds, of processes that are gone as well.
                     .synchronous(SqliteSynchronous::Normal)

@@ -17,7 +17,12 @@ pub(super) fn is_conflict(trouble: &Trouble) -> bool {
         Some("40001" | "40P01" | "1213" | "1020"
         // SQLite: somebody wrote since we began to read.
             | "517" | "261")
-    )
+    ) || is_locked_file(trouble)
+}
+
+/// SQLite: somebody else writes. No transaction was begun.
+pub(super) fn is_locked_file(trouble: &Trouble) -> bool {
+    trouble.code().as_deref() == Some("5")
 }
 
 pub(super) fn closed() -> Error {

@@ -147,7 +147,7 @@ impl Statements {
         steps.push(format!(
             "SELECT name,locked_by,CASE WHEN lock_until>{now} THEN 1 ELSE 0 END FROM {table} WHERE name IN({names})"
         ));
-        Packet::rows(format!("/*tenure:renew*/ {}", steps.join(";")))
+        Packet::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
     /// `[name, locked_by, token, µs until it runs out]` of one name, or of all held ones that begin like that.

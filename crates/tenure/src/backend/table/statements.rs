@@ -40,6 +40,8 @@ pub(super) struct Packet {
     pub(super) wants: Wants,
     /// Has BEGIN and COMMIT in it: after an error the connection is somewhere in between.
     pub(super) is_transaction: bool,
+    /// May be done twice when a connection broke over it.
+    pub(super) is_repeatable: bool,
 }
 
 impl Packet {
@@ -48,6 +50,15 @@ impl Packet {
             sql,
             wants: Wants::Rows,
             is_transaction: false,
+            is_repeatable: true,
+        }
+    }
+
+    /// The same, where the caller has time to ask again by itself.
+    pub(super) fn once(sql: String) -> Self {
+        Self {
+            is_repeatable: false,
+            ..Self::rows(sql)
         }
     }
 
@@ -429,7 +440,7 @@ impl Statements {
         steps.push(format!(
             "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
         ));
-        Packet::rows(format!("/*tenure:renew*/ {}", steps.join(";")))
+        Packet::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
     /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
