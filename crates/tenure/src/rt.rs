@@ -231,7 +231,12 @@ impl Spawner {
     }
 
     /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.
-    #[cfg(feature = "redis")]
+    #[cfg(any(
+        feature = "redis",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "sqlite"
+    ))]
     pub(crate) fn is_shut_down(&self) -> bool {
         // It drops what it is given.
         let probe = self.0.spawn(std::future::pending::<()>());
@@ -324,13 +329,18 @@ pub(crate) fn nap(pause: Duration) {
 }
 
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
-#[cfg(any(feature = "file", feature = "redlock", feature = "etcd"))]
+#[cfg(any(
+    feature = "file",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "sqlite"
+))]
 pub(crate) fn wall_now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
 /// The wall clock in µs since 1970; 0 before that.
-#[cfg(any(feature = "file", feature = "redlock"))]
+#[cfg(any(feature = "file", feature = "redlock", feature = "sqlite"))]
 pub(crate) fn wall_micros() -> u64 {
     let since = wall_now()
         .duration_since(std::time::UNIX_EPOCH)

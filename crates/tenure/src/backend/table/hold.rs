@@ -124,8 +124,12 @@ impl Store {
     /// The lease that is granted: in whole µs here, and in whole ms where ShedLock's columns have those.
     fn ttl(&self, ttl: Duration) -> Duration {
         match self.settings.dialect {
-            Dialect::Tenure => Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)),
-            Dialect::ShedLock => Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            Dialect::Tenure => {
+                Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
+            }
+            Dialect::ShedLock => {
+                Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+            }
         }
     }
 
@@ -163,6 +167,12 @@ impl Store {
             place: micros(place(request.ttl)),
             // Strings and numbers can always be written.
             holder: written.unwrap_or_default(),
+            stamp: match self.ours.flavor {
+                #[cfg(feature = "sqlite")]
+                Flavor::Sqlite => Some(crate::rt::wall_micros()),
+                #[cfg(any(feature = "mysql", feature = "postgres"))]
+                _ => None,
+            },
         }
     }
 
@@ -281,9 +291,11 @@ impl Store {
         for batch in holds.chunks(BATCH) {
             match self.renew_batch(batch).await {
                 Ok(some) => renewals.extend(some),
-                Err(err) => renewals.extend(batch.iter().map(|_| {
-                    Renewal::Unknown(Error::new(err.kind(), err.to_string()))
-                })),
+                Err(err) => renewals.extend(
+                    batch
+                        .iter()
+                        .map(|_| Renewal::Unknown(Error::new(err.kind(), err.to_string()))),
+                ),
             }
         }
         renewals
@@ -318,7 +330,8 @@ impl Store {
         for row in &reply.rows {
             known.insert(text(row, 0)?, (text(row, 1)?, number(row, 2)? == 1));
         }
-        let outcome = |(hold, (name, owner, _)): (&Hold, &(&str, &str, u64))| match known.get(name) {
+        let outcome = |(hold, (name, owner, _)): (&Hold, &(&str, &str, u64))| match known.get(name)
+        {
             Some((holder, true)) if holder == owner => Renewal::Renewed {
                 sent: reply.sent,
                 ttl: Some(self.ttl(hold.ttl)),

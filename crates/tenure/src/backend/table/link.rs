@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;
 
+#[cfg(feature = "sqlite")]
+use sqlx::ConnectOptions as _;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlConnection;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnection;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
-#[cfg(feature = "sqlite")]
-use sqlx::ConnectOptions as _;
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::Semaphore;
 
@@ -21,7 +21,7 @@ use crate::backend::sql::Kind;
 use crate::backend::sql::Trouble;
 use crate::error::{Error, ErrorKind};
 use crate::kernel::pace;
-use crate::rt::{Clock, Flag, lock};
+use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
 use super::outcome;
@@ -117,16 +117,23 @@ where
 pub(super) struct Pool {
     settings: Settings,
     clock: Clock,
+    spawner: Spawner,
     idle: Mutex<Vec<Link>>,
     permits: Semaphore,
     is_closed: AtomicBool,
 }
 
 impl Pool {
-    pub(super) fn new(settings: &Settings, connections: usize, clock: Clock) -> Self {
+    pub(super) fn new(
+        settings: &Settings,
+        connections: usize,
+        clock: Clock,
+        spawner: Spawner,
+    ) -> Self {
         Self {
             settings: settings.clone(),
             clock,
+            spawner,
             idle: Mutex::default(),
             permits: Semaphore::new(connections),
             is_closed: AtomicBool::new(false),
@@ -168,10 +175,15 @@ impl Pool {
             let now = self.clock.now();
             if outcome::is_conflict(&trouble) && now < patience && !stop.is_raised() {
                 let pause = pace::next(attempt.min(GROWS), rand::random(), None, None);
-                self.clock
-                    .sleep_until(now.after(pause.unwrap_or(pace::FIRST)))
-                    .await;
-                continue;
+                let at = now.after(pause.unwrap_or(pace::FIRST));
+                let stops = tokio::select! {
+                    biased;
+                    () = stop.raised() => true,
+                    () = self.clock.sleep_until(at) => false,
+                };
+                if !stops {
+                    continue;
+                }
             }
             let is_silent = matches!(trouble, Trouble::Silence(_));
             let is_broken = trouble.is_fatal() && !is_silent;
@@ -189,6 +201,12 @@ impl Pool {
     }
 
     async fn ask_once(&self, packet: &Packet) -> Result<Reply, Refused> {
+        if self.spawner.is_shut_down() {
+            return Err(Refused::Nothing(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            )));
+        }
         let limit = self.clock.now().after(self.settings.timeout);
         let permit = tokio::select! {
             biased;
@@ -271,7 +289,9 @@ impl Pool {
                     // the last holds, of processes that are gone as well.
                     .synchronous(SqliteSynchronous::Normal)
                     .disable_statement_logging();
-                Ok(Link::Sqlite(SqliteConnection::connect_with(&options).await?))
+                Ok(Link::Sqlite(
+                    SqliteConnection::connect_with(&options).await?,
+                ))
             }
         }
     }

@@ -166,7 +166,10 @@ impl Store {
         let mut find = |severity, text: String| findings.push(Finding::new(severity, text));
         let facts = super::facts::Facts::ask(&self.pool, self.ours.flavor).await?;
         let version: String = facts.version.chars().take(80).collect();
-        find(Severity::Good, format!("the database is {}", Escaped(&version)));
+        find(
+            Severity::Good,
+            format!("the database is {}", Escaped(&version)),
+        );
         match facts.durability {
             Durability::Full => {}
             Durability::Killed => find(
@@ -201,4 +204,3 @@ impl Store {
         Ok(findings)
     }
 }
-

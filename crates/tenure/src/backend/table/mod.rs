@@ -104,7 +104,12 @@ impl Backend {
             && settings.connections > 1
             && settings.dialect == Dialect::Tenure;
         let requests = settings.connections - usize::from(listens);
-        let pool = Arc::new(Pool::new(&settings, requests, clock.clone()));
+        let pool = Arc::new(Pool::new(
+            &settings,
+            requests,
+            clock.clone(),
+            spawner.clone(),
+        ));
         let facts = match &settings.place {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Place::Server(_) => {
@@ -131,7 +136,7 @@ impl Backend {
                 Place::Server(server) if listens => Some(server.postgres_options()?),
                 _ => None,
             };
-            let (pool, clock, spawner) = (pool.clone(), clock.clone(), spawner.clone());
+            let (pool, clock) = (pool.clone(), clock.clone());
             Arc::new(ears::Ears::new(options, pool, clock, spawner))
         };
         Ok(Self(Arc::new(Store {

@@ -96,12 +96,12 @@ mod tests {
             (
                 "a\0b",
                 r"a\0b",
-                "tenure:58de24f97d8f6669e83ffd3ef6acf4cf2d7ff3b4ba9e8ba9caaec1c9a",
+                "tenure:59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce989",
             ),
             (
                 "tenure:x",
                 "tenure:x",
-                "tenure:e4a4d0f0a93cb13ec8ab0d7a8d1fd4c9a7fd4d1ec24dd7ea5a2ca9bd9",
+                "tenure:2de05e7c62af4c13a18650d14e31498b42c31a05b1adceb1b37b767f1",
             ),
         ] {
             assert_eq!(encoded(Dialect::Tenure, name), ours, "{name:?}");

@@ -1,8 +1,8 @@
 //! What an error of the database means for its lease table, and the cure.
 
+use crate::backend::sql::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::sql::{self, Kind};
-use crate::backend::sql::Trouble;
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 
@@ -14,9 +14,11 @@ pub(super) fn is_conflict(trouble: &Trouble) -> bool {
     matches!(
         trouble.code().as_deref(),
         // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
-        Some("40001" | "40P01" | "1213" | "1020"
+        Some(
+            "40001" | "40P01" | "1213" | "1020"
         // SQLite: somebody wrote since we began to read.
-            | "517" | "261")
+            | "517" | "261"
+        )
     ) || is_locked_file(trouble)
 }
 
@@ -78,14 +80,18 @@ fn of_server(code: &str, settings: &Settings, server: &sql::Server) -> Option<(E
         let (cure, waiters) = (make_it(settings), waiters(settings));
         (
             ErrorKind::Denied,
-            format!("{server}: the table {table}{waiters} is not in the database \"{database}\"; {cure}"),
+            format!(
+                "{server}: the table {table}{waiters} is not in the database \"{database}\"; {cure}"
+            ),
         )
     };
     let another = || {
         let cure = make_it(settings);
         (
             ErrorKind::Denied,
-            format!("{server}: the table {table} has other columns than ours; name another one (table=), or drop it and {cure}"),
+            format!(
+                "{server}: the table {table} has other columns than ours; name another one (table=), or drop it and {cure}"
+            ),
         )
     };
     let words = match (settings.dialect, server.kind) {
@@ -119,15 +125,21 @@ fn of_server(code: &str, settings: &Settings, server: &sql::Server) -> Option<(E
         )),
         (Kind::Postgres, "55P03" | "57014") => Some((
             ErrorKind::Unreachable,
-            format!("{server}: another transaction keeps a row of {table} locked, or a timeout is set for this user; end it, or ALTER ROLE \"{user}\" SET statement_timeout = 0"),
+            format!(
+                "{server}: another transaction keeps a row of {table} locked, or a timeout is set for this user; end it, or ALTER ROLE \"{user}\" SET statement_timeout = 0"
+            ),
         )),
         (Kind::MySql, "1665") => Some((
             ErrorKind::Denied,
-            format!("{server} writes statements to its binary log, not rows; SET GLOBAL binlog_format = 'ROW'"),
+            format!(
+                "{server} writes statements to its binary log, not rows; SET GLOBAL binlog_format = 'ROW'"
+            ),
         )),
         (Kind::MySql, "1792") => Some((
             ErrorKind::Denied,
-            format!("{server}: transactions of \"{user}\" are read-only; SET GLOBAL transaction_read_only = 0"),
+            format!(
+                "{server}: transactions of \"{user}\" are read-only; SET GLOBAL transaction_read_only = 0"
+            ),
         )),
         _ => None,
     }
@@ -186,7 +198,9 @@ fn of_file(trouble: Trouble, settings: &Settings, path: &std::path::Path) -> Err
         ),
         Some(14) => (
             ErrorKind::Denied,
-            format!("{shown} cannot be opened; this user must be able to write the file and its directory"),
+            format!(
+                "{shown} cannot be opened; this user must be able to write the file and its directory"
+            ),
         ),
         Some(26) => (ErrorKind::Denied, format!("{shown} is no SQLite database")),
         Some(10 | 13) => (

@@ -4,7 +4,7 @@ use crate::error::Error;
 
 use super::hold::Store;
 use super::names::Dialect;
-use super::statements::{Flavor, Packet};
+use super::statements::{Flavor, Packet, Statements};
 
 /// One statement, and what it makes.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,6 +53,25 @@ fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
     statements.filter(|sql| !sql.is_empty()).map(step).collect()
 }
 
+impl Statements {
+    /// Runs a statement that makes something.
+    fn make(&self, sql: &str) -> Packet {
+        match self.flavor {
+            // There, two that make a table at the same time get in each other's way in spite of IF NOT EXISTS.
+            #[cfg(feature = "postgres")]
+            Flavor::Postgres => self.transaction(
+                "init",
+                &[
+                    "SELECT pg_advisory_xact_lock(hashtext('tenure init'))".to_owned(),
+                    sql.to_owned(),
+                ],
+            ),
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => Packet::rows(format!("/*tenure:init*/ {sql}")),
+        }
+    }
+}
+
 impl Store {
     /// Makes what is not there yet, and says what that was.
     pub(super) async fn init(&self) -> Result<Vec<String>, Error> {
@@ -67,9 +86,7 @@ impl Store {
             if step.makes.is_some() && !is_new {
                 continue;
             }
-            self.pool
-                .ask(Packet::rows(format!("/*tenure:init*/ {}", step.sql)))
-                .await?;
+            self.pool.ask(self.ours.make(&step.sql)).await?;
             made.extend(step.makes);
         }
         Ok(made)
@@ -101,7 +118,9 @@ impl Store {
                 format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
             }
         };
-        let reply = self.pool.ask(Packet::rows(format!("/*tenure:init*/ {sql}")));
+        let reply = self
+            .pool
+            .ask(Packet::rows(format!("/*tenure:init*/ {sql}")));
         Ok(!reply.await?.rows.is_empty())
     }
 
@@ -143,9 +162,17 @@ mod tests {
         let makes: Vec<_> = steps.iter().map(|step| step.makes.as_deref()).collect();
         let expected = [None, Some("table locks"), Some("table locks_waiters"), None];
         assert_eq!(makes, expected);
-        assert!(steps[1].sql.starts_with("CREATE TABLE IF NOT EXISTS \"locks\" ("));
+        assert!(
+            steps[1]
+                .sql
+                .starts_with("CREATE TABLE IF NOT EXISTS \"locks\" (")
+        );
         assert!(!steps.iter().any(|step| step.sql.contains("--")));
-        assert!(steps[3].sql.ends_with("\"locks_queue\" ON \"locks_waiters\" (name, place)"));
+        assert!(
+            steps[3]
+                .sql
+                .ends_with("\"locks_queue\" ON \"locks_waiters\" (name, place)")
+        );
     }
 
     /// Whoever makes the tables by hand copies them from the page.

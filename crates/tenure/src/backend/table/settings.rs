@@ -72,11 +72,15 @@ impl Settings {
             None => path,
             Some(absolute) if absolute.starts_with('/') => absolute,
             Some(_) => {
-                return invalid("`sqlite://HOST/..` names a host; write sqlite:/FILE or sqlite:///FILE");
+                return invalid(
+                    "`sqlite://HOST/..` names a host; write sqlite:/FILE or sqlite:///FILE",
+                );
             }
         };
         if path.is_empty() || path.starts_with(':') {
-            return invalid("`sqlite:` takes the path of a file, as in sqlite:/var/lib/myapp/locks.db");
+            return invalid(
+                "`sqlite:` takes the path of a file, as in sqlite:/var/lib/myapp/locks.db",
+            );
         }
         // Its options are written as in any other URL.
         let mut url = Url::parse(&format!("sqlite://file?{query}"), 1)?;
@@ -140,7 +144,9 @@ impl Settings {
 fn check_table(table: &str, place: &Place) -> Result<(), Error> {
     let is_plain = |part: &str| {
         let mut chars = part.chars();
-        chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        chars
+            .next()
+            .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
             && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
             && part.len() <= MAX_IDENTIFIER
     };
@@ -185,7 +191,10 @@ mod tests {
             ("postgres://h/d?mode=table&table=a-b", "letters, digits"),
             ("postgres://h/d?mode=table&table=a.b.c", "letters, digits"),
             ("postgres://h/d?mode=table&table=", "letters, digits"),
-            ("postgres://h/d?mode=table&connections=0", "between 1 and 100"),
+            (
+                "postgres://h/d?mode=table&connections=0",
+                "between 1 and 100",
+            ),
             ("postgres://h/d?mode=table&dialect=x", "tenure or shedlock"),
             ("postgres://h/d?mode=table&color=red", "no option \"color\""),
         ] {

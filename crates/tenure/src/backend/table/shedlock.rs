@@ -157,7 +157,10 @@ impl Statements {
         let now = self.micros(self.now());
         let which = match is_prefix {
             false => format!("name={text}"),
-            true => format!("LEFT(name,{})={text} AND {until}>{now}", name.chars().count()),
+            true => format!(
+                "LEFT(name,{})={text} AND {until}>{now}",
+                name.chars().count()
+            ),
         };
         Packet::rows(format!(
             "/*tenure:look*/ SELECT name,locked_by,{at},{until}-{now} FROM {table} WHERE {which} ORDER BY name"

@@ -80,6 +80,18 @@ pub(super) struct Ask {
     pub(super) min_hold: u64,
     pub(super) place: u64,
     pub(super) holder: String,
+    /// For the token, where the database's clock knows less than µs and is that of this machine.
+    pub(super) stamp: Option<u64>,
+}
+
+impl Ask {
+    /// The least token to grant.
+    fn stamp(&self, flavor: Flavor) -> String {
+        match self.stamp {
+            Some(stamp) => stamp.to_string(),
+            None => flavor.now().to_owned(),
+        }
+    }
 }
 
 /// The statements for one store.
@@ -104,7 +116,9 @@ impl Flavor {
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => {
                 let version = version.strip_prefix("5.5.5-").unwrap_or(version);
-                let mut numbers = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+                let mut numbers = version
+                    .split(['.', '-'])
+                    .map(|part| part.parse().unwrap_or(0));
                 let mut next = || numbers.next().unwrap_or(0);
                 let number: (u32, u32) = (next(), next());
                 let returns = version.contains("MariaDB") && number >= (10, 5);
@@ -210,7 +224,7 @@ impl Statements {
         digest(&self.table, &name_of(name))
     }
 
-    fn transaction(&self, what: &str, steps: &[String]) -> Packet {
+    pub(super) fn transaction(&self, what: &str, steps: &[String]) -> Packet {
         let begin = self.flavor.begin();
         Packet {
             is_transaction: true,
@@ -233,7 +247,7 @@ impl Statements {
             delay,
             ..
         } = ask;
-        let live = ask.ttl + ask.delay;
+        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.flavor));
         let alias = match self.flavor {
             #[cfg(feature = "mysql")]
             Flavor::MySql { .. } => "",
@@ -241,7 +255,7 @@ impl Statements {
             _ => " AS l",
         };
         let insert = format!(
-            "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{now},{now}+{live},{now},{min_hold},{delay},{holder},0)"
+            "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
         );
         match self.flavor {
             #[cfg(feature = "mysql")]
@@ -250,7 +264,7 @@ impl Statements {
                 // is set last but one, and `until` last.
                 let free = format!("until<={now} AND queued<={now}");
                 let update = format!(
-                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{now}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
+                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
                 );
                 Packet::rows(match returns {
                     true => format!("{insert}{update} RETURNING owner,token"),
@@ -260,11 +274,9 @@ impl Statements {
                 })
             }
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            _ => {
-                Packet::rows(format!(
-                    "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
-                ))
-            }
+            _ => Packet::rows(format!(
+                "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
+            )),
         }
     }
 
@@ -282,7 +294,7 @@ impl Statements {
             place,
             ..
         } = ask;
-        let live = ask.ttl + ask.delay;
+        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.flavor));
         let mut steps = Vec::new();
         let row = format!(
             "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
@@ -317,9 +329,10 @@ impl Statements {
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
         );
         steps.push(format!(
-            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{now})END,owner='{owner}',until={now}+{live},since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
+            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={now}+{live},since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
         ));
-        let is_ours = format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");
+        let is_ours =
+            format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");
         steps.push(format!(
             "DELETE FROM {waiters} WHERE owner='{owner}' AND {is_ours}"
         ));
@@ -417,7 +430,9 @@ impl Statements {
         ttls.sort_unstable();
         ttls.dedup();
         let names = |ttl: Option<u64>| {
-            let of = holds.iter().filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
+            let of = holds
+                .iter()
+                .filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
             let of = of.map(|(name, ..)| self.flavor.name(name));
             of.collect::<Vec<_>>().join(",")
         };

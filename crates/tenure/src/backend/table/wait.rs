@@ -145,7 +145,9 @@ impl Store {
         if !is_told {
             let pause = pace::next(tries, rand::random(), None, None).unwrap_or(pace::CAP);
             // Those behind look less often.
-            let more = u32::try_from(place.ahead).unwrap_or(u32::MAX).saturating_add(1);
+            let more = u32::try_from(place.ahead)
+                .unwrap_or(u32::MAX)
+                .saturating_add(1);
             let look = now.after(pause.saturating_mul(more));
             if look < next.0 {
                 next = (look, Next::Look);
@@ -204,7 +206,12 @@ impl Store {
                     Err(err) => return self.give_up(request, err).await,
                 }
             }
-            let pause = pace::next(tries, rand::random(), Some(left).filter(|left| !left.is_zero()), None);
+            let pause = pace::next(
+                tries,
+                rand::random(),
+                Some(left).filter(|left| !left.is_zero()),
+                None,
+            );
             tries += 1;
             let at = self.clock.now().after(pause.unwrap_or(pace::CAP));
             tokio::select! {

@@ -1,0 +1,18 @@
+//! The lease table on real servers and in a file, with everything that can go wrong.
+
+#![cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod faults;
+mod holders;
+mod load;
+mod refusals;
+mod rows;
+mod schema;
+mod shedlock;
+mod waiting;

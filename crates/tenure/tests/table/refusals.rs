@@ -1,0 +1,234 @@
+//! Servers and files that would not have us: one clear line each, with what would cure it.
+
+use tenure::ErrorKind;
+use tenure::backend::Severity;
+
+use crate::servers::database::File;
+use crate::servers::mariadb::{DATABASE, PASSWORD, USER};
+use crate::support::{Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password() {
+    for db in Db::servers() {
+        let url = db.url().replace(PASSWORD, "wrong");
+        let cure = match db {
+            Db::MySql(_) => "ALTER USER 'tenure'",
+            _ => "ALTER ROLE \"tenure\"",
+        };
+        let outcome = soon(tenure::connect(&url)).await;
+        assert_says(
+            outcome,
+            ErrorKind::Denied,
+            &["does not let \"tenure\" in", cure],
+        );
+        let url = db.url().replace(&format!("/{DATABASE}?"), "/nowhere?");
+        let outcome = soon(tenure::connect(&url)).await;
+        assert_says(outcome, ErrorKind::Denied, &["\"nowhere\""]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_table() {
+    let mut all = Db::servers();
+    all.push(Db::File(File::new()));
+    for db in all {
+        let client = connect(&db.url()).await;
+        if let Db::File(file) = &db {
+            let says = ["there is no file", "tenure check --init"];
+            let outcome = soon(client.lock("x").acquire()).await;
+            assert_says(outcome, ErrorKind::Denied, &says);
+            std::fs::write(file.path(), "").unwrap();
+        }
+        let says = [
+            "tenure_locks",
+            "tenure check --init",
+            "docs/stores/table.md",
+        ];
+        let outcome = soon(client.lock("x").acquire()).await;
+        assert_says(outcome, ErrorKind::Denied, &says);
+        assert_says(soon(client.inspect("x")).await, ErrorKind::Denied, &says);
+        assert_says(soon(client.list("")).await, ErrorKind::Denied, &says);
+        let findings = soon(client.check()).await.unwrap();
+        let bad = findings.iter().find(|it| it.severity == Severity::Bad);
+        assert!(bad.unwrap().text.contains(says[1]), "{bad:?}");
+        soon(client.init()).await.unwrap();
+        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        let findings = soon(client.check()).await.unwrap();
+        assert!(
+            findings.iter().all(|it| it.severity == Severity::Good),
+            "{findings:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_another_kind() {
+    for db in Db::servers() {
+        db.rows("CREATE TABLE tenure_locks (name varchar(20) PRIMARY KEY)");
+        if let Db::Postgres(..) = db {
+            db.rows(&format!("GRANT ALL ON tenure_locks TO {USER}"));
+        }
+        let client = connect(&db.url()).await;
+        let outcome = soon(client.lock("x").acquire()).await;
+        assert_says(outcome, ErrorKind::Denied, &["other columns", "table="]);
+    }
+}
+
+/// The line names the statement; with it, and with those of the page, everything works.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_privilege() {
+    for db in Db::servers() {
+        db.init().await;
+        let (host, at) = match db {
+            Db::MySql(_) => ("@'%'", format!("`{DATABASE}`.")),
+            _ => ("", String::new()),
+        };
+        db.rows(&format!("CREATE USER jobs{host}"));
+        match db {
+            Db::MySql(_) => db.rows(&format!("ALTER USER jobs@'%' IDENTIFIED BY '{PASSWORD}'")),
+            _ => db.rows(&format!("ALTER ROLE jobs PASSWORD '{PASSWORD}'")),
+        };
+        // Enough to connect.
+        if let Db::MySql(_) = db {
+            db.rows("CREATE TABLE empty (x int); GRANT SELECT ON empty TO jobs@'%'");
+        }
+        let url = db.url().replace("//tenure:", "//jobs:");
+        let client = connect(&url).await;
+        let outcome = soon(client.lock("x").acquire()).await;
+        let cure = match db {
+            Db::MySql(_) => format!("GRANT SELECT, INSERT, UPDATE ON {at}tenure_locks TO 'jobs'"),
+            _ => "GRANT SELECT, INSERT, UPDATE ON tenure_locks TO \"jobs\"".to_owned(),
+        };
+        assert_says(outcome, ErrorKind::Denied, &["\"jobs\" may not", &cure]);
+        let page = include_str!("../../../../docs/stores/table.md");
+        let mut grants = 0;
+        for line in page.lines().filter(|line| line.starts_with("GRANT ")) {
+            let is_mysql = line.contains("'jobs'@");
+            if is_mysql == matches!(db, Db::MySql(_)) && !line.contains(" shedlock") {
+                db.rows(line.trim_end_matches(';'));
+                grants += 1;
+            }
+        }
+        assert_eq!(grants, 2);
+        let guard = take(&client, "x", TTL).await;
+        let other = connect(&url).await;
+        let waiting = crate::support::wait_as(&db, &other, "x", 1).await;
+        crate::support::until_renewed(&guard).await;
+        assert!(soon(client.inspect("x")).await.unwrap().is_held());
+        assert_eq!(soon(client.list("")).await.unwrap().len(), 1);
+        let token = guard.token();
+        assert!(soon(client.break_lock("x", token)).await.unwrap());
+        soon(soon(waiting).await.unwrap().unwrap().release())
+            .await
+            .unwrap();
+        // Whoever may not make tables is told so.
+        let elsewhere = connect(&format!("{url}&table=elsewhere")).await;
+        assert_says(soon(elsewhere.init()).await, ErrorKind::Denied, &["jobs"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_server() {
+    for db in Db::servers() {
+        db.init().await;
+        let cure = match &db {
+            Db::MySql(_) => {
+                db.rows("SET GLOBAL read_only = 1");
+                "read_only = 0"
+            }
+            _ => {
+                db.rows(&format!(
+                    "ALTER DATABASE {DATABASE} SET default_transaction_read_only = on"
+                ));
+                "default_transaction_read_only = off"
+            }
+        };
+        let client = connect(&db.url()).await;
+        let outcome = soon(client.lock("x").acquire()).await;
+        assert_says(outcome, ErrorKind::Denied, &["read-only", cure]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_connection_table() {
+    let some = [
+        Db::mysql(&["--max-connections=10"]),
+        Db::postgres(&["max_connections=10", "superuser_reserved_connections=3"]),
+    ];
+    for db in some.into_iter().flatten() {
+        db.init().await;
+        let mut held = Vec::new();
+        let refused = loop {
+            let url = format!("{}&connections=1", db.url());
+            match soon(tenure::connect(&url)).await {
+                Ok(client) => held.push(client),
+                Err(err) => break err,
+            }
+            assert!(held.len() < 20, "there is no end to it");
+        };
+        let cure = match db {
+            Db::MySql(_) => "SET GLOBAL max_connections",
+            _ => "ALTER SYSTEM SET max_connections",
+        };
+        let says = ["no connection left", cure];
+        assert_says::<()>(Err(refused), ErrorKind::Unreachable, &says);
+        for client in held {
+            client.close().await;
+        }
+        let mut client = None;
+        until("they are gone", || db.connections() == 0).await;
+        client.replace(connect(&db.url()).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_listens_there() {
+    let port = crate::servers::process::Port::reserve();
+    for scheme in ["mysql", "postgres"] {
+        let address = format!("127.0.0.1:{}", port.number());
+        let url = format!("{scheme}://{USER}:{PASSWORD}@{address}/{DATABASE}{OPTIONS}");
+        let outcome = soon(tenure::connect(&url)).await;
+        assert_says(outcome, ErrorKind::Unreachable, &[&address]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_none() {
+    let directory = directory();
+    let path = directory.path().join("x.db");
+    std::fs::write(&path, "This is a text, and it is long enough for a header, which has 100 bytes at least in any file of the kind.").unwrap();
+    let client = connect(&format!("sqlite:{}", path.display())).await;
+    let outcome = soon(client.lock("x").acquire()).await;
+    assert_says(outcome, ErrorKind::Denied, &["no SQLite database"]);
+    let nowhere = directory.path().join("nowhere/x.db");
+    let client = connect(&format!("sqlite:{}", nowhere.display())).await;
+    assert_says(
+        soon(client.init()).await,
+        ErrorKind::Denied,
+        &["cannot be made"],
+    );
+}
+
+/// What a server may lose is said, by the promises and by the check.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_may_lose_a_commit() {
+    use tenure::guarantees::Fault;
+    let some = [
+        (Db::mysql(&["--innodb-flush-log-at-trx-commit=0"]), false),
+        (Db::mysql(&["--innodb-flush-log-at-trx-commit=2"]), true),
+        (Db::postgres(&["synchronous_commit=off"]), false),
+        (Db::postgres(&["fsync=off"]), true),
+    ];
+    for (db, survives_a_kill) in some {
+        let Some(db) = db else { continue };
+        db.init().await;
+        let client = connect(&db.url()).await;
+        let promises = client.guarantees();
+        assert_eq!(promises.survives(Fault::StoreRestart), survives_a_kill);
+        assert!(!promises.survives(Fault::PowerLoss));
+        let findings = soon(client.check()).await.unwrap();
+        let bad = findings.iter().find(|it| it.severity == Severity::Bad);
+        let bad = &bad.unwrap().text;
+        assert!(bad.contains("loses the last grants"), "{bad}");
+    }
+}

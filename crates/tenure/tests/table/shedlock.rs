@@ -1,0 +1,210 @@
+//! `dialect=shedlock`: what ShedLock's JDBC provider does with `usingDbTime()`, statement by statement, excludes us
+//! and we it.
+
+use std::time::Duration;
+
+use tenure::Client;
+
+use crate::support::{Db, TTL, connect, name, soon, take};
+
+async fn open(db: &Db) -> Client {
+    let client = connect(&format!("{}&dialect=shedlock", db.url())).await;
+    soon(client.init()).await.unwrap();
+    client
+}
+
+/// The clock of the database as ShedLock writes it.
+fn utc(db: &Db) -> &'static str {
+    match db {
+        Db::MySql(_) => "UTC_TIMESTAMP(3)",
+        _ => "timezone('utc', CURRENT_TIMESTAMP)",
+    }
+}
+
+fn seconds(db: &Db, count: u32) -> String {
+    match db {
+        Db::MySql(_) => format!("INTERVAL {count} SECOND"),
+        _ => format!("interval '{count} seconds'"),
+    }
+}
+
+/// A Java program takes the lock, or does not: an update of a row that has run out.
+fn java_locks(db: &Db, name: &str) -> bool {
+    let (utc, most) = (utc(db), seconds(db, 60));
+    let insert = format!(
+        "INTO shedlock (name, lock_until, locked_at, locked_by) VALUES ('{name}', {utc} + {most}, {utc}, 'javahost')"
+    );
+    match db {
+        Db::MySql(_) => db.rows(&format!("INSERT IGNORE {insert}")),
+        _ => db.rows(&format!("INSERT {insert} ON CONFLICT DO NOTHING")),
+    };
+    db.rows(&format!(
+        "UPDATE shedlock SET lock_until = {utc} + {most}, locked_at = {utc}, locked_by = 'javahost' WHERE name = '{name}' AND lock_until <= {utc}"
+    ));
+    db.value(&format!(
+        "SELECT locked_by FROM shedlock WHERE name = '{name}'"
+    )) == "javahost"
+        && db.number(&format!(
+            "SELECT COUNT(*) FROM shedlock WHERE name = '{name}' AND lock_until > {utc}"
+        )) == 1
+}
+
+fn java_unlocks(db: &Db, name: &str) {
+    let utc = utc(db);
+    db.rows(&format!(
+        "UPDATE shedlock SET lock_until = {utc} WHERE name = '{name}' AND locked_by = 'javahost'"
+    ));
+}
+
+/// Also when the server has a time zone of its own.
+fn servers() -> Vec<Db> {
+    [
+        Db::mysql(&["--default-time-zone=+05:00"]),
+        Db::postgres(&["timezone=America/New_York"]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn java_and_we_exclude_each_other() {
+    for db in servers() {
+        let client = open(&db).await;
+        let name = name("both");
+        let guard = take(&client, &name, TTL).await;
+        assert!(!java_locks(&db, &name), "Java took what we hold");
+        soon(guard.release()).await.unwrap();
+        assert!(java_locks(&db, &name), "free, and Java does not get it");
+        let lock = client.lock(&name).ttl(TTL);
+        assert!(
+            soon(lock.try_acquire()).await.unwrap().is_none(),
+            "two hold it"
+        );
+        let status = soon(client.inspect(&name)).await.unwrap();
+        assert_eq!(status.holds[0].holder.host, "javahost");
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        java_unlocks(&db, &name);
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert!(!java_locks(&db, &name));
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// UTC in whole ms by the server's clock; a row is never deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_are_those_of_shedlock() {
+    for db in servers() {
+        let client = open(&db).await;
+        let name = name("row");
+        let guard = take(&client, &name, TTL).await;
+        let (utc, micros) = match db {
+            Db::MySql(_) => (utc(&db), "MICROSECOND(locked_at)"),
+            _ => (utc(&db), "extract(microseconds from locked_at)::bigint"),
+        };
+        let near = |column: &str, offset: u32| {
+            let (offset, second) = (seconds(&db, offset), seconds(&db, 1));
+            let tolerated = seconds(&db, 2);
+            db.number(&format!(
+                "SELECT COUNT(*) FROM shedlock WHERE name='{name}' AND {column} BETWEEN {utc} + {offset} - {tolerated} AND {utc} + {offset} + {second}"
+            )) == 1
+        };
+        // Told in the time zone in which ShedLock's own statements are told it.
+        if let Db::Postgres(..) = db {
+            assert!(near("locked_at", 0) && near("lock_until", 2), "not UTC");
+        }
+        let micros = db.number(&format!(
+            "SELECT {micros} FROM shedlock WHERE name='{name}'"
+        ));
+        assert_eq!(micros % 1_000, 0, "{micros} µs");
+        let by = db.value(&format!(
+            "SELECT locked_by FROM shedlock WHERE name='{name}'"
+        ));
+        let (host, owner) = by.rsplit_once(':').unwrap();
+        assert!(!host.is_empty() && owner.len() == 32, "{by}");
+        assert_eq!(u64::from(guard.token()) % 1_000, 0);
+        let first = guard.token();
+        soon(guard.release()).await.unwrap();
+        assert_eq!(
+            db.number(&format!(
+                "SELECT COUNT(*) FROM shedlock WHERE name='{name}'"
+            )),
+            1
+        );
+        let mut last = first;
+        for _ in 0..5 {
+            let guard = take(&client, &name, TTL).await;
+            assert!(guard.token() > last, "{} follows {last}", guard.token());
+            last = guard.token();
+            soon(guard.release()).await.unwrap();
+        }
+    }
+}
+
+/// `lockAtLeast` is our `min_hold`.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_at_least_is_honoured() {
+    for db in servers() {
+        let client = open(&db).await;
+        let name = name("least");
+        let lock = client
+            .lock(&name)
+            .ttl(TTL)
+            .min_hold(Duration::from_secs(3600));
+        soon(soon(lock.acquire()).await.unwrap().release())
+            .await
+            .unwrap();
+        assert!(!java_locks(&db, &name), "Java took what is reserved");
+        assert!(
+            soon(client.lock(&name).try_acquire())
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
+}
+
+/// A Java program of the same host cannot end our hold, nor we its.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_ends_what_is_not_his() {
+    for db in servers() {
+        let client = open(&db).await;
+        let name = name("mine");
+        let guard = take(&client, &name, TTL).await;
+        java_unlocks(&db, &name);
+        crate::support::until_renewed(&guard).await;
+        let other = open(&db).await;
+        assert!(
+            soon(other.lock(&name).try_acquire())
+                .await
+                .unwrap()
+                .is_none()
+        );
+        assert!(soon(other.break_lock(&name, guard.token())).await.unwrap());
+        let next = soon(other.lock(&name).ttl(TTL).acquire()).await.unwrap();
+        assert!(next.token() > guard.token());
+        soon(guard.lost()).await;
+        drop(guard);
+        assert!(next.is_held());
+        soon(next.release()).await.unwrap();
+    }
+}
+
+/// Where Java's session has the server's time zone, as JDBC drivers leave it, a column says the same to both.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_zone_of_the_server_makes_no_difference() {
+    let Some(db) = Db::mysql(&["--default-time-zone=-08:00"]) else {
+        return;
+    };
+    let client = open(&db).await;
+    let guard = take(&client, "zone", TTL * 10).await;
+    // As Java reads it.
+    let left = db.number(&format!(
+        "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(3), lock_until) FROM shedlock WHERE name='zone'"
+    ));
+    let session = db.value("SELECT @@session.time_zone");
+    if session == "-08:00" {
+        assert!((1..=20).contains(&left), "{left} s are left");
+    }
+    soon(guard.release()).await.unwrap();
+}

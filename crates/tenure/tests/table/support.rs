@@ -1,0 +1,316 @@
+//! What the tests about lease tables share.
+
+use std::process::Command;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::conformance::taker::Taker;
+use tenure::{Client, Error, ErrorKind, Guard};
+use tokio::task::JoinHandle;
+
+use crate::servers::database::{self, File};
+use crate::servers::mariadb::{self, DATABASE, MariaDb, PASSWORD, USER};
+use crate::servers::operator::{Operator, Row};
+use crate::servers::postgres::{self, Postgres};
+use crate::servers::proxy::Proxy;
+use crate::servers::{PATIENCE, process::Directory};
+
+/// Far above what a server and two busy cores need, short enough to wait for its end.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+/// What our URLs end with.
+pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=1s";
+
+/// One of the databases, with its tables.
+pub(crate) enum Db {
+    MySql(MariaDb),
+    Postgres(Postgres, Operator),
+    File(File),
+}
+
+impl Db {
+    pub(crate) fn mysql(options: &[&str]) -> Option<Self> {
+        (!mariadb::is_missing()).then(|| Self::MySql(MariaDb::start(options)))
+    }
+
+    pub(crate) fn postgres(settings: &[&str]) -> Option<Self> {
+        (!postgres::is_missing()).then(|| {
+            let server = Postgres::start(settings);
+            let inside = server.inside();
+            Self::Postgres(server, inside)
+        })
+    }
+
+    /// Those that have a server.
+    pub(crate) fn servers() -> Vec<Self> {
+        Self::mysql(&[])
+            .into_iter()
+            .chain(Self::postgres(&[]))
+            .collect()
+    }
+
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Self::servers();
+        all.push(Self::File(File::new()));
+        all
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::MySql(server) => server.url() + OPTIONS,
+            Self::Postgres(server, _) => server.url() + OPTIONS,
+            Self::File(file) => file.url(),
+        }
+    }
+
+    /// A proxy in front, and the URL by way of it.
+    pub(crate) fn proxied(&self) -> (Proxy, String) {
+        let (proxy, url) = match self {
+            Self::MySql(server) => {
+                let proxy = database::mysql(server.port());
+                let url = server.url_at(proxy.port());
+                (proxy, url)
+            }
+            Self::Postgres(server, _) => {
+                let proxy = database::postgres(server.port());
+                let url = server.url_at(proxy.port());
+                (proxy, url)
+            }
+            Self::File(_) => panic!("nothing stands in front of a file"),
+        };
+        (proxy, url + OPTIONS)
+    }
+
+    /// Makes the tables.
+    pub(crate) async fn init(&self) -> Vec<String> {
+        let client = connect(&self.url()).await;
+        let made = soon(client.init()).await.unwrap();
+        client.close().await;
+        made
+    }
+
+    /// As its operator, inside the database.
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
+        self.try_rows(sql)
+            .unwrap_or_else(|err| panic!("{sql}: {err}"))
+    }
+
+    pub(crate) fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            Self::MySql(server) => server
+                .operator()
+                .try_rows(&format!("USE {DATABASE}; {sql}")),
+            Self::Postgres(_, inside) => inside.try_rows(sql),
+            Self::File(file) => Ok(file.rows(sql)),
+        }
+    }
+
+    /// The one value of a statement that has one.
+    pub(crate) fn value(&self, sql: &str) -> String {
+        let row = self.rows(sql).into_iter().next();
+        let value = row.and_then(|row| row.into_iter().next()).flatten();
+        value.unwrap_or_else(|| panic!("{sql}: no value"))
+    }
+
+    pub(crate) fn number(&self, sql: &str) -> i64 {
+        self.value(sql).parse().unwrap()
+    }
+
+    /// The clock of the database in µs, in SQL.
+    pub(crate) fn now(&self) -> &'static str {
+        match self {
+            Self::MySql(_) => "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
+            Self::Postgres(..) => "(extract(epoch from clock_timestamp())*1000000)::bigint",
+            Self::File(_) => "CAST(unixepoch('subsec')*1000000 AS INTEGER)",
+        }
+    }
+
+    pub(crate) fn waiting(&self, name: &str) -> i64 {
+        let now = self.now();
+        self.number(&format!(
+            "SELECT COUNT(*) FROM tenure_locks_waiters WHERE name='{name}' AND until>{now}"
+        ))
+    }
+
+    /// The owner of a name, empty when nobody holds it.
+    pub(crate) fn owner(&self, name: &str) -> String {
+        let now = self.now();
+        let rows = self.rows(&format!(
+            "SELECT owner FROM tenure_locks WHERE name='{name}' AND until>{now}"
+        ));
+        let row = rows.into_iter().next();
+        row.and_then(|row| row.into_iter().next().flatten())
+            .unwrap_or_default()
+    }
+
+    /// Connections of our user.
+    pub(crate) fn connections(&self) -> i64 {
+        self.number(&match self {
+            Self::MySql(_) => {
+                format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user='{USER}'")
+            }
+            _ => format!("SELECT COUNT(*) FROM pg_stat_activity WHERE usename='{USER}'"),
+        })
+    }
+
+    /// Ends all connections of our user, as an administrator would.
+    pub(crate) fn kill_connections(&self) {
+        match self {
+            Self::MySql(_) => {
+                for row in self.rows(&format!(
+                    "SELECT id FROM information_schema.processlist WHERE user='{USER}'"
+                )) {
+                    // It may have ended by itself.
+                    let _ = self.try_rows(&format!("KILL {}", row[0].as_deref().unwrap()));
+                }
+            }
+            _ => {
+                self.rows(&format!(
+                    "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename='{USER}'"
+                ));
+            }
+        }
+    }
+
+    /// SIGKILL, and a new start.
+    pub(crate) fn restart(&self) {
+        match self {
+            Self::MySql(server) => {
+                server.kill();
+                server.launch();
+            }
+            Self::Postgres(server, inside) => {
+                server.kill();
+                inside.hang_up();
+                server.launch();
+            }
+            Self::File(_) => {}
+        }
+    }
+}
+
+/// One server of each kind for all tests that do nothing to it but lock.
+pub(crate) static SHARED: LazyLock<Vec<Db>> = LazyLock::new(Db::all);
+
+/// The shared ones, with their tables.
+pub(crate) async fn shared() -> &'static [Db] {
+    let all = tokio::task::spawn_blocking(|| &*SHARED).await.unwrap();
+    for db in all {
+        db.init().await;
+    }
+    all
+}
+
+/// A name of this test only.
+pub(crate) fn name(tail: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
+}
+
+pub(crate) async fn connect(url: &str) -> Client {
+    soon(tenure::connect(url)).await.unwrap()
+}
+
+/// Awaits what happens at once on an idle machine.
+#[track_caller]
+pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(PATIENCE, future).await {
+            Ok(value) => value,
+            Err(_) => panic!("did not happen: {caller}"),
+        }
+    }
+}
+
+/// Looks again and again, without blocking the thread for long.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = std::time::Instant::now();
+        while !condition() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "never happened: {what}, {caller}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// One try on a free name.
+#[track_caller]
+pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Output = Guard> {
+    let caller = std::panic::Location::caller();
+    let lock = client.lock(name).ttl(ttl);
+    async move {
+        match soon(lock.try_acquire()).await {
+            Ok(Some(guard)) => guard,
+            other => panic!("not acquired but {other:?}, {caller}"),
+        }
+    }
+}
+
+/// Begins to wait, and returns when it is one of so many in the queue.
+pub(crate) async fn wait_as(
+    db: &Db,
+    client: &Client,
+    name: &str,
+    place: i64,
+) -> JoinHandle<Result<Guard, Error>> {
+    let lock = client.lock(name).ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it stands in the queue", || db.waiting(name) >= place).await;
+    waiting
+}
+
+/// The next renewal has its answer.
+#[track_caller]
+pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
+    let mut last = guard.remaining();
+    until("it is renewed", move || {
+        let before = std::mem::replace(&mut last, guard.remaining());
+        last > before
+    })
+}
+
+/// Another process that takes `name`.
+pub(crate) fn taker(url: &str, name: &str) -> Taker {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+    command.arg(url).arg(name);
+    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
+    Taker::spawn(command).unwrap()
+}
+
+/// An error is of that kind, and one clear line with these words and no password.
+#[track_caller]
+pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
+    let Err(err) = outcome else {
+        panic!("no error, {kind:?} was due");
+    };
+    let text = err.to_string();
+    assert_eq!(err.kind(), kind, "{text}");
+    for word in words {
+        assert!(text.contains(word), "no \"{word}\" in \"{text}\"");
+    }
+    let mut texts = vec![text.clone(), format!("{err:?}"), format!("{err:#?}")];
+    let mut source = std::error::Error::source(&err);
+    while let Some(inner) = source {
+        texts.extend([inner.to_string(), format!("{inner:?}")]);
+        source = inner.source();
+    }
+    for text in &texts {
+        assert!(!text.contains(PASSWORD), "the password is in \"{text}\"");
+    }
+    assert!(
+        !text.contains('\n') && !text.is_empty(),
+        "not one line: {text:?}"
+    );
+}
+
+/// A directory of a test's own.
+pub(crate) fn directory() -> Directory {
+    Directory::new("table")
+}
