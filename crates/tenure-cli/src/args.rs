@@ -194,6 +194,9 @@ pub(crate) struct Check {
     /// Fail unless exclusion survives these faults, such as pause,restart
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub(crate) require: Vec<String>,
+    /// First make what the store needs and does not have yet, such as tables
+    #[arg(long)]
+    pub(crate) init: bool,
 }
 
 #[derive(Debug, Args)]

@@ -20,7 +20,12 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
             .map(|name| name.trim().parse())
             .collect::<Result<_, Error>>()?;
         let client = store::connect(common).await?;
-        let findings = client.check().await?;
+        let mut findings = Vec::new();
+        if args.init {
+            let made = client.init().await?.into_iter();
+            findings.extend(made.map(|what| Finding::new(Severity::Good, format!("made {what}"))));
+        }
+        findings.extend(client.check().await?);
         let guarantees = client.guarantees();
         // A finding that voids a promise voids what the table says of it.
         let void = findings

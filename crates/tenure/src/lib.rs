@@ -21,7 +21,7 @@
 //! | tasks of one process, tests | `memory:` | tests on a clock that you move ([`backend::memory`]) |
 //! | processes on one host | `file:/DIR`, or `file:` for a directory of the user | correctness, on a local disk; no server needed |
 //!
-//! Backends for ZooKeeper, MySQL and PostgreSQL are planned and not in this version.
+//! [`connect`] lists the URLs of all of them, those of servers and databases too.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts
@@ -76,6 +76,13 @@
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
+//! | `mysql:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
+//! | `postgres:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
+//! | `postgres:` mode=table, commits may be lost with the power | S L | E | E | E | X | - | X | E L | S | E |
+//! | `postgres:` mode=table, commits may be lost | S L | E | E | X | X | - | X | E L | S | E |
+//! | `postgres:` mode=table, a replica may take over | S L | E | E | E | E | X | X | E L | S | E |
+//! | `postgres:` mode=table, dialect=shedlock | S L | E | E | E | E | - | X | E L | S | E |
+//! | `sqlite:` | S L | E | - | - | S | - | X | E L | X | E |
 //!
 //! **S**: claims and effects are safe.
 //! **E**: claims never overlap, effects need fencing.
@@ -104,6 +111,9 @@
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
+//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
+//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
+//! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |

@@ -36,6 +36,7 @@ async fn declared() -> Vec<Guarantees> {
     all.extend(redis());
     all.extend([1, 3].map(tenure::backend::etcd::guarantees));
     all.extend(zookeeper());
+    all.extend(table());
     all
 }
 
@@ -49,6 +50,33 @@ fn zookeeper() -> [Guarantees; 2] {
             is_single: true,
             ..plain
         }),
+    ]
+}
+
+/// The databases, and what makes a difference in them.
+fn table() -> Vec<Guarantees> {
+    use tenure::backend::table::{Configuration, Database, Durability, guarantees};
+    let plain = Configuration::new(Database::Postgres);
+    vec![
+        guarantees(Configuration::new(Database::MySql)),
+        guarantees(plain),
+        guarantees(Configuration {
+            durability: Durability::Killed,
+            ..plain
+        }),
+        guarantees(Configuration {
+            durability: Durability::Nothing,
+            ..plain
+        }),
+        guarantees(Configuration {
+            fails_over: true,
+            ..plain
+        }),
+        guarantees(Configuration {
+            is_shedlock: true,
+            ..plain
+        }),
+        guarantees(Configuration::new(Database::Sqlite)),
     ]
 }
 

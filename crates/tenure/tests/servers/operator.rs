@@ -14,9 +14,20 @@ pub(crate) type Row = Vec<Option<String>>;
 pub(crate) struct Operator(Mutex<Inner>);
 
 struct Inner {
-    runtime: Runtime,
+    runtime: Own,
     target: Target,
     link: Option<Link>,
+}
+
+/// May be dropped inside another runtime.
+struct Own(Option<Runtime>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 enum Target {
@@ -41,7 +52,7 @@ impl Operator {
     fn new(target: Target) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self(Mutex::new(Inner {
-            runtime,
+            runtime: Own(Some(runtime)),
             target,
             link: None,
         }))
@@ -82,6 +93,7 @@ impl Operator {
         // From a task of another runtime as well: that thread is blocked, as is said.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
+                let runtime = runtime.0.as_ref().unwrap();
                 runtime.block_on(async {
                     let mut open = match (link.take(), target) {
                         (Some(link), _) => link,

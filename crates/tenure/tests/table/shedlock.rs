@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure::Client;
 
+use crate::servers::operator::Row;
 use crate::support::{Db, TTL, connect, name, soon, take};
 
 async fn open(db: &Db) -> Client {
@@ -28,6 +29,25 @@ fn seconds(db: &Db, count: u32) -> String {
     }
 }
 
+/// In a session as JDBC has it.
+fn rows(db: &Db, sql: &str) -> Vec<Row> {
+    match db {
+        Db::MySql(_) => db.rows(&format!("SET time_zone=@@global.time_zone; {sql}")),
+        _ => db.rows(sql),
+    }
+}
+
+fn value(db: &Db, sql: &str) -> String {
+    let row = rows(db, sql).into_iter().next();
+    row.and_then(|row| row.into_iter().next())
+        .flatten()
+        .unwrap()
+}
+
+fn number(db: &Db, sql: &str) -> i64 {
+    value(db, sql).parse().unwrap()
+}
+
 /// A Java program takes the lock, or does not: an update of a row that has run out.
 fn java_locks(db: &Db, name: &str) -> bool {
     let (utc, most) = (utc(db), seconds(db, 60));
@@ -35,25 +55,33 @@ fn java_locks(db: &Db, name: &str) -> bool {
         "INTO shedlock (name, lock_until, locked_at, locked_by) VALUES ('{name}', {utc} + {most}, {utc}, 'javahost')"
     );
     match db {
-        Db::MySql(_) => db.rows(&format!("INSERT IGNORE {insert}")),
-        _ => db.rows(&format!("INSERT {insert} ON CONFLICT DO NOTHING")),
+        Db::MySql(_) => rows(db, &format!("INSERT IGNORE {insert}")),
+        _ => rows(db, &format!("INSERT {insert} ON CONFLICT DO NOTHING")),
     };
-    db.rows(&format!(
-        "UPDATE shedlock SET lock_until = {utc} + {most}, locked_at = {utc}, locked_by = 'javahost' WHERE name = '{name}' AND lock_until <= {utc}"
-    ));
-    db.value(&format!(
-        "SELECT locked_by FROM shedlock WHERE name = '{name}'"
-    )) == "javahost"
-        && db.number(&format!(
-            "SELECT COUNT(*) FROM shedlock WHERE name = '{name}' AND lock_until > {utc}"
-        )) == 1
+    rows(
+        db,
+        &format!(
+            "UPDATE shedlock SET lock_until = {utc} + {most}, locked_at = {utc}, locked_by = 'javahost' WHERE name = '{name}' AND lock_until <= {utc}"
+        ),
+    );
+    value(
+        db,
+        &format!("SELECT locked_by FROM shedlock WHERE name = '{name}'"),
+    ) == "javahost"
+        && number(
+            db,
+            &format!("SELECT COUNT(*) FROM shedlock WHERE name = '{name}' AND lock_until > {utc}"),
+        ) == 1
 }
 
 fn java_unlocks(db: &Db, name: &str) {
     let utc = utc(db);
-    db.rows(&format!(
-        "UPDATE shedlock SET lock_until = {utc} WHERE name = '{name}' AND locked_by = 'javahost'"
-    ));
+    rows(
+        db,
+        &format!(
+            "UPDATE shedlock SET lock_until = {utc} WHERE name = '{name}' AND locked_by = 'javahost'"
+        ),
+    );
 }
 
 /// Also when the server has a time zone of its own.
@@ -105,30 +133,33 @@ async fn rows_are_those_of_shedlock() {
         let near = |column: &str, offset: u32| {
             let (offset, second) = (seconds(&db, offset), seconds(&db, 1));
             let tolerated = seconds(&db, 2);
-            db.number(&format!(
-                "SELECT COUNT(*) FROM shedlock WHERE name='{name}' AND {column} BETWEEN {utc} + {offset} - {tolerated} AND {utc} + {offset} + {second}"
-            )) == 1
+            number(
+                &db,
+                &format!(
+                    "SELECT COUNT(*) FROM shedlock WHERE name='{name}' AND {column} BETWEEN {utc} + {offset} - {tolerated} AND {utc} + {offset} + {second}"
+                ),
+            ) == 1
         };
-        // Told in the time zone in which ShedLock's own statements are told it.
-        if let Db::Postgres(..) = db {
-            assert!(near("locked_at", 0) && near("lock_until", 2), "not UTC");
-        }
-        let micros = db.number(&format!(
-            "SELECT {micros} FROM shedlock WHERE name='{name}'"
-        ));
+        assert!(near("locked_at", 0) && near("lock_until", 2), "not UTC");
+        let micros = number(
+            &db,
+            &format!("SELECT {micros} FROM shedlock WHERE name='{name}'"),
+        );
         assert_eq!(micros % 1_000, 0, "{micros} µs");
-        let by = db.value(&format!(
-            "SELECT locked_by FROM shedlock WHERE name='{name}'"
-        ));
+        let by = value(
+            &db,
+            &format!("SELECT locked_by FROM shedlock WHERE name='{name}'"),
+        );
         let (host, owner) = by.rsplit_once(':').unwrap();
         assert!(!host.is_empty() && owner.len() == 32, "{by}");
         assert_eq!(u64::from(guard.token()) % 1_000, 0);
         let first = guard.token();
         soon(guard.release()).await.unwrap();
         assert_eq!(
-            db.number(&format!(
-                "SELECT COUNT(*) FROM shedlock WHERE name='{name}'"
-            )),
+            number(
+                &db,
+                &format!("SELECT COUNT(*) FROM shedlock WHERE name='{name}'")
+            ),
             1
         );
         let mut last = first;
@@ -188,23 +219,4 @@ async fn nobody_ends_what_is_not_his() {
         assert!(next.is_held());
         soon(next.release()).await.unwrap();
     }
-}
-
-/// Where Java's session has the server's time zone, as JDBC drivers leave it, a column says the same to both.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_time_zone_of_the_server_makes_no_difference() {
-    let Some(db) = Db::mysql(&["--default-time-zone=-08:00"]) else {
-        return;
-    };
-    let client = open(&db).await;
-    let guard = take(&client, "zone", TTL * 10).await;
-    // As Java reads it.
-    let left = db.number(&format!(
-        "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(3), lock_until) FROM shedlock WHERE name='zone'"
-    ));
-    let session = db.value("SELECT @@session.time_zone");
-    if session == "-08:00" {
-        assert!((1..=20).contains(&left), "{left} s are left");
-    }
-    soon(guard.release()).await.unwrap();
 }
