@@ -7,8 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::driver::held::Held;
-use crate::error::Error;
-use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
+use crate::error::{Error, ErrorKind};
+use crate::fence::{
+    Condition, EtcdCompare, EtcdLock, FencingToken, OwnerId, ZooKeeperCheck, ZooKeeperLock,
+};
 use crate::kernel::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -220,6 +222,14 @@ impl Guard {
         all.map(ZooKeeperLock::new)
     }
 
+    /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
+    /// that takes.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn abandon(self) -> Duration {
+        let left = self.all().iter().map(|entrance| entrance.held().abandon());
+        left.max().unwrap_or_default()
+    }
+
     /// Gives the lock back. Of several names all are released, the last taken first, whatever happens to one.
     ///
     /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases; the others just end.
@@ -244,6 +254,63 @@ impl Guard {
             }
         }
         first_error
+    }
+}
+
+/// A unit of writes that its store applies in one step, and that can be made to count only as long as nobody newer
+/// than the holder has been there.
+///
+/// What it is depends on where the data lies: a transaction of a database ([`tenure::sql`](crate), feature `sqlx`),
+/// the conditions of one in etcd, the checks of a `multi` in ZooKeeper. In Redis it is
+/// [`Guard::put`] and [`Guard::delete`], which are units of one write.
+/// `docs/fencing.md` shows what happens without.
+///
+/// ```
+/// use tenure::{Error, Fenced, Guard};
+///
+/// /// Whatever store it is for: what is added to `unit` from here on is refused when the holder was overtaken.
+/// async fn begin(unit: &mut impl Fenced, guard: &Guard) -> Result<(), Error> {
+///     unit.fence(guard).await
+/// }
+/// ```
+pub trait Fenced {
+    /// Makes this unit count only if the hold of `guard` was not overtaken; of several names, none of them.
+    ///
+    /// A database refuses here, by a row per name that remembers the greatest token. etcd and ZooKeeper refuse when
+    /// the unit is applied.
+    ///
+    /// # Cancel safety
+    /// Dropped, the unit may be fenced or not; give it up.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost): it was overtaken; give the unit up.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): the lock does not lie in the store of these conditions.
+    /// Those of the store.
+    fn fence(&mut self, guard: &Guard) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+fn elsewhere(store: &str) -> Error {
+    let message = format!(
+        "the lock does not lie in {store}, so a condition there says nothing about it; send the fencing token along with the write instead"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Conditions of a transaction in etcd.
+impl Fenced for Vec<EtcdCompare> {
+    async fn fence(&mut self, guard: &Guard) -> Result<(), Error> {
+        let lock = guard.etcd().ok_or_else(|| elsewhere("etcd"))?;
+        self.extend_from_slice(lock.compare());
+        Ok(())
+    }
+}
+
+/// Checks of a `multi` in ZooKeeper.
+impl Fenced for Vec<ZooKeeperCheck> {
+    async fn fence(&mut self, guard: &Guard) -> Result<(), Error> {
+        let lock = guard.zookeeper().ok_or_else(|| elsewhere("ZooKeeper"))?;
+        self.extend_from_slice(lock.check());
+        Ok(())
     }
 }
 

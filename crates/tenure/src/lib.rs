@@ -45,6 +45,7 @@
 //!
 //! **Fencing token.** Every guard carries a [number](Guard::token) that strictly grows with each grant of its name.
 //! Send it along with every write, and let the resource refuse a number below the highest it has seen.
+//! [`Fenced`] does that in databases, etcd and ZooKeeper, [`Guard::put`] for single writes where the lock lies.
 //!
 //! # Claims and effects
 //!
@@ -95,6 +96,7 @@
 //! # When not to use a distributed lock
 //!
 //! - The data lies in one database: a transaction, a unique index or `SELECT .. FOR UPDATE` is simpler and safe.
+//!   Where there is no row to lock, `tenure::sql::lock_in_tx` (feature `sqlx`) locks a name in that transaction.
 //! - The write can be conditional (a version column, an ETag, compare-and-swap): then nobody has to hold anything.
 //! - The work may be done twice: make it idempotent and drop the lock, or keep the lock for thrift and don't rely on it.
 //! - It is about tasks of one process and never more: a mutex needs no store.
@@ -114,6 +116,7 @@
 //! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
 //! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
+//! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
 //! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
@@ -192,6 +195,8 @@ pub mod client;
 mod guard;
 mod lock;
 mod owner;
+#[cfg(feature = "sqlx")]
+pub mod sql;
 
 // For authors of backends.
 #[cfg(feature = "conformance")]
@@ -200,7 +205,7 @@ pub mod conformance;
 pub use client::{Client, connect};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
-pub use guard::Guard;
+pub use guard::{Fenced, Guard};
 pub use holder::{HoldInfo, Holder, Status};
 pub use kernel::lease::State;
 pub use lock::Lock;
@@ -268,7 +273,7 @@ pub use owner::Owner;
 #[cfg(feature = "macros")]
 pub use tenure_macros::locked;
 
-/// The examples of the README.
-#[cfg(doctest)]
+/// The examples of the README; one of them needs a database driver.
+#[cfg(all(doctest, feature = "sqlx", feature = "postgres"))]
 #[doc = include_str!("../../../README.md")]
 mod readme {}

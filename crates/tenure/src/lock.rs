@@ -297,6 +297,24 @@ impl Lock {
         }
     }
 
+    /// Who may enter again what a template holds, also when no owner was given.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn owner_of_body(&self) -> Owner {
+        self.owner.clone().unwrap_or_default()
+    }
+
+    /// The guard of a template.
+    #[cfg(feature = "sqlx")]
+    pub(crate) async fn acquire_for_body(&self, owner: &Owner) -> Result<Guard, Error> {
+        self.acquire_for(Some(owner)).await
+    }
+
+    /// Adds what the error of a template should name.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn explained(&self, err: Error, name: &LockName) -> Error {
+        self.driver.explain(err, name, Step::Renew)
+    }
+
     /// The short way for what most acquisitions are: one name that is free, no owner, and a store that
     /// needs not be waited for. `None`: take the long way.
     fn acquire_now(&self) -> Result<Option<Guard>, Error> {

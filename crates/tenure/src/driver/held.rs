@@ -316,6 +316,31 @@ impl Held {
         }
     }
 
+    /// Neither renews nor releases from now on, until its lease is over. Says how long that takes.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn abandon(self: &Arc<Self>) -> Duration {
+        let left = match self.remaining() {
+            // Without a lease nobody would ever free it.
+            Duration::MAX => self.ttl,
+            left => left,
+        };
+        if self.begin_release().is_some() {
+            tracing::warn!(name = %self.name, backend = self.driver.backend_name, token = self.token, ?left, "left to its lease");
+            let held = self.clone();
+            self.driver.spawner.spawn(async move {
+                let (clock, ttl) = (held.driver.clock.clone(), held.ttl);
+                let margin = crate::kernel::lease::margin(ttl, Duration::ZERO);
+                clock
+                    .sleep_until(clock.now().after(left).after(margin))
+                    .await;
+                // Where a session keeps it alive, or nothing can end it but us.
+                let driver = held.driver.clone();
+                driver.release_until_definite(held.hold(true)).await;
+            });
+        }
+        left
+    }
+
     fn release_now(&self, before: State) -> Option<Release> {
         self.driver
             .backend

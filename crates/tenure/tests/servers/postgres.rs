@@ -76,6 +76,9 @@ fn template() -> &'static Directory {
     static TEMPLATE: OnceLock<Directory> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let directory = Directory::new("postgres-template");
+        // A file: what root has as its standard input may not be opened by the one it becomes.
+        let password = directory.path().join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
         give_away(directory.path());
         let mut command = as_somebody();
         command.push(programs().unwrap().join("initdb").display().to_string());
@@ -92,9 +95,6 @@ fn template() -> &'static Directory {
             ]
             .map(Into::into),
         );
-        let password = directory.path().join("password");
-        std::fs::write(&password, PASSWORD).unwrap();
-        give_away(&password);
         command.extend([
             format!("--pwfile={}", password.display()),
             "-D".into(),

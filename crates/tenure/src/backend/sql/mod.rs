@@ -1,6 +1,8 @@
 //! What the backends that talk to a database have in common: the URL of its server, connections to it, and
 //! what its errors mean. Decides nothing about locks.
 
+#[cfg(feature = "postgres")]
+pub(crate) mod keys;
 mod outcome;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;

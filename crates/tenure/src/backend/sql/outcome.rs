@@ -133,14 +133,11 @@ pub(in crate::backend) fn no_connection(trouble: Trouble, server: &Server) -> Er
     };
     match trouble {
         Trouble::Silence(limit) => silent(limit),
-        Trouble::Broken(err) if !matches!(err, sqlx::Error::Tls(_)) => {
-            let err = Error::new(
-                ErrorKind::Unreachable,
-                format!("{server} cannot be reached"),
-            )
-            .with_source(err);
-            err
-        }
+        Trouble::Broken(err) if !matches!(err, sqlx::Error::Tls(_)) => Error::new(
+            ErrorKind::Unreachable,
+            format!("{server} cannot be reached"),
+        )
+        .with_source(err),
         trouble => {
             let err = explain(trouble, server, |_| None);
             match err.kind() {

@@ -1,0 +1,210 @@
+//! MySQL and MariaDB.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+use sqlx::mysql::MySqlDatabaseError;
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
+
+use super::dialect::{Dialect, Sort};
+
+/// A counter of the running server that begins at the second of its start, times 2^24; the highest byte, which
+/// would be the number of the server, is left out.
+///
+/// It is worked out when the row is ours (`ON DUPLICATE KEY UPDATE` locks first and evaluates then), so of two who
+/// had the row the later one has the greater number, whatever became of the earlier one and of the clock. After
+/// a restart it is greater because seconds have passed: only if the server started twice within one second, or
+/// its clock was set back in between, could it give again what it gave to a transaction that was rolled back.
+///
+/// Not a clock: `NOW(6)` is the start of the statement, before it waited, and with `--sysdate-is-now`, which nobody
+/// can see from here, so is `SYSDATE(6)`. Whoever waited longest would then have the smallest number.
+macro_rules! raised {
+    () => {
+        "LAST_INSERT_ID(GREATEST(token + 1, CAST(UUID_SHORT() & 72057594037927935 AS SIGNED)))"
+    };
+}
+
+/// One shape under every isolation level, and the one that locks the least: a row that is there is locked by
+/// its key; for one that is not, nothing but the insertion itself is. To look first (`UPDATE`, `FOR UPDATE`) would
+/// lock the gap where it belongs, and two who did that, for the same name or for two neighbours, could neither
+/// of them insert.
+///
+/// The number comes with the reply, where `RETURNING` is MariaDB's alone. A new row gets 0, which no grant
+/// has: see [`RAISE`].
+macro_rules! lock {
+    () => {
+        concat!(
+            "INSERT INTO tenure_tx_locks (name, token) VALUES (?, 0) ON DUPLICATE KEY UPDATE token = ",
+            raised!()
+        )
+    };
+}
+
+const LOCK: &str = lock!();
+
+/// The first number of a row that has just been made: not from `VALUES`, which are evaluated before the
+/// insertion waits for another one of the same name.
+const RAISE: &str = concat!(
+    "UPDATE tenure_tx_locks SET token = ",
+    raised!(),
+    " WHERE name = ?"
+);
+
+/// Its reply has the greatest token seen, or 0 for a new row.
+const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
+     ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ?))";
+
+impl Dialect for MySql {
+    const SCHEME: &'static str = "mysql";
+
+    async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(include_str!("mysql.sql"))
+            .execute(conn)
+            .await
+            .map(drop)
+    }
+
+    async fn lock(conn: &mut MySqlConnection, name: &[u8]) -> Result<i64, sqlx::Error> {
+        let locked = sqlx::query(LOCK).bind(name).execute(&mut *conn);
+        match locked.await?.last_insert_id() {
+            0 => first(conn, name).await,
+            token => number(token),
+        }
+    }
+
+    async fn lock_within(
+        conn: &mut MySqlConnection,
+        name: &[u8],
+        wait: Duration,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let server = sqlx::query("SELECT VERSION(), @@SESSION.innodb_lock_wait_timeout");
+        let server = server.fetch_one(&mut *conn).await?;
+        let (version, before): (String, u64) = (server.try_get(0)?, server.try_get(1)?);
+        let locked = if is_mariadb(&version) {
+            // The limit of a statement: it ends with it, whatever happens.
+            let statement = AssertSqlSafe(format!("{} {}", limits(wait), lock!()));
+            let locked = sqlx::query(statement).persistent(false).bind(name);
+            locked.execute(&mut *conn).await
+        } else {
+            // The limit of the session, in whole seconds, at least 1.
+            set_limit(conn, seconds(wait).max(1)).await?;
+            let locked = sqlx::query(LOCK).bind(name).execute(&mut *conn).await;
+            if matches!(locked, Ok(_) | Err(sqlx::Error::Database(_))) {
+                set_limit(conn, before).await?;
+            }
+            locked
+        };
+        match locked.map(|locked| locked.last_insert_id()) {
+            Ok(0) => first(conn, name).await.map(Some),
+            Ok(token) => number(token).map(Some),
+            Err(sqlx::Error::Database(said)) if [1205, 1969].contains(&code(&*said)) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    async fn fence(
+        conn: &mut MySqlConnection,
+        resource: &[u8],
+        token: i64,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let raised = sqlx::query(FENCE).bind(resource).bind(token).bind(token);
+        let greatest = number(raised.execute(conn).await?.last_insert_id())?;
+        Ok((greatest > token).then_some(greatest))
+    }
+
+    fn sort(said: &dyn DatabaseError) -> Sort {
+        match code(said) {
+            // Limit of a lock; MariaDB: limit of a statement; NOWAIT.
+            1205 | 1969 | 3572 => Sort::Busy,
+            1213 => Sort::Deadlock,
+            // MariaDB with innodb_snapshot_isolation.
+            1020 => Sort::Outdated,
+            1146 => Sort::NoTable,
+            1044 | 1142 | 1143 | 1227 | 1370 => Sort::Denied,
+            1290 | 1792 | 1836 => Sort::ReadOnly,
+            1053 | 1927 | 3169 | 4031 => Sort::Gone,
+            _ => Sort::Other,
+        }
+    }
+
+    fn is_no(said: &dyn DatabaseError) -> bool {
+        // Also: not ready (Galera), a hook refused it (group replication).
+        matches!(
+            Self::sort(said),
+            Sort::Busy | Sort::Deadlock | Sort::Outdated | Sort::Denied | Sort::ReadOnly
+        ) || matches!(code(said), 1047 | 3100 | 3101)
+    }
+}
+
+async fn first(conn: &mut MySqlConnection, name: &[u8]) -> Result<i64, sqlx::Error> {
+    let raised = sqlx::query(RAISE).bind(name).execute(conn).await?;
+    number(raised.last_insert_id())
+}
+
+fn number(token: u64) -> Result<i64, sqlx::Error> {
+    i64::try_from(token).map_err(|err| sqlx::Error::Decode(err.into()))
+}
+
+fn code(said: &dyn DatabaseError) -> u16 {
+    said.try_downcast_ref::<MySqlDatabaseError>()
+        .map_or(0, MySqlDatabaseError::number)
+}
+
+async fn set_limit(conn: &mut MySqlConnection, seconds: u64) -> Result<(), sqlx::Error> {
+    let set = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
+    sqlx::raw_sql(AssertSqlSafe(set))
+        .execute(conn)
+        .await
+        .map(drop)
+}
+
+fn is_mariadb(version: &str) -> bool {
+    version.to_ascii_lowercase().contains("mariadb")
+}
+
+fn seconds(wait: Duration) -> u64 {
+    let begun = u64::from(wait.subsec_nanos() > 0);
+    // The greatest that both servers take, and one less.
+    wait.as_secs().saturating_add(begun).min(99_999_999)
+}
+
+/// What stands before a statement of MariaDB. The limit of a lock is in whole seconds, that of a statement
+/// in µs; but as a limit of a statement zero is none.
+fn limits(wait: Duration) -> String {
+    let lock = seconds(wait);
+    if lock == 0 {
+        return "SET STATEMENT innodb_lock_wait_timeout = 0 FOR".into();
+    }
+    // It takes at most a year.
+    let statement = wait
+        .min(Duration::from_secs(31_536_000))
+        .as_micros()
+        .max(1_000);
+    format!(
+        "SET STATEMENT innodb_lock_wait_timeout = {}, max_statement_time = {}.{:06} FOR",
+        lock + 1,
+        statement / 1_000_000,
+        statement % 1_000_000
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_gets_the_limit_that_it_understands() {
+        assert!(is_mariadb("10.11.19-MariaDB-deb12u1"));
+        assert!(is_mariadb("5.5.5-10.4.2-mariadb"));
+        assert!(!is_mariadb("8.4.3"));
+        let limit = |ms| limits(Duration::from_millis(ms));
+        assert_eq!(limit(0), "SET STATEMENT innodb_lock_wait_timeout = 0 FOR");
+        assert_eq!(
+            limit(1_250),
+            "SET STATEMENT innodb_lock_wait_timeout = 3, max_statement_time = 1.250000 FOR"
+        );
+        assert_eq!(seconds(Duration::from_millis(1)), 1);
+        assert_eq!(seconds(Duration::from_secs(2)), 2);
+        assert_eq!(seconds(Duration::MAX), 99_999_999);
+    }
+}

@@ -1,0 +1,209 @@
+//! PostgreSQL.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
+
+use super::dialect::{Dialect, Sort};
+use crate::rt::Clock;
+use crate::time::Time;
+
+/// What the server's clock says while this is evaluated (`now()` stands still in a transaction), in µs since 1970.
+macro_rules! clock {
+    () => {
+        "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT"
+    };
+}
+
+const CREATE: &str = include_str!("postgres.sql");
+
+/// A new row gets 0, which no grant has: see [`RAISE`].
+///
+/// The new number is worked out when the row is ours: `DO UPDATE` locks first and evaluates then.
+const LOCK: &str = concat!(
+    "INSERT INTO tenure_tx_locks AS t (name, token) VALUES ($1, 0) ON CONFLICT (name) ",
+    "DO UPDATE SET token = GREATEST(t.token + 1, ",
+    clock!(),
+    ") RETURNING token"
+);
+
+/// The first number of a row that has just been made. `VALUES` are evaluated before the insertion waits for
+/// another one of the same name; a clock that was read there could be behind that of a transaction
+/// which had the row meanwhile and was rolled back.
+const RAISE: &str = concat!(
+    "UPDATE tenure_tx_locks SET token = GREATEST(token + 1, ",
+    clock!(),
+    ") WHERE name = $1 RETURNING token"
+);
+
+const FENCE: &str = "INSERT INTO tenure_fences AS f (resource, token) VALUES ($1, $2) \
+     ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXCLUDED.token";
+
+/// How much longer than its limit a wait may take in all: `lock_timeout` counts each of the several waits
+/// that a row may cost anew when others come first.
+const SLACK: Duration = Duration::from_millis(250);
+
+impl Dialect for Postgres {
+    const SCHEME: &'static str = "postgres";
+
+    async fn create(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        // IF NOT EXISTS looks first; what somebody else creates at the same moment is seen too late. There are two
+        // tables, so that may happen twice.
+        for _ in 0..2 {
+            let made = sqlx::raw_sql(CREATE).execute(&mut *conn).await;
+            let code = match &made {
+                Err(sqlx::Error::Database(said)) => said.code(),
+                _ => return made.map(drop),
+            };
+            // A unique key of the catalogue, a type, a table.
+            if !matches!(code.as_deref(), Some("23505" | "42710" | "42P07")) {
+                return made.map(drop);
+            }
+        }
+        sqlx::raw_sql(CREATE).execute(conn).await.map(drop)
+    }
+
+    async fn lock(conn: &mut PgConnection, name: &[u8]) -> Result<i64, sqlx::Error> {
+        let token = sqlx::query_scalar(LOCK).bind(name).fetch_one(&mut *conn);
+        match token.await? {
+            0 => sqlx::query_scalar(RAISE).bind(name).fetch_one(conn).await,
+            token => Ok(token),
+        }
+    }
+
+    async fn lock_within(
+        conn: &mut PgConnection,
+        name: &[u8],
+        wait: Duration,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let limits = Limits::set(conn, wait).await?;
+        let locked = Self::lock(conn, name).await;
+        limits.put_back(conn, locked).await
+    }
+
+    async fn fence(
+        conn: &mut PgConnection,
+        resource: &[u8],
+        token: i64,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let raised = sqlx::query(FENCE).bind(resource).bind(token);
+        if raised.execute(&mut *conn).await?.rows_affected() > 0 {
+            return Ok(None);
+        }
+        let newest = "SELECT token FROM tenure_fences WHERE resource = $1";
+        let newest = sqlx::query_scalar(newest).bind(resource);
+        newest.fetch_one(conn).await.map(Some)
+    }
+
+    async fn probe(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        // COMMIT of a transaction in which a statement has failed is a ROLLBACK, and no error.
+        sqlx::raw_sql("SELECT 1").execute(conn).await.map(drop)
+    }
+
+    fn sort(said: &dyn DatabaseError) -> Sort {
+        match said.code().as_deref().unwrap_or_default() {
+            "55P03" => Sort::Busy,
+            "40P01" => Sort::Deadlock,
+            "40001" => Sort::Outdated,
+            "42P01" => Sort::NoTable,
+            "25P02" => Sort::Aborted,
+            "42501" => Sort::Denied,
+            "25006" => Sort::ReadOnly,
+            "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Sort::Gone,
+            code if code.starts_with("08") => Sort::Gone,
+            _ => Sort::Other,
+        }
+    }
+
+    fn is_no(said: &dyn DatabaseError) -> bool {
+        let code = said.code().unwrap_or_default();
+        // Data, constraints (deferred ones are looked at now), state of the transaction, conflicts, triggers,
+        // cancelled. Not 40003: "statement completion unknown".
+        let classes = ["22", "23", "25", "40", "42", "44", "P0"];
+        let is_known = classes.iter().any(|class| code.starts_with(class)) || code == "57014";
+        is_known && code != "40003" && Self::sort(said) != Sort::Gone
+    }
+}
+
+/// The limits that held before ours, to be put back. A savepoint lies under ours, because an error aborts a
+/// transaction, or what came after a savepoint of it.
+struct Limits {
+    before: [String; 2],
+    clock: Clock,
+    over: Time,
+}
+
+impl Limits {
+    async fn set(conn: &mut PgConnection, wait: Duration) -> Result<Self, sqlx::Error> {
+        // 0 would be no limit.
+        let ms = |limit: Duration| limit.as_millis().clamp(1, 1_000_000_000);
+        let statements = format!(
+            "SAVEPOINT tenure_lock; \
+             SELECT current_setting('lock_timeout'), current_setting('statement_timeout'); \
+             SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}",
+            ms(wait),
+            ms(wait.saturating_add(SLACK))
+        );
+        // All rows, so that all statements are seen to their end.
+        let rows = sqlx::raw_sql(AssertSqlSafe(statements));
+        let rows = rows.fetch_all(conn).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let clock = Clock::system();
+        Ok(Self {
+            before: [row.try_get(0)?, row.try_get(1)?],
+            over: clock.now().after(wait),
+            clock,
+        })
+    }
+
+    /// `None`: the limits have ended the wait.
+    async fn put_back<T>(
+        self,
+        conn: &mut PgConnection,
+        outcome: Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, sqlx::Error> {
+        let [lock, statement] = self.before.map(|value| value.replace('\'', "''"));
+        let statements = match &outcome {
+            Ok(_) => format!(
+                "SET LOCAL lock_timeout = '{lock}'; SET LOCAL statement_timeout = '{statement}'; \
+                 RELEASE SAVEPOINT tenure_lock"
+            ),
+            // It takes back what was set after it.
+            Err(sqlx::Error::Database(_)) => {
+                "ROLLBACK TO SAVEPOINT tenure_lock; RELEASE SAVEPOINT tenure_lock".into()
+            }
+            Err(_) => return outcome.map(Some),
+        };
+        let is_over = self.clock.now() >= self.over;
+        let put_back = sqlx::raw_sql(AssertSqlSafe(statements)).execute(conn);
+        match (put_back.await, outcome) {
+            (Ok(_), Ok(value)) => Ok(Some(value)),
+            (_, Err(sqlx::Error::Database(said))) => match said.code().as_deref() {
+                Some("55P03") => Ok(None),
+                // An administrator's cancellation is told by the same code.
+                Some("57014") if is_over => Ok(None),
+                _ => Err(sqlx::Error::Database(said)),
+            },
+            (Err(err), _) | (_, Err(err)) => Err(err),
+        }
+    }
+}
+
+/// The lock with this key, which `postgres://` takes for a session; until the transaction ends.
+const ADVISORY: &str = "SELECT pg_advisory_xact_lock($1)";
+
+pub(super) async fn advisory(conn: &mut PgConnection, key: i64) -> Result<(), sqlx::Error> {
+    let lock = sqlx::query(ADVISORY).bind(key);
+    lock.execute(conn).await.map(drop)
+}
+
+pub(super) async fn advisory_within(
+    conn: &mut PgConnection,
+    key: i64,
+    wait: Duration,
+) -> Result<Option<()>, sqlx::Error> {
+    let limits = Limits::set(conn, wait).await?;
+    let locked = advisory(conn, key).await;
+    limits.put_back(conn, locked).await
+}

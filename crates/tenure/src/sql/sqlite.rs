@@ -1,0 +1,99 @@
+//! SQLite: one transaction at a time writes into a file, so the lock of any name is that of the file.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
+
+use super::dialect::{Dialect, Sort};
+use crate::rt::wall_micros;
+
+/// Makes this transaction the one that writes; that is what is waited for.
+const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
+     ON CONFLICT (name) DO UPDATE SET token = token";
+
+/// With a clock that was read after that, in µs: SQLite's own has milliseconds, and two who are rolled back may
+/// come within one.
+const RAISE: &str =
+    "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
+
+const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?1, ?2) \
+     ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token";
+
+impl Dialect for Sqlite {
+    const SCHEME: &'static str = "sqlite";
+
+    async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(include_str!("sqlite.sql"))
+            .execute(conn)
+            .await
+            .map(drop)
+    }
+
+    async fn lock(conn: &mut SqliteConnection, name: &[u8]) -> Result<i64, sqlx::Error> {
+        sqlx::query(LOCK).bind(name).execute(&mut *conn).await?;
+        let now = i64::try_from(wall_micros()).unwrap_or(i64::MAX);
+        let raised = sqlx::query_scalar(RAISE).bind(name).bind(now);
+        raised.fetch_one(conn).await
+    }
+
+    async fn lock_within(
+        conn: &mut SqliteConnection,
+        name: &[u8],
+        wait: Duration,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let before: i64 = sqlx::query_scalar("PRAGMA busy_timeout")
+            .fetch_one(&mut *conn)
+            .await?;
+        let ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        set_limit(conn, ms.min(i64::from(i32::MAX))).await?;
+        let locked = Self::lock(conn, name).await;
+        set_limit(conn, before).await?;
+        match locked {
+            Err(sqlx::Error::Database(said)) if Self::sort(&*said) == Sort::Busy => Ok(None),
+            locked => locked.map(Some),
+        }
+    }
+
+    async fn fence(
+        conn: &mut SqliteConnection,
+        resource: &[u8],
+        token: i64,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let raised = sqlx::query(FENCE).bind(resource).bind(token);
+        if raised.execute(&mut *conn).await?.rows_affected() > 0 {
+            return Ok(None);
+        }
+        let newest = "SELECT token FROM tenure_fences WHERE resource = ?1";
+        let newest = sqlx::query_scalar(newest).bind(resource);
+        newest.fetch_one(conn).await.map(Some)
+    }
+
+    fn sort(said: &dyn DatabaseError) -> Sort {
+        let code = code(said);
+        match (code, code & 0xff) {
+            // It read before somebody else wrote: waiting would not help.
+            (517, _) => Sort::Outdated,
+            (_, 5 | 6) => Sort::Busy,
+            (_, 3 | 23) => Sort::Denied,
+            (_, 8) => Sort::ReadOnly,
+            (_, 1) if said.message().starts_with("no such table") => Sort::NoTable,
+            _ => Sort::Other,
+        }
+    }
+
+    fn is_no(said: &dyn DatabaseError) -> bool {
+        // Busy, locked, read-only, full, a constraint that is looked at now.
+        matches!(code(said) & 0xff, 5 | 6 | 8 | 13 | 19)
+    }
+}
+
+fn code(said: &dyn DatabaseError) -> i32 {
+    let code = said.code().unwrap_or_default();
+    code.parse().unwrap_or_default()
+}
+
+async fn set_limit(conn: &mut SqliteConnection, ms: i64) -> Result<(), sqlx::Error> {
+    let set = AssertSqlSafe(format!("PRAGMA busy_timeout = {ms}"));
+    sqlx::raw_sql(set).execute(conn).await.map(drop)
+}

@@ -1,0 +1,17 @@
+//! Locks and fences inside transactions, on real databases, with everything that can go wrong.
+
+#![cfg(feature = "sqlx")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod advisory;
+mod crowds;
+mod faults;
+mod fences;
+mod limits;
+mod locks;
+mod transactions;

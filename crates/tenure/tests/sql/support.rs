@@ -1,0 +1,284 @@
+//! What the tests about transactions share: three databases, and the data in them.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Sqlite, Transaction};
+use tenure::backend::memory;
+use tenure::{Client, Error};
+
+use crate::servers::PATIENCE;
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::postgres;
+use crate::servers::process::Directory;
+
+pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
+pub(crate) static POSTGRES: LazyLock<postgres::Postgres> =
+    LazyLock::new(|| postgres::Postgres::start(&["max_connections=300"]));
+static FILES: LazyLock<Directory> = LazyLock::new(|| Directory::new("sqlite"));
+
+/// A name of this test only.
+pub(crate) fn name(tail: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
+}
+
+/// A database with our tables and one of the user, `accounts`.
+pub(crate) trait Bank: tenure::sql::Database {
+    /// One transaction writes at a time, whatever it locks.
+    const ONE_WRITER: bool = false;
+    /// A statement that fails ends its transaction.
+    const STRICT: bool = false;
+
+    /// Whether there is no server here; then it has said so.
+    fn is_missing() -> bool {
+        false
+    }
+
+    /// The port of the shared server.
+    fn port() -> u16;
+
+    /// The shared database by way of another port; of SQLite a new file.
+    fn connect(port: u16, connections: u32) -> impl Future<Output = Pool<Self>> + Send;
+
+    /// Statements, without parameters.
+    fn execute(
+        conn: &mut Self::Connection,
+        sql: String,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The number that a statement answers with, or nothing.
+    fn number(
+        conn: &mut Self::Connection,
+        sql: String,
+    ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
+
+    /// As a transaction that writes should begin.
+    fn begin(pool: &Pool<Self>) -> impl Future<Output = Transaction<'static, Self>> + Send;
+}
+
+macro_rules! statements {
+    () => {
+        async fn execute(conn: &mut Self::Connection, sql: String) -> Result<(), sqlx::Error> {
+            if sql.is_empty() {
+                return Ok(());
+            }
+            let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+            sql.execute(conn).await.map(drop)
+        }
+
+        async fn number(
+            conn: &mut Self::Connection,
+            sql: String,
+        ) -> Result<Option<i64>, sqlx::Error> {
+            let sql = sqlx::query_scalar(AssertSqlSafe(sql));
+            sql.fetch_optional(conn).await
+        }
+    };
+}
+
+impl Bank for MySql {
+    fn is_missing() -> bool {
+        mariadb::is_missing()
+    }
+
+    fn port() -> u16 {
+        MARIADB.port()
+    }
+
+    async fn connect(port: u16, connections: u32) -> Pool<Self> {
+        let url = format!("{}?ssl-mode=disabled", MARIADB.url_at(port));
+        let pool = MySqlPoolOptions::new().max_connections(connections);
+        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+    }
+
+    async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
+        pool.begin().await.unwrap()
+    }
+
+    statements!();
+}
+
+impl Bank for Postgres {
+    const STRICT: bool = true;
+
+    fn is_missing() -> bool {
+        postgres::is_missing()
+    }
+
+    fn port() -> u16 {
+        POSTGRES.port()
+    }
+
+    async fn connect(port: u16, connections: u32) -> Pool<Self> {
+        let url = format!("{}?sslmode=disable", POSTGRES.url_at(port));
+        let pool = PgPoolOptions::new().max_connections(connections);
+        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+    }
+
+    async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
+        pool.begin().await.unwrap()
+    }
+
+    statements!();
+}
+
+impl Bank for Sqlite {
+    const ONE_WRITER: bool = true;
+
+    fn port() -> u16 {
+        0
+    }
+
+    async fn connect(_: u16, connections: u32) -> Pool<Self> {
+        let path: PathBuf = FILES.path().join(name("bank"));
+        let file = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(PATIENCE);
+        let pool = SqlitePoolOptions::new().max_connections(connections);
+        pool.connect_with(file).await.unwrap()
+    }
+
+    async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
+        pool.begin_with("BEGIN IMMEDIATE").await.unwrap()
+    }
+
+    statements!();
+}
+
+/// The database, its tables made.
+pub(crate) async fn bank<DB: Bank>(connections: u32) -> Pool<DB> {
+    bank_at(DB::port(), connections).await
+}
+
+pub(crate) async fn bank_at<DB: Bank>(port: u16, connections: u32) -> Pool<DB> {
+    let pool = DB::connect(port, connections).await;
+    tenure::sql::init(&pool).await.unwrap();
+    let mut conn = pool.acquire().await.unwrap();
+    let table = "CREATE TABLE IF NOT EXISTS accounts (id VARCHAR(100) PRIMARY KEY, balance BIGINT NOT NULL)";
+    // Two at once may both find it missing.
+    let made = DB::execute(&mut conn, table.into()).await;
+    if made.is_err() {
+        DB::execute(&mut conn, table.into()).await.unwrap();
+    }
+    drop(conn);
+    pool
+}
+
+/// An account of this test only, with 100 in it.
+pub(crate) async fn account<DB: Bank>(pool: &Pool<DB>) -> String {
+    let id = name("account");
+    let insert = format!("INSERT INTO accounts (id, balance) VALUES ('{id}', 100)");
+    let mut conn = pool.acquire().await.unwrap();
+    DB::execute(&mut conn, insert).await.unwrap();
+    id
+}
+
+pub(crate) async fn read<DB: Bank>(
+    conn: &mut DB::Connection,
+    id: &str,
+) -> Result<i64, sqlx::Error> {
+    let select = format!("SELECT balance FROM accounts WHERE id = '{id}'");
+    DB::number(conn, select)
+        .await?
+        .ok_or(sqlx::Error::RowNotFound)
+}
+
+pub(crate) async fn write<DB: Bank>(
+    conn: &mut DB::Connection,
+    id: &str,
+    balance: i64,
+) -> Result<(), sqlx::Error> {
+    let update = format!("UPDATE accounts SET balance = {balance} WHERE id = '{id}'");
+    DB::execute(conn, update).await
+}
+
+/// What everybody sees.
+pub(crate) async fn balance<DB: Bank>(pool: &Pool<DB>, id: &str) -> i64 {
+    let mut conn = pool.acquire().await.unwrap();
+    read::<DB>(&mut conn, id).await.unwrap()
+}
+
+/// A store of locks in this process, on a clock that stands still, and a client of it.
+pub(crate) fn locks() -> (memory::Backend, Client) {
+    let store = memory::Backend::with_virtual_clock();
+    let client = Client::from_backend(store.clone()).unwrap();
+    (store, client)
+}
+
+/// Awaits what happens at once on an idle machine.
+#[track_caller]
+pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(PATIENCE, future).await {
+            Ok(value) => value,
+            Err(_) => panic!("did not happen: {caller}"),
+        }
+    }
+}
+
+/// Looks again and again, without blocking the thread for long.
+#[track_caller]
+pub(crate) fn until(
+    what: &str,
+    mut condition: impl AsyncFnMut() -> bool,
+) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = std::time::Instant::now();
+        while !condition().await {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "never happened: {what}, {caller}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// One line, for people.
+#[track_caller]
+pub(crate) fn assert_says(err: &Error, words: &[&str]) {
+    let said = err.to_string();
+    assert!(!said.contains('\n'), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+}
+
+/// The same test on each database.
+macro_rules! on_each {
+    ($($test:ident),* $(,)?) => {
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
+                    super::$test::<sqlx::MySql>().await;
+                }
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
+                    super::$test::<sqlx::Postgres>().await;
+                }
+            })*
+        }
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test::<sqlx::Sqlite>().await;
+            })*
+        }
+    };
+}
+pub(crate) use on_each;
