@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure::{Client, Error};
 use tokio::sync::Mutex;
 
-use super::{ARGUMENT, raw, redis};
+use super::{ARGUMENT, raw, redis, sql};
 use crate::clock;
 
 /// How long each holds the lock, and how long it stays away afterwards: long enough for the other
@@ -153,7 +153,7 @@ fn parse(line: &str) -> io::Result<Note> {
     }
 }
 
-/// One contender: `tenure __bench lock|flock|publish NAME ROUNDS WHICH`, where WHICH is 0 or 1. Says that it is ready, waits for the end of its input,
+/// One contender: `tenure __bench lock|flock|publish|session NAME ROUNDS WHICH`, where WHICH is 0 or 1. Says that it is ready, waits for the end of its input,
 /// then works and prints its notes.
 pub(crate) fn worker(arguments: &[OsString]) -> ExitCode {
     let arguments: Vec<_> = arguments
@@ -168,6 +168,7 @@ pub(crate) fn worker(arguments: &[OsString]) -> ExitCode {
     };
     let work = match kind {
         "lock" => on_runtime(contend_for_lock(&place, name, rounds)),
+        "session" => on_runtime(sql::contend_in_session(&place, name, rounds)),
         "publish" => on_runtime(redis::contend_by_publish(&place, name, rounds, which)),
         _ => contend_for_flock(Path::new(&place), rounds).map_err(Into::into),
     };

@@ -7,6 +7,7 @@ mod figures;
 mod handoff;
 mod raw;
 mod redis;
+mod sql;
 mod together;
 mod zookeeper;
 
@@ -163,7 +164,13 @@ async fn contended(
             between_processes("lock", url)?,
             Some(between_processes("publish", url)?),
         ),
-        Some(Raw::Etcd(_) | Raw::Zookeeper(_)) | None => (between_processes("lock", url)?, None),
+        Some(Raw::Sql(sql)) if sql.is_session() => (
+            between_processes("lock", url)?,
+            Some(between_processes("session", url)?),
+        ),
+        Some(Raw::Etcd(_) | Raw::Zookeeper(_) | Raw::Sql(_)) | None => {
+            (between_processes("lock", url)?, None)
+        }
     };
     Ok(Row {
         what: "hand-off between two",

@@ -10,6 +10,7 @@ use tenure::Error;
 
 use super::etcd::RawEtcd;
 use super::redis::RawRedis;
+use super::sql::RawSql;
 use super::system;
 use super::zookeeper::RawZookeeper;
 
@@ -24,6 +25,8 @@ pub(super) enum Raw {
     /// The requests that a lock needs at least.
     Etcd(RawEtcd),
     Zookeeper(RawZookeeper),
+    /// The statements that a lock needs at least.
+    Sql(RawSql),
 }
 
 /// A file of its own, removed at the end.
@@ -41,6 +44,7 @@ impl Raw {
             "redis" => RawRedis::new(url, name).await?.map(Self::Redis),
             "etcd" => RawEtcd::new(url, name).await?.map(Self::Etcd),
             "zookeeper" => RawZookeeper::new(url, name).await?.map(Self::Zookeeper),
+            "mysql" | "postgres" => RawSql::new(url, name).await?.map(Self::Sql),
             _ => None,
         })
     }
@@ -54,6 +58,7 @@ impl Raw {
             Self::Redis(_) => "SET NX PX; EVALSHA of a compare-and-delete",
             Self::Etcd(_) => "Put and Delete of a key",
             Self::Zookeeper(_) => "create an ephemeral sequential node; delete it",
+            Self::Sql(sql) => sql.pair_name(),
         }
     }
 
@@ -63,7 +68,8 @@ impl Raw {
             Self::Memory(_) => "tokio::sync::Mutex between two tasks",
             Self::File(_) => "blocking flock in two processes",
             Self::Redis(_) => "PUBLISH to the other process",
-            Self::Etcd(_) | Self::Zookeeper(_) => "",
+            Self::Sql(sql) if sql.is_session() => "the same functions in two processes",
+            Self::Etcd(_) | Self::Zookeeper(_) | Self::Sql(_) => "",
         }
     }
 
@@ -74,7 +80,7 @@ impl Raw {
             Self::File(_) => Some(1.5),
             Self::Redis(_) => Some(1.1),
             Self::Etcd(_) => Some(1.25),
-            Self::Zookeeper(_) => Some(1.15),
+            Self::Zookeeper(_) | Self::Sql(_) => Some(1.15),
         }
     }
 
@@ -83,6 +89,8 @@ impl Raw {
         match self {
             // As a share of the raw speed, 80 %.
             Self::Redis(_) => Some(1.25),
+            // Twice as fast as a connection each.
+            Self::Sql(sql) if sql.is_session() => Some(0.5),
             _ => None,
         }
     }
@@ -92,7 +100,8 @@ impl Raw {
         match self {
             Self::File(_) => Some(1.5),
             Self::Redis(_) => Some(2.0),
-            Self::Memory(_) | Self::Etcd(_) | Self::Zookeeper(_) => None,
+            Self::Sql(sql) if sql.is_session() => Some(1.2),
+            Self::Memory(_) | Self::Etcd(_) | Self::Zookeeper(_) | Self::Sql(_) => None,
         }
     }
 
@@ -107,6 +116,7 @@ impl Raw {
             Self::Redis(redis) => redis.pair(0).await,
             Self::Etcd(etcd) => etcd.pair(0).await,
             Self::Zookeeper(zookeeper) => zookeeper.pair(0).await,
+            Self::Sql(sql) => sql.pair(0).await,
         }
     }
 
@@ -117,6 +127,7 @@ impl Raw {
             Self::Redis(redis) => Pairs::Redis(redis.clone()),
             Self::Etcd(etcd) => Pairs::Etcd(etcd.clone()),
             Self::Zookeeper(zookeeper) => Pairs::Zookeeper(zookeeper.clone()),
+            Self::Sql(sql) => Pairs::Sql(sql.clone()),
         })
     }
 
@@ -126,6 +137,7 @@ impl Raw {
             Self::Redis(redis) => redis.end().await,
             Self::Etcd(etcd) => etcd.end().await,
             Self::Zookeeper(zookeeper) => zookeeper.end().await,
+            Self::Sql(sql) => sql.end().await,
             Self::Memory(_) | Self::File(_) => {}
         }
     }
@@ -137,6 +149,7 @@ pub(super) enum Pairs {
     Redis(RawRedis),
     Etcd(RawEtcd),
     Zookeeper(RawZookeeper),
+    Sql(RawSql),
 }
 
 impl Pairs {
@@ -146,6 +159,7 @@ impl Pairs {
             Self::Redis(redis) => redis.pair(number).await,
             Self::Etcd(etcd) => etcd.pair(number).await,
             Self::Zookeeper(zookeeper) => zookeeper.pair(number).await,
+            Self::Sql(sql) => sql.pair(number).await,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
+use rustix::process::{Pid, Signal, kill_process};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::operator::Operator;
@@ -189,6 +190,41 @@ impl Postgres {
     pub(crate) fn kill(&self) {
         self.process.lock().unwrap().take().unwrap().kill();
         self.operator.hang_up();
+    }
+
+    /// SIGSTOP of all its processes.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stands_still = |pid| super::process::state(pid).is_none_or(|state| state == 'T');
+        until("the server stands still", || {
+            // Those that were just being started as well.
+            self.signal(Signal::STOP);
+            self.processes().into_iter().all(stands_still)
+        });
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for pid in self.processes() {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // It may have ended meanwhile.
+            let _ = kill_process(pid.unwrap(), signal);
+        }
+    }
+
+    /// The first one, which starts all others, and these.
+    fn processes(&self) -> Vec<u32> {
+        let first = self.process();
+        let children = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children"));
+        let children = children.unwrap_or_default();
+        let children = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok());
+        std::iter::once(first).chain(children).collect()
     }
 
     /// The number of that process.

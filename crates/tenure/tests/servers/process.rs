@@ -92,6 +92,12 @@ impl Drop for Directory {
     }
 }
 
+/// `R`, `S`, `T` (stopped), `Z` (it has ended), as in proc(5); `None`: there is no such process (any more).
+pub(crate) fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
 /// The parent of the server: kills it at the end of its input, which comes when we say so, when we drop
 /// it, and also when this test program is killed. Being the parent, it cannot hit another process: until it has
 /// waited for its child, nobody else gets that number.
@@ -133,13 +139,8 @@ impl Process {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// `R`, `S`, `T` (stopped), `Z` (it has ended), as in proc(5).
     fn state(&self) -> char {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        stat.rsplit(") ")
-            .next()
-            .and_then(|rest| rest.chars().next())
-            .unwrap()
+        state(self.pid()).unwrap()
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `tenure` on a real etcd and on a real ZooKeeper: the same must be true of both.
+//! `tenure` on real servers, one of each kind that has no tests of its own: the same must be true of all.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -16,6 +16,8 @@ mod wait;
 use std::ops::Deref;
 
 use servers::etcd::{self, Etcd};
+use servers::mariadb::{self, MariaDb};
+use servers::postgres::{self, Postgres};
 use servers::zookeeper::{self, Zookeeper};
 use support::Store;
 
@@ -23,13 +25,19 @@ use support::Store;
 enum Server {
     Etcd(Etcd),
     Zookeeper(Zookeeper),
+    /// With the option that says how locks lie in it.
+    MariaDb(MariaDb, &'static str),
+    Postgres(Postgres, &'static str),
 }
 
 impl Server {
+    /// Ends in an option, so that more can follow.
     fn url(&self) -> String {
         match self {
-            Self::Etcd(server) => server.url(),
-            Self::Zookeeper(server) => format!("zookeeper://127.0.0.1:{}", server.port()),
+            Self::Etcd(server) => server.url() + "?names=encoded",
+            Self::Zookeeper(server) => format!("zookeeper://127.0.0.1:{}?tls=off", server.port()),
+            Self::MariaDb(server, mode) => format!("{}?{mode}", server.url()),
+            Self::Postgres(server, mode) => format!("{}?{mode}", server.url()),
         }
     }
 
@@ -37,13 +45,22 @@ impl Server {
         match self {
             Self::Etcd(_) => "etcd",
             Self::Zookeeper(_) => "zookeeper",
+            Self::MariaDb(..) => "mysql",
+            Self::Postgres(..) => "postgres",
         }
+    }
+
+    /// Whether locks are rows with a lease of their own.
+    fn is_table(&self) -> bool {
+        matches!(self, Self::MariaDb(_, mode) | Self::Postgres(_, mode) if *mode == "mode=table")
     }
 
     fn stop(&self) {
         match self {
             Self::Etcd(server) => server.members[0].stop(),
             Self::Zookeeper(server) => server.stop(),
+            Self::MariaDb(server, _) => server.stop(),
+            Self::Postgres(server, _) => server.stop(),
         }
     }
 
@@ -51,6 +68,8 @@ impl Server {
         match self {
             Self::Etcd(server) => server.members[0].go_on(),
             Self::Zookeeper(server) => server.go_on(),
+            Self::MariaDb(server, _) => server.go_on(),
+            Self::Postgres(server, _) => server.go_on(),
         }
     }
 
@@ -58,6 +77,8 @@ impl Server {
         match self {
             Self::Etcd(server) => server.members[0].kill(),
             Self::Zookeeper(server) => server.kill(),
+            Self::MariaDb(server, _) => server.kill(),
+            Self::Postgres(server, _) => server.kill(),
         }
     }
 }
@@ -78,8 +99,25 @@ impl On {
         (!zookeeper::is_missing()).then(|| Self::new(Server::Zookeeper(Zookeeper::start(&[]))))
     }
 
+    fn mysql(mode: &'static str) -> Option<Self> {
+        (!mariadb::is_missing())
+            .then(|| Self::in_database(Server::MariaDb(MariaDb::start(&[]), mode)))
+    }
+
+    fn postgres(mode: &'static str) -> Option<Self> {
+        (!postgres::is_missing())
+            .then(|| Self::in_database(Server::Postgres(Postgres::start(&[]), mode)))
+    }
+
+    /// With the tables that are needed there.
+    fn in_database(server: Server) -> Self {
+        let on = Self::new(server);
+        assert_eq!(on.code(&["check", "--init"]), 0);
+        on
+    }
+
     fn new(server: Server) -> Self {
-        let store = Store::at(format!("{}?timeout=1s", server.url()));
+        let store = Store::at(format!("{}&timeout=1s", server.url()));
         Self { server, store }
     }
 
@@ -118,6 +156,18 @@ macro_rules! on_each {
         }
         mod zookeeper {
             $(#[test] fn $name() { if let Some(on) = crate::On::zookeeper() { super::$name(&on); } })*
+        }
+        mod mysql {
+            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=session") { super::$name(&on); } })*
+        }
+        mod postgres {
+            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=session") { super::$name(&on); } })*
+        }
+        mod mysql_table {
+            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=table") { super::$name(&on); } })*
+        }
+        mod postgres_table {
+            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=table") { super::$name(&on); } })*
         }
     };
 }

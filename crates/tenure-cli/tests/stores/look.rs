@@ -77,7 +77,9 @@ fn check_knows_that_nobody_takes_over_from_one_server(on: &On) {
     for fault in ["restart", "kill,pause,partition,suspend", "clock-forward"] {
         let output = on.output(&["check", "--require", fault]);
         let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{fault}: {said}");
+        // The leases of rows end by the server's wall clock.
+        let code = i32::from(on.server.is_table() && fault == "clock-forward");
+        assert_eq!(output.status.code(), Some(code), "{fault}: {said}");
     }
     let answer = &json(&on.output(&["check", "--json"]).stdout)[0];
     assert_eq!(answer["backend"], on.server.scheme());
