@@ -13,6 +13,8 @@ use crate::backend::redis;
 #[cfg(feature = "redis")]
 use crate::backend::redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::backend::session;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::sql::{Mode, Server};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use crate::backend::table;
@@ -99,6 +101,8 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
 /// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
+/// | `mysql://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a MySQL or MariaDB server, by locks of its sessions |
+/// | `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a PostgreSQL server, by locks of its sessions in that database |
 /// | `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in MySQL or MariaDB |
 /// | `postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in PostgreSQL |
 /// | `sqlite:FILE` | all processes on this host that use the same file |
@@ -137,15 +141,32 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `acl=open`, `acl=creator` | whether everybody may touch our nodes, or our user alone (which is so when there is one) |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
 ///
-/// What `mysql` and `postgres` take, beside `tls=on`, `tls=off`, `ca=FILE`, `cert=FILE`, `key=FILE`, `timeout=2s` and
-/// `socket=PATH` for any of their modes:
+/// What `mysql` and `postgres` take in any of their modes:
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `mode=table` | locks are rows of a table, which [`Client::init`] makes |
-/// | `table=NAME` | with `mode=table`: what it is called, `tenure_locks` unless given |
-/// | `connections=4` | with `mode=table`: how many connections this client has at most |
-/// | `dialect=shedlock` | with `mode=table`: the table is that of ShedLock, to share locks with Java |
+/// | `mode=session` | locks are those of the server's sessions, which is so unless said; `mode=table`: rows of a table |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `socket=PATH` | a socket on this machine instead of the host |
+/// | `tls=prefer`, `ca=FILE`, `cert=FILE`, `key=FILE` | `off`, `prefer` or `on`; the authority to trust instead of the system's; a certificate of our own |
+///
+/// With `mode=session`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every name |
+/// | `keys=bigint` | PostgreSQL only: what key a name is; `pair`, `raw` and the mappings of other libraries (`hashtext`, `csharp`, `ruby`, `sqlx`), to share such a lock with them |
+/// | `connections=16` | how many connections a client has at most for locks; whoever waits takes one of its own |
+/// | `validate=1s` | how long the end of a session may go unnoticed |
+/// | `restart_guard=30s` | how long after its start a server grants nothing, because it has forgotten who holds what: the longest ttl that any client uses (30 s unless given); `off` to trust it at once |
+///
+/// With `mode=table`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `table=NAME` | what the table is called, `tenure_locks` unless given; [`Client::init`] makes it |
+/// | `connections=4` | how many connections this client has at most |
+/// | `dialect=shedlock` | the table is that of ShedLock, to share locks with Java |
 ///
 /// `sqlite` takes `table`, `connections` and `timeout`.
 ///
@@ -238,11 +259,8 @@ impl Client {
     async fn open_database(url: &str) -> Result<Self, Error> {
         let (server, mode, url) = Server::parse(url)?;
         match mode {
+            Mode::Session => Self::from_backend(session::Backend::connect(server, url).await?),
             Mode::Table => Self::from_backend(table::Backend::connect(server, url).await?),
-            Mode::Session => Err(Error::new(
-                ErrorKind::Unsupported,
-                "locks of a session are not in this version; write mode=table",
-            )),
         }
     }
 

@@ -10,6 +10,8 @@ mod harness {
     pub(crate) mod redis;
     #[cfg(feature = "redlock")]
     pub(crate) mod redlock;
+    #[cfg(all(feature = "mysql", feature = "postgres"))]
+    pub(crate) mod session;
     #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) mod table;
     #[cfg(feature = "zookeeper")]
@@ -430,6 +432,53 @@ fn zookeeper_tls() {
     .assert();
 }
 
+/// MariaDB, through a proxy that loses requests.
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+#[test]
+fn mysql() {
+    if servers::mariadb::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "mysql",
+        open: harness::session::open_mysql,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_MIN_HOLD,
+            NO_LOCK_DELAY,
+            NO_EVICTION,
+            ENDS_WITH_ITS_CONNECTION,
+        ],
+    })
+    .assert();
+}
+
+/// PostgreSQL, likewise.
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+#[test]
+fn postgres() {
+    if servers::postgres::is_missing() {
+        return;
+    }
+    run(&Setup {
+        name: "postgres",
+        open: harness::session::open_postgres,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_PERMITS,
+            NO_MIN_HOLD,
+            NO_LOCK_DELAY,
+            NO_EVICTION,
+            ENDS_WITH_ITS_CONNECTION,
+        ],
+    })
+    .assert();
+}
+
 /// Through a proxy that loses requests.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
@@ -565,7 +614,8 @@ const NO_EVICTION: Skips = (
     feature = "redlock",
     feature = "etcd",
     feature = "zookeeper",
-    feature = "sqlite"
+    feature = "sqlite",
+    feature = "mysql"
 ))]
 const NO_SHARED: Skips = (
     "no shared holds",
@@ -583,7 +633,8 @@ const NO_SHARED: Skips = (
     feature = "redlock",
     feature = "etcd",
     feature = "zookeeper",
-    feature = "sqlite"
+    feature = "sqlite",
+    feature = "mysql"
 ))]
 const NO_PERMITS: Skips = (
     "no permits",
@@ -600,10 +651,20 @@ const NO_ORDER: Skips = (
     &["waiting::clients_are_served_in_order"],
 );
 
-#[cfg(any(feature = "redis", feature = "redlock", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "zookeeper",
+    feature = "mysql"
+))]
 const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
 
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql"
+))]
 const NO_LOCK_DELAY: Skips = (
     "no `lock_delay`",
     &[
@@ -658,4 +719,13 @@ const NO_PASSWORD: Skips = (
 const CAN_EVERYTHING: Skips = (
     "this store can do everything",
     &["identity::what_is_unsupported_is_refused_before_any_request"],
+);
+
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+const ENDS_WITH_ITS_CONNECTION: Skips = (
+    "a hold of this store ends with its connection",
+    &[
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+        "faults::a_broken_connection_does_not_end_a_lease",
+    ],
 );

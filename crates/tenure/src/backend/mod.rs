@@ -34,6 +34,8 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub(crate) mod sql;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

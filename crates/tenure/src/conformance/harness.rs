@@ -81,6 +81,11 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
+    /// A hold ends with the connection it was acquired on.
+    fn ends_with_connection(&self) -> bool {
+        false
+    }
+
     /// Requests that reached the store so far.
     fn requests(&self) -> Option<u64> {
         None

@@ -375,6 +375,13 @@ pub(super) mod needs {
         )
     }
 
+    pub(in super::super) fn outlives_connections(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.ends_with_connection(),
+            "a hold of this store ends with its connection",
+        )
+    }
+
     pub(in super::super) fn wiping(_: &Guarantees, h: &dyn Harness) -> Needs {
         unless(
             h.wipe_store().is_none(),

@@ -71,7 +71,7 @@ behaviours! {
     holding::the_deadline_counts_from_before_the_request, "2", leases & lost_requests;
     holding::a_reply_after_the_deadline_is_no_grant, "2", leases & lost_requests;
     holding::a_ttl_too_short_for_the_round_trip_is_refused, "2", leases & lost_requests;
-    holding::an_error_on_renewal_is_neither_loss_nor_success, "2", leases & lost_requests;
+    holding::an_error_on_renewal_is_neither_loss_nor_success, "2", leases & lost_requests & outlives_connections;
     holding::a_lease_does_not_run_out_while_it_waits, "3", leases;
     holding::a_hold_outlasts_many_leases, "4", nothing;
     holding::many_holds_are_renewed_by_few_requests, "4", leases & requests;
@@ -174,7 +174,7 @@ behaviours! {
     faults::a_holder_in_another_process_is_visible, "18", processes;
     faults::lost_fires_by_the_deadline_of_a_silent_store, "5", leases & pausing;
     faults::a_silent_store_never_grants, "12", pausing;
-    faults::a_broken_connection_does_not_end_a_lease, "5", connections & leases;
+    faults::a_broken_connection_does_not_end_a_lease, "5", connections & leases & outlives_connections;
     faults::a_broken_connection_is_noticed, "5", connections;
     faults::a_wiped_store_is_noticed_and_tokens_grow, "7", wiping;
     faults::a_restarted_store_keeps_its_promise, "7a", restarting;

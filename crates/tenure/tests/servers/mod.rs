@@ -24,6 +24,7 @@ pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod relay;
 pub(crate) mod resp;
+pub(crate) mod statements;
 pub(crate) mod wire;
 pub(crate) mod zookeeper;
 

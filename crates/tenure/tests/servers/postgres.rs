@@ -96,6 +96,9 @@ fn template() -> &'static Directory {
             ]
             .map(Into::into),
         );
+        let password = directory.path().join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
+        give_away(&password);
         command.extend([
             format!("--pwfile={}", password.display()),
             "-D".into(),
@@ -261,5 +264,16 @@ impl Postgres {
     /// The same by way of another port.
     pub(crate) fn url_at(&self, port: u16) -> String {
         format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
+    }
+
+    /// Starts it again as a standby of a primary that is not there: it answers, and writes nothing.
+    pub(crate) fn become_standby(&self) {
+        // What is in the log has to be whole, or it waits for the rest of it.
+        self.operator.rows("CHECKPOINT");
+        self.kill();
+        let signal = self.dir.join("data/standby.signal");
+        std::fs::write(&signal, "").unwrap();
+        give_away(&signal);
+        self.launch();
     }
 }

@@ -26,7 +26,7 @@ pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=1s";
 pub(crate) enum Db {
     MySql(MariaDb),
     Postgres(Postgres, Operator),
-    File(File),
+    File(Box<File>),
 }
 
 impl Db {

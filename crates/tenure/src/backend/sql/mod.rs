@@ -7,10 +7,10 @@ mod outcome;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
 
-pub(super) use self::outcome::Trouble;
+pub(crate) use self::outcome::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) use self::outcome::{explain, no_connection};
+pub(crate) use self::outcome::{explain, no_connection};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) use self::server::{KNOWN, Kind};
+pub(crate) use self::server::{KNOWN, Kind};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{Mode, Server};

@@ -17,7 +17,7 @@ use super::server::{Kind, Server};
 
 /// Why a request has no result.
 #[derive(Debug)]
-pub(in crate::backend) enum Trouble {
+pub(crate) enum Trouble {
     /// Our own settings are wrong; nothing was sent.
     Settings(Error),
     /// The server said no. The connection is as good as before, and the statement did nothing.
@@ -39,7 +39,7 @@ impl From<sqlx::Error> for Trouble {
 
 impl Trouble {
     /// What the server calls it: SQLSTATE in PostgreSQL, the number of the error in MySQL.
-    pub(in crate::backend) fn code(&self) -> Option<String> {
+    pub(crate) fn code(&self) -> Option<String> {
         let Self::Said(said) = self else {
             return None;
         };
@@ -52,7 +52,7 @@ impl Trouble {
 
     /// Whether the server ended the connection with these words, or the network did: whatever was asked may
     /// have been done, and no further answer comes on it.
-    pub(in crate::backend) fn is_fatal(&self) -> bool {
+    pub(crate) fn is_fatal(&self) -> bool {
         match self {
             Self::Settings(_) => false,
             Self::Silence(_) | Self::Broken(_) => true,
@@ -79,7 +79,7 @@ impl Trouble {
 /// The error of a request that `server` did not fulfil. `cure` is told the code of what the server said and
 /// answers for what only the backend can know (its table, its privileges): the kind, and what to do.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(in crate::backend) fn explain(
+pub(crate) fn explain(
     trouble: Trouble,
     server: &Server,
     cure: impl FnOnce(&str) -> Option<(ErrorKind, String)>,
@@ -124,7 +124,7 @@ pub(in crate::backend) fn explain(
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(in crate::backend) fn no_connection(trouble: Trouble, server: &Server) -> Error {
+pub(crate) fn no_connection(trouble: Trouble, server: &Server) -> Error {
     let silent = |limit: Duration| {
         Error::new(
             ErrorKind::Unreachable,
@@ -177,7 +177,7 @@ fn common(code: &str, server: &Server) -> Option<(ErrorKind, String)> {
         "53300" => Some((
             ErrorKind::Unreachable,
             format!(
-                "{server} has no connection left; ALTER SYSTEM SET max_connections = .. and restart it, or let others use fewer"
+                "{server} has no connection left; ALTER SYSTEM SET max_connections = .. and restart it, ALTER ROLE \"{user}\" CONNECTION LIMIT -1, or let others use fewer"
             ),
         )),
         "53100" | "53200" => Some((
@@ -223,7 +223,13 @@ fn common(code: &str, server: &Server) -> Option<(ErrorKind, String)> {
             ErrorKind::Denied,
             format!("\"{user}\" may not do that in {server}"),
         )),
-        "1040" | "1203" => Some((
+        "1203" | "1226" => Some((
+            ErrorKind::Unreachable,
+            format!(
+                "{server} has no connection left for \"{user}\"; ALTER USER .. WITH MAX_USER_CONNECTIONS 0, SET GLOBAL max_user_connections = 0, or let others use fewer"
+            ),
+        )),
+        "1040" => Some((
             ErrorKind::Unreachable,
             format!(
                 "{server} has no connection left; SET GLOBAL max_connections = .., or let others use fewer"

@@ -17,8 +17,7 @@ use crate::url::{Host, Secret, Url};
 use super::outcome::Trouble;
 
 /// The options of every database server, for [`Url::finish`].
-pub(in crate::backend) const KNOWN: [&str; 7] =
-    ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
+pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
 
 /// What the server shows our connections as.
 const APPLICATION: &str = "tenure";
@@ -34,7 +33,7 @@ pub(crate) enum Mode {
 
 /// Whose protocol it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) enum Kind {
+pub(crate) enum Kind {
     MySql,
     Postgres,
 }
@@ -52,16 +51,16 @@ enum Tls {
 /// One server, and who we are there.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    pub(in crate::backend) kind: Kind,
-    pub(in crate::backend) host: Host,
+    pub(crate) kind: Kind,
+    pub(crate) host: Host,
     /// A path on this machine instead of the host.
     socket: Option<String>,
-    pub(in crate::backend) user: Option<String>,
+    pub(crate) user: Option<String>,
     password: Option<Secret>,
-    pub(in crate::backend) database: Option<String>,
+    pub(crate) database: Option<String>,
     tls: Tls,
     /// Limit of each request and of each attempt to connect.
-    pub(in crate::backend) timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
@@ -145,10 +144,7 @@ impl Server {
     /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
     /// the caller.
     #[cfg(feature = "mysql")]
-    pub(in crate::backend) async fn mysql(
-        &self,
-        clock: &Clock,
-    ) -> Result<MySqlConnection, Trouble> {
+    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
         let options = self.mysql_options().map_err(Trouble::Settings)?;
         self.limited(clock, MySqlConnection::connect_with(&options))
             .await
@@ -157,10 +153,7 @@ impl Server {
     /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
     /// the caller.
     #[cfg(feature = "postgres")]
-    pub(in crate::backend) async fn postgres(
-        &self,
-        clock: &Clock,
-    ) -> Result<PgConnection, Trouble> {
+    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
         let options = self.postgres_options().map_err(Trouble::Settings)?;
         self.limited(clock, PgConnection::connect_with(&options))
             .await
@@ -168,7 +161,7 @@ impl Server {
 
     /// Waits for the answer to a request for as long as a request may take. Without an answer the connection
     /// is in doubt: whoever has it closes it.
-    pub(in crate::backend) async fn limited<T>(
+    pub(crate) async fn limited<T>(
         &self,
         clock: &Clock,
         request: impl Future<Output = Result<T, sqlx::Error>>,
@@ -229,6 +222,8 @@ impl Server {
             .host(&self.host.name)
             .port(self.host.port)
             .application_name(APPLICATION)
+            // A pooler refuses to pass it on, and no floats are read.
+            .extra_float_digits(None)
             .disable_statement_logging();
         options = match &self.tls {
             Tls::Off => options.ssl_mode(PgSslMode::Disable),

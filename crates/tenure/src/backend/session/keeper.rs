@@ -1,0 +1,180 @@
+//! The task that sees that sessions are there, ends what nobody renews, and closes what nobody needs.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::fence::OwnerId;
+use crate::lost::LostReason;
+use crate::rt::lock;
+use crate::time::Time;
+
+use super::dialect::Ask;
+use super::hold::Store;
+use super::link::{Entry, Link, Stage};
+
+/// Starts it, if it does not run yet.
+pub(super) fn start(store: &Arc<Store>) {
+    if !store.is_kept.swap(true, Ordering::SeqCst) {
+        let weak = Arc::downgrade(store);
+        store.spawner.spawn(keep(weak));
+    }
+}
+
+/// Keeps nothing alive while it sleeps.
+async fn keep(store: Weak<Store>) {
+    loop {
+        let (clock, earlier, next) = {
+            let Some(store) = store.upgrade().filter(|it| !it.closing.is_raised()) else {
+                return;
+            };
+            let next = tend(&store);
+            (store.clock.clone(), store.earlier.clone(), next)
+        };
+        tokio::select! {
+            () = clock.sleep_until(next) => {}
+            () = earlier.notified() => {}
+        }
+    }
+}
+
+/// Does what is due, and says when the next thing will be.
+fn tend(store: &Arc<Store>) -> Time {
+    let now = store.clock.now();
+    let links: Vec<_> = lock(&store.links).clone();
+    let mut next = Time::MAX;
+    for link in &links {
+        next = next.min(tend_one(store, link, now));
+    }
+    // Neither a storm of wake-ups nor a long sleep in which a connection is left open.
+    next.max(now.after(Duration::from_millis(1)))
+}
+
+fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
+    if link.is_waiting.load(Ordering::SeqCst) {
+        return Time::MAX;
+    }
+    let (over, is_empty, has_holds, ends) = {
+        let mut entries = lock(&link.entries);
+        let mut over: Vec<(OwnerId, Entry)> = Vec::new();
+        let mut ends = Time::MAX;
+        let mut has_holds = false;
+        for (owner, entry) in entries.iter_mut() {
+            match entry.stage {
+                Stage::Held { until: end, .. } | Stage::Giving { again: end } if end <= now => {
+                    let again = now.after(link.ttl / 3);
+                    entry.stage = Stage::Giving { again };
+                    ends = ends.min(again);
+                    over.push((*owner, entry.clone()));
+                }
+                Stage::Held { until, .. } => {
+                    has_holds = true;
+                    ends = ends.min(until);
+                }
+                Stage::Giving { again } => ends = ends.min(again),
+                Stage::Asking | Stage::Unwanted => {}
+            }
+        }
+        (over, entries.is_empty(), has_holds, ends)
+    };
+    for (owner, entry) in over {
+        let (store, link) = (store.clone(), link.clone());
+        store.clone().spawner.spawn(async move {
+            // Asked for again if there is no answer.
+            let _ = store.give(&link, owner, entry).await;
+        });
+    }
+    if is_empty {
+        // Before the server does it: then the next request would find that out.
+        let closes = link.used().max(link.sent()).after(link.ttl / 2);
+        if closes > now {
+            return closes;
+        }
+        retire(store, link);
+        return Time::MAX;
+    }
+    if !has_holds {
+        return ends;
+    }
+    let due = link.sent().after(store.settings.validate.min(link.ttl / 3));
+    if due > now {
+        return due.min(ends);
+    }
+    if !link.is_checked.swap(true, Ordering::SeqCst) {
+        let (store, link) = (store.clone(), link.clone());
+        store.clone().spawner.spawn(async move {
+            check(&store, &link).await;
+            link.is_checked.store(false, Ordering::SeqCst);
+            store.earlier.notify_one();
+        });
+    }
+    ends
+}
+
+/// Closes a session that nothing hangs on.
+fn retire(store: &Arc<Store>, link: &Arc<Link>) {
+    {
+        // Under the lock that `pick` takes: nobody can be about to use it.
+        let mut links = lock(&store.links);
+        if !lock(&link.entries).is_empty() {
+            return;
+        }
+        links.retain(|it| !Arc::ptr_eq(it, link));
+    }
+    let link = link.clone();
+    store.spawner.spawn(async move { link.close().await });
+}
+
+/// Sees whether the session is there, and whether somebody wants a hold of it to end.
+async fn check(store: &Arc<Store>, link: &Arc<Link>) {
+    if !store.board.is_there() {
+        // Its end is told by whoever notices it.
+        let _ = link.ask(Ask::Ping, None).await;
+        return;
+    }
+    // As long as anybody's lease hangs on it.
+    let limit = store
+        .clock
+        .now()
+        .after(store.settings.server.timeout)
+        .max(link.lasts_until());
+    let wanted = store.dialect.wanted(link.facts.session);
+    let rows = match link.look(wanted, limit).await {
+        Ok(rows) => rows,
+        Err(trouble) if trouble.is_fatal() => return,
+        Err(_) => {
+            store.board.is_gone();
+            return;
+        }
+    };
+    let tokens = rows.first().and_then(|row| row.get(1)?.as_deref());
+    let tokens: Vec<u64> = tokens
+        .unwrap_or_default()
+        .split(' ')
+        .filter_map(|token| token.parse().ok())
+        .collect();
+    if tokens.is_empty() {
+        return;
+    }
+    let broken: Vec<_> = {
+        let mut entries = lock(&link.entries);
+        let broken = entries
+            .iter_mut()
+            .filter_map(|(owner, entry)| match entry.stage {
+                Stage::Held { token, .. } if tokens.contains(&token) => {
+                    let again = store.clock.now().after(link.ttl / 3);
+                    entry.stage = Stage::Giving { again };
+                    Some((*owner, entry.clone()))
+                }
+                _ => None,
+            });
+        broken.collect()
+    };
+    for (owner, entry) in broken {
+        // First the holder, then the lock: nobody may believe longer than that.
+        if let Some(alarm) = store.alarm.get() {
+            alarm.lost(owner, LostReason::TakenOver);
+        }
+        let _ = store.give(link, owner, entry).await;
+    }
+}

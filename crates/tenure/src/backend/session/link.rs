@@ -1,0 +1,648 @@
+//! One session in the server: its connection, what it holds, and until when it lasts.
+//!
+//! Whoever has something to ask puts it into the queue of the session and waits for the connection. Who gets it asks
+//! for everybody who stands there then, in one statement. A connection whose answer is missing is closed: with it
+//! the session ends, and with the session its locks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use sqlx::AssertSqlSafe;
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
+
+use crate::backend::sql::{Kind, Server, Trouble};
+use crate::fence::{OwnerId, RandomAlready};
+use crate::rt::{Clock, Flag, lock};
+use crate::time::Time;
+
+use super::dialect::{Ask, Dialect, Facts, Row};
+use super::hold::Store;
+use super::names::Key;
+
+/// Requests in one statement.
+pub(super) const BATCH: usize = 32;
+
+/// To either server.
+pub(super) enum Connection {
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::mysql::MySqlConnection),
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::postgres::PgConnection),
+}
+
+impl Connection {
+    pub(super) async fn open(server: &Server, clock: &Clock) -> Result<Self, Trouble> {
+        match server.kind {
+            #[cfg(feature = "mysql")]
+            Kind::MySql => server.mysql(clock).await.map(Self::MySql),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => server.postgres(clock).await.map(Self::Postgres),
+            #[allow(unreachable_patterns, reason = "with both features there is none left")]
+            _ => Err(Trouble::Broken(sqlx::Error::WorkerCrashed)),
+        }
+    }
+
+    /// What PostgreSQL says when it greets, as 150018 for 15.18.
+    pub(super) fn version(&self) -> Option<u32> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => None,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.server_version_num(),
+        }
+    }
+
+    /// All rows of all statements, in the protocol for plain text: nothing is prepared, so nothing is left behind.
+    pub(super) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
+        use sqlx::Executor as _;
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => connection.fetch_all(sql).await.map(texts),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.fetch_all(sql).await.map(texts),
+        }
+    }
+
+    /// Says goodbye.
+    pub(super) async fn close(self) -> Result<(), sqlx::Error> {
+        use sqlx::Connection as _;
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(connection) => connection.close().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(connection) => connection.close().await,
+        }
+    }
+}
+
+fn texts<R: sqlx::Row>(rows: Vec<R>) -> Vec<Row>
+where
+    R::Database: sqlx::Database,
+    for<'a> &'a str: sqlx::Decode<'a, R::Database>,
+    for<'a> &'a [u8]: sqlx::Decode<'a, R::Database>,
+    usize: sqlx::ColumnIndex<R>,
+{
+    use sqlx::ValueRef as _;
+    let text = |row: &R, at: usize| {
+        let raw = row.try_get_raw(at).ok()?;
+        if raw.is_null() {
+            return None;
+        }
+        let text: &str = sqlx::Decode::decode(raw).ok()?;
+        Some(text.to_owned())
+    };
+    rows.iter()
+        .map(|row| (0..row.len()).map(|at| text(row, at)).collect())
+        .collect()
+}
+
+/// What came of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The key is ours, under that token.
+    Granted(u64),
+    /// It is somebody else's.
+    Busy,
+    /// It was ours, or was not.
+    Given(bool),
+    /// The session is there.
+    Alive,
+}
+
+/// An answer, and when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) said: Said,
+    pub(super) sent: Time,
+    pub(super) round_trip: Duration,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server refused, and nothing was done.
+    Refused(Trouble),
+    /// No answer yet. It may come.
+    Late,
+    /// The session is over, or in so much doubt that we ended it.
+    Gone(Trouble),
+    /// So it was for somebody else who shared the statement.
+    RefusedToo,
+    GoneToo,
+}
+
+type Outcome = Result<Answer, Failure>;
+
+struct Job {
+    ask: Ask,
+    owner: Option<OwnerId>,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// One acquisition on a session.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) is_shared: bool,
+    pub(super) stage: Stage,
+}
+
+impl Entry {
+    /// Nobody wants it, and soon it will not be there.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Unwanted | Stage::Giving { .. })
+    }
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// A request for it may be under way.
+    Asking,
+    /// The same, and nobody wants it any more.
+    Unwanted,
+    /// It holds. Unless it is renewed it is given back then.
+    Held { token: u64, until: Time },
+    /// It is being given back; without an answer by then, once more.
+    Giving { again: Time },
+}
+
+/// A session.
+pub(super) struct Link {
+    pub(super) facts: Facts,
+    /// The server ends it when nothing was heard from it for so long: the lease.
+    pub(super) ttl: Duration,
+    /// Before the connection was made.
+    opened: Time,
+    /// When the last request was sent that was answered, and when anybody wanted something last.
+    times: Mutex<Times>,
+    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    queue: Mutex<VecDeque<Job>>,
+    pub(super) entries: Mutex<HashMap<OwnerId, Entry, RandomAlready>>,
+    /// Wakes those who wait for an entry to change.
+    pub(super) changed: Notify,
+    /// One waits on it, so it can carry nothing else.
+    pub(super) is_waiting: std::sync::atomic::AtomicBool,
+    /// The keeper has a request under way.
+    pub(super) is_checked: std::sync::atomic::AtomicBool,
+    /// It is over for us.
+    pub(super) gone: Flag,
+    /// And for the server.
+    pub(super) buried: Flag,
+    store: Weak<Store>,
+    clock: Clock,
+    dialect: Arc<dyn Dialect>,
+    timeout: Duration,
+}
+
+struct Times {
+    sent: Time,
+    used: Time,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Link").field(&self.facts.session).finish()
+    }
+}
+
+impl Link {
+    /// A session whose set-up was sent at `sent`.
+    pub(super) fn new(
+        store: &Arc<Store>,
+        connection: Connection,
+        facts: Facts,
+        ttl: Duration,
+        opened: Time,
+        sent: Time,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            facts,
+            ttl,
+            opened,
+            times: Mutex::new(Times { sent, used: sent }),
+            connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
+            queue: Mutex::default(),
+            entries: Mutex::default(),
+            changed: Notify::new(),
+            is_waiting: false.into(),
+            is_checked: false.into(),
+            gone: Flag::new(),
+            buried: Flag::new(),
+            store: Arc::downgrade(store),
+            clock: store.clock.clone(),
+            dialect: store.dialect.clone(),
+            timeout: store.settings.server.timeout,
+        })
+    }
+
+    /// It lasts for the whole ttl from then on.
+    pub(super) fn sent(&self) -> Time {
+        lock(&self.times).sent
+    }
+
+    /// When it was last good for something.
+    pub(super) fn used(&self) -> Time {
+        lock(&self.times).used
+    }
+
+    /// Until when it lasts, if nothing more is heard.
+    pub(super) fn lasts_until(&self) -> Time {
+        self.sent().after(self.ttl)
+    }
+
+    pub(super) fn use_now(&self) {
+        lock(&self.times).used = self.clock.now();
+    }
+
+    /// When the server will have run for that long; in the past if it has.
+    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
+        self.opened.after(guard.saturating_sub(self.facts.uptime))
+    }
+
+    fn answered(&self, sent: Time) {
+        let mut times = lock(&self.times);
+        times.sent = times.sent.max(sent);
+    }
+
+    /// Asks, together with whoever else has something to ask. Waits for as long as a request may take.
+    pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
+        let (answer, mut answered) = oneshot::channel();
+        lock(&self.queue).push_back(Job { ask, owner, answer });
+        let limit = self.clock.now().after(self.timeout);
+        loop {
+            let connection = tokio::select! {
+                biased;
+                answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
+                connection = self.connection.clone().lock_owned() => connection,
+                () = self.clock.sleep_until(limit) => return Err(Failure::Late),
+            };
+            let jobs: Vec<_> = {
+                let mut queue = lock(&self.queue);
+                let count = queue.len().min(BATCH);
+                queue.drain(..count).collect()
+            };
+            if !jobs.is_empty() {
+                let mut asking = Box::pin(self.clone().run(connection, jobs));
+                tokio::select! {
+                    biased;
+                    () = &mut asking => {}
+                    // Others may depend on the answer, and so does the connection.
+                    () = self.clock.sleep_until(limit) => {
+                        if let Some(store) = self.store.upgrade() {
+                            store.spawner.spawn(asking);
+                        }
+                        return answered.try_recv().unwrap_or(Err(Failure::Late));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for all of these in one statement.
+    async fn run(
+        self: Arc<Self>,
+        mut connection: OwnedMutexGuard<Option<Connection>>,
+        mut jobs: Vec<Job>,
+    ) {
+        // Nobody wants these any more, and the server does not know of them.
+        jobs.retain(|job| match (&job.ask, job.owner) {
+            (Ask::Take { .. }, Some(owner)) => {
+                let mut entries = lock(&self.entries);
+                let is_unwanted = entries
+                    .get(&owner)
+                    .is_none_or(|entry| entry.stage == Stage::Unwanted);
+                if is_unwanted {
+                    entries.remove(&owner);
+                }
+                !is_unwanted
+            }
+            _ => true,
+        });
+        if jobs.is_empty() {
+            return;
+        }
+        // Taken out: if this is dropped half-way, nobody finds a connection with an answer under way.
+        let Some(mut open) = connection.take() else {
+            for job in jobs {
+                let _ = job.answer.send(Err(Failure::GoneToo));
+            }
+            return;
+        };
+        let asks: Vec<_> = jobs.iter().map(|job| job.ask.clone()).collect();
+        let sent = self.clock.now();
+        match self.statement(&mut open, self.dialect.batch(&asks)).await {
+            Ok(rows) => {
+                *connection = Some(open);
+                self.answered(sent);
+                let round_trip = self.clock.now().since(sent);
+                let row = rows.into_iter().next().unwrap_or_default();
+                self.settle(jobs, &row, sent, round_trip);
+            }
+            Err(trouble) if trouble.is_fatal() => {
+                drop(open);
+                self.end();
+                let mut trouble = Some(trouble);
+                for job in jobs {
+                    let why = trouble.take().map_or(Failure::GoneToo, Failure::Gone);
+                    let _ = job.answer.send(Err(why));
+                }
+            }
+            // Refused as a whole; what came before the word that was refused may have been done.
+            Err(trouble) => {
+                let undo: Vec<_> = asks.iter().filter_map(undo).collect();
+                let undone = match undo.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => self.statement(&mut open, self.dialect.batch(&undo)).await,
+                };
+                match undone {
+                    Ok(_) => {
+                        *connection = Some(open);
+                        self.answered(sent);
+                    }
+                    Err(_) => self.end(),
+                }
+                self.refuse(jobs, trouble);
+            }
+        }
+        if self.gone.is_raised() {
+            *connection = None;
+        }
+        drop(connection);
+        self.changed.notify_waiters();
+        // What was granted to nobody goes back.
+        self.give_back_unwanted();
+    }
+
+    /// One statement, for as long as anybody's lease hangs on it.
+    async fn statement(&self, open: &mut Connection, sql: String) -> Result<Vec<Row>, Trouble> {
+        let limit = self.clock.now().after(self.timeout).max(self.lasts_until());
+        tokio::select! {
+            biased;
+            rows = open.rows(sql) => rows.map_err(Trouble::from),
+            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
+            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+        }
+    }
+
+    fn settle(self: &Arc<Self>, jobs: Vec<Job>, row: &Row, sent: Time, round_trip: Duration) {
+        let is_ours = row.first().and_then(Option::as_deref)
+            == Some(self.facts.session.id.to_string().as_str());
+        if !is_ours {
+            // Somebody between us and the server passes our words to whatever session is free.
+            tracing::warn!(
+                "another session answers than the one that was asked: something between us and the server shares sessions out; use mode=table"
+            );
+            self.end();
+        }
+        for (at, job) in jobs.into_iter().enumerate() {
+            let column = row.get(at + 1).and_then(Option::as_deref);
+            let said = if is_ours {
+                self.settle_one(&job, column, sent)
+            } else {
+                None
+            };
+            let _ = job.answer.send(match said {
+                Some(said) => Ok(Answer {
+                    said,
+                    sent,
+                    round_trip,
+                }),
+                None => Err(Failure::Refused(Trouble::Settings(super::outcome::null()))),
+            });
+        }
+    }
+
+    /// `None`: the server says that it cannot tell.
+    fn settle_one(&self, job: &Job, column: Option<&str>, sent: Time) -> Option<Said> {
+        let forget = || {
+            if let Some(owner) = job.owner {
+                lock(&self.entries).remove(&owner);
+            }
+        };
+        match job.ask {
+            Ask::Ping => column.map(|_| Said::Alive),
+            Ask::Give { .. } => {
+                forget();
+                Some(Said::Given(column == Some("1")))
+            }
+            Ask::Take { .. } => match column.and_then(|token| token.parse().ok()) {
+                None => {
+                    forget();
+                    None
+                }
+                Some(0) => {
+                    forget();
+                    Some(Said::Busy)
+                }
+                Some(token) => {
+                    let until = sent.after(self.ttl);
+                    if let Some(owner) = job.owner {
+                        self.granted(owner, token, until);
+                    }
+                    Some(Said::Granted(token))
+                }
+            },
+        }
+    }
+
+    /// That acquisition has it now, if anybody wants it.
+    fn granted(&self, owner: OwnerId, token: u64, until: Time) {
+        if let Some(entry) = lock(&self.entries).get_mut(&owner)
+            && entry.stage == Stage::Asking
+        {
+            entry.stage = Stage::Held { token, until };
+        }
+    }
+
+    fn refuse(&self, jobs: Vec<Job>, trouble: Trouble) {
+        let mut trouble = Some(trouble);
+        for job in jobs {
+            // What was to be given back is ours still, as far as anybody knows; the keeper asks again.
+            if let (Ask::Take { .. }, Some(owner)) = (&job.ask, job.owner) {
+                lock(&self.entries).remove(&owner);
+            }
+            let why = trouble.take().map_or(Failure::RefusedToo, Failure::Refused);
+            let _ = job.answer.send(Err(why));
+        }
+    }
+
+    /// Gives back what was granted after its request was given up.
+    fn give_back_unwanted(self: &Arc<Self>) {
+        let again = self.clock.now().after(self.ttl / 3);
+        let unwanted: Vec<_> = {
+            let queue = lock(&self.queue);
+            let mut entries = lock(&self.entries);
+            let is_queued = |owner: &OwnerId| queue.iter().any(|job| job.owner == Some(*owner));
+            let unwanted = entries
+                .iter_mut()
+                .filter(|(owner, entry)| entry.stage == Stage::Unwanted && !is_queued(owner));
+            unwanted
+                .map(|(owner, entry)| {
+                    entry.stage = Stage::Giving { again };
+                    (*owner, entry.key.clone(), entry.is_shared)
+                })
+                .collect()
+        };
+        let Some(store) = self.store.upgrade() else {
+            return;
+        };
+        for (owner, key, is_shared) in unwanted {
+            let link = self.clone();
+            store.spawner.spawn(async move {
+                let _ = link.ask(Ask::Give { key, is_shared }, Some(owner)).await;
+            });
+        }
+    }
+
+    /// Waits in the server's queue, for as long as it takes. Nothing else may be under way on this session, and it
+    /// holds nothing.
+    pub(super) async fn wait(
+        self: Arc<Self>,
+        owner: OwnerId,
+        key: Key,
+        is_shared: bool,
+        who: String,
+    ) -> Waited {
+        let mut connection = self.connection.clone().lock_owned().await;
+        let Some(mut open) = connection.take() else {
+            return Waited::Gone(Trouble::Broken(sqlx::Error::PoolClosed));
+        };
+        let sql = self.dialect.wait(&key, is_shared, &who);
+        let sent = self.clock.now();
+        let rows = tokio::select! {
+            biased;
+            rows = open.rows(sql) => rows.map_err(Trouble::from),
+            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
+        };
+        match rows {
+            Ok(rows) => {
+                *connection = Some(open);
+                self.answered(sent);
+                let row = rows.into_iter().next().unwrap_or_default();
+                let token = row.get(1).and_then(Option::as_deref);
+                match token.map(str::parse) {
+                    // The server has passed on which session it is meant for.
+                    Some(Ok(token)) if token > 0 => {
+                        self.granted(owner, token, self.clock.now().after(self.ttl));
+                        Waited::Granted(token)
+                    }
+                    Some(Ok(_)) => Waited::CalledOff,
+                    // MariaDB says so when it was told to stop.
+                    _ => Waited::CalledOff,
+                }
+            }
+            Err(trouble) if trouble.is_fatal() => {
+                drop(open);
+                self.end();
+                Waited::Gone(trouble)
+            }
+            Err(trouble) => {
+                *connection = Some(open);
+                let code = trouble.code().unwrap_or_default();
+                match self.dialect.is_called_off(&code) {
+                    true => Waited::CalledOff,
+                    false => Waited::Refused(trouble),
+                }
+            }
+        }
+    }
+
+    /// Asks something that is no lock's business. The session is in doubt if there is no answer.
+    pub(super) async fn look(
+        self: &Arc<Self>,
+        sql: String,
+        limit: Time,
+    ) -> Result<Vec<Row>, Trouble> {
+        let mut connection = tokio::select! {
+            biased;
+            connection = self.connection.clone().lock_owned() => connection,
+            () = self.clock.sleep_until(limit) => return Err(Trouble::Silence(self.timeout)),
+        };
+        let Some(mut open) = connection.take() else {
+            return Err(Trouble::Broken(sqlx::Error::PoolClosed));
+        };
+        let sent = self.clock.now();
+        let rows = tokio::select! {
+            biased;
+            rows = open.rows(sql) => rows.map_err(Trouble::from),
+            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
+        };
+        match &rows {
+            Err(trouble) if trouble.is_fatal() => {
+                drop(open);
+                self.end();
+            }
+            _ => {
+                *connection = Some(open);
+                self.answered(sent);
+                self.use_now();
+            }
+        }
+        rows
+    }
+
+    /// It is over: its connection is closed, whoever holds something on it is told, and the server is told to end
+    /// it too, by another one.
+    pub(super) fn end(self: &Arc<Self>) {
+        if self.gone.is_raised() {
+            return;
+        }
+        self.gone.raise();
+        drop(lock(&self.queue).drain(..).collect::<Vec<_>>());
+        // Whoever has the connection closes it.
+        if let Ok(mut connection) = self.connection.try_lock() {
+            *connection = None;
+        }
+        self.changed.notify_waiters();
+        match self.store.upgrade() {
+            Some(store) => store.is_over(self),
+            None => self.buried.raise(),
+        }
+    }
+
+    /// Gives up the connection of a session that nothing hangs on, for a session of another kind.
+    pub(super) async fn take_connection(&self) -> Option<Connection> {
+        self.gone.raise();
+        self.buried.raise();
+        self.connection.lock().await.take()
+    }
+
+    /// Closes the connection of a session that nothing hangs on, with a word.
+    pub(super) async fn close(self: &Arc<Self>) {
+        self.gone.raise();
+        let open = self.connection.lock().await.take();
+        if let Some(open) = open {
+            let limit = self.clock.now().after(self.timeout);
+            tokio::select! {
+                _ = open.close() => {}
+                () = self.clock.sleep_until(limit) => {}
+            }
+        }
+        self.buried.raise();
+    }
+}
+
+/// What came of a wait.
+#[derive(Debug)]
+pub(super) enum Waited {
+    Granted(u64),
+    /// By us, by an administrator, or by a limit of the server.
+    CalledOff,
+    Refused(Trouble),
+    Gone(Trouble),
+}
+
+/// What takes a request back that may have been done before the one that was refused.
+fn undo(ask: &Ask) -> Option<Ask> {
+    match ask {
+        Ask::Take { key, is_shared } => Some(Ask::Give {
+            key: key.clone(),
+            is_shared: *is_shared,
+        }),
+        Ask::Give { .. } | Ask::Ping => None,
+    }
+}

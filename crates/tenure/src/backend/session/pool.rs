@@ -1,0 +1,363 @@
+//! Which session takes a request, and when there has to be another one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::backend::Request;
+use crate::backend::sql::no_connection;
+use crate::error::{Error, ErrorKind};
+use crate::rt::lock;
+use crate::time::Time;
+
+use super::dialect::Row;
+use super::hold::{Store, Wanted};
+use super::link::{Connection, Entry, Link, Stage};
+use super::names::Key;
+use super::outcome;
+
+/// The ttl of the session that everything but locks is asked on.
+const DESK: Duration = Duration::from_secs(60);
+
+/// One session, as far as the choice has to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// It has the ttl that is wanted, is known to be there, and nobody waits on it.
+    pub(super) is_fit: bool,
+    /// It has room for another lock.
+    pub(super) has_room: bool,
+    /// It has, or may have, the key that is wanted.
+    pub(super) has_key: Has,
+}
+
+/// How a session has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Has {
+    Not,
+    Shared,
+    Alone,
+}
+
+/// What to do about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Ask on that session.
+    Use(usize),
+    /// Another session of ours has it, so the server need not be asked.
+    Busy,
+    /// Make another session.
+    Open,
+}
+
+/// A session that has a key would be granted it once more, whoever wants it: locks of a session count. So it is
+/// never asked on that one. Nor is a shared one: it would pass by whoever waits.
+pub(super) fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> Choice {
+    let excludes = |has: Has| match has {
+        Has::Not => false,
+        Has::Shared => !is_shared,
+        Has::Alone => true,
+    };
+    if candidates.iter().any(|it| excludes(it.has_key)) {
+        return Choice::Busy;
+    }
+    let is_good = |it: &Candidate| it.is_fit && it.has_room && it.has_key == Has::Not;
+    if let Some(at) = candidates.iter().position(is_good) {
+        return Choice::Use(at);
+    }
+    // Better past those who wait than not at all.
+    let shares = |it: &Candidate| it.is_fit && it.has_room && it.has_key == Has::Shared;
+    match candidates.iter().position(shares) {
+        Some(at) if !may_open => Choice::Use(at),
+        _ => Choice::Open,
+    }
+}
+
+/// A session for a request that takes what is free.
+pub(super) enum Pick {
+    Use(Arc<Link>),
+    Busy,
+    Open,
+}
+
+impl Store {
+    fn candidate(&self, link: &Link, wanted: &Wanted) -> Candidate {
+        let entries = lock(&link.entries);
+        let of_key = |entry: &&Entry| entry.key == wanted.key;
+        let has_key = entries
+            .values()
+            .filter(of_key)
+            .map(|entry| match entry.is_shared {
+                true => Has::Shared,
+                false => Has::Alone,
+            })
+            .fold(Has::Not, |all, one| match (all, one) {
+                (Has::Not, one) => one,
+                (all, _) => all,
+            });
+        Candidate {
+            is_fit: link.ttl == wanted.ttl
+                && !link.gone.is_raised()
+                && !link.is_waiting.load(Ordering::SeqCst)
+                // The server may be about to end it.
+                && !self.is_past(link.sent().after(link.ttl * 2 / 3)),
+            has_room: entries.len() < link.facts.capacity,
+            has_key,
+        }
+    }
+
+    /// Finds a session for the request, and notes the request on it.
+    pub(super) fn pick(&self, request: &Request, wanted: &Wanted) -> Pick {
+        let links = lock(&self.links);
+        let candidates: Vec<_> = links
+            .iter()
+            .map(|link| self.candidate(link, wanted))
+            .collect();
+        let may_open = links.len() < self.settings.connections;
+        match choose(&candidates, wanted.is_shared, may_open) {
+            Choice::Busy => Pick::Busy,
+            Choice::Open => Pick::Open,
+            Choice::Use(at) => {
+                let link = links[at].clone();
+                self.enter(&link, request, wanted);
+                Pick::Use(link)
+            }
+        }
+    }
+
+    /// The session on which the key is being given back, if that is what keeps us from taking it.
+    pub(super) fn being_given(&self, key: &Key) -> Option<Arc<Link>> {
+        let links = lock(&self.links);
+        let is_given = |link: &&Arc<Link>| {
+            let entries = lock(&link.entries);
+            entries
+                .values()
+                .any(|entry| entry.key == *key && entry.is_leaving())
+        };
+        links.iter().find(is_given).cloned()
+    }
+
+    /// Whether anything is being given back there.
+    pub(super) fn is_in_flux(&self, link: &Link) -> bool {
+        !link.gone.is_raised() && lock(&link.entries).values().any(Entry::is_leaving)
+    }
+
+    fn enter(&self, link: &Arc<Link>, request: &Request, wanted: &Wanted) {
+        let entry = Entry {
+            key: wanted.key.clone(),
+            is_shared: wanted.is_shared,
+            stage: Stage::Asking,
+        };
+        link.use_now();
+        lock(&link.entries).insert(request.owner, entry);
+        lock(&self.owners).insert(request.owner, link.clone());
+    }
+
+    /// A session of its own for one that waits: an empty one if there is one to spare, else a new one. `None`: there
+    /// are as many as there may be.
+    pub(super) async fn for_waiting(
+        self: &Arc<Self>,
+        request: &Request,
+        wanted: &Wanted,
+    ) -> Result<Option<Arc<Link>>, Error> {
+        if let Some(link) = self.empty_one(request, wanted) {
+            return Ok(Some(link));
+        }
+        let _opening = self.opening.lock().await;
+        if self.is_over_for(request) || lock(&self.links).len() >= self.settings.connections {
+            return Ok(None);
+        }
+        let link = self.make(wanted.ttl).await?;
+        link.is_waiting.store(true, Ordering::SeqCst);
+        self.enter(&link, request, wanted);
+        lock(&self.links).push(link.clone());
+        self.due_now();
+        Ok(Some(link))
+    }
+
+    fn empty_one(&self, request: &Request, wanted: &Wanted) -> Option<Arc<Link>> {
+        let links = lock(&self.links);
+        let fit: Vec<_> = links
+            .iter()
+            .filter(|link| self.candidate(link, wanted).is_fit)
+            .collect();
+        // One is kept for those who take what is free.
+        let link = fit.iter().find(|link| lock(&link.entries).is_empty());
+        let link = link.filter(|_| fit.len() > 1)?;
+        link.is_waiting.store(true, Ordering::SeqCst);
+        self.enter(link, request, wanted);
+        Some((*link).clone())
+    }
+
+    /// Makes a session that a request could use, unless somebody else just has.
+    pub(super) async fn open_another(self: &Arc<Self>, wanted: &Wanted) -> Result<(), Error> {
+        let before: Vec<_> = lock(&self.links).clone();
+        let _opening = self.opening.lock().await;
+        if self.closing.is_raised() {
+            return Err(outcome::closed());
+        }
+        let is_made = {
+            let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
+            let links = lock(&self.links);
+            links.iter().filter(|link| is_new(link)).any(|link| {
+                let candidate = self.candidate(link, wanted);
+                candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
+            })
+        };
+        if !is_made {
+            let link = self.make(wanted.ttl).await?;
+            lock(&self.links).push(link);
+            self.due_now();
+        }
+        Ok(())
+    }
+
+    /// A new session, on the connection that lies ready if there is one.
+    async fn make(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Link>, Error> {
+        let spare = self.spare.lock().await.take();
+        if let Some(spare) = spare
+            && let Some(link) = self.open_on(spare, ttl).await
+        {
+            return Ok(link);
+        }
+        self.open(ttl).await
+    }
+
+    /// Makes a session that lasts for `ttl` without a word from us.
+    pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Link>, Error> {
+        let server = &self.settings.server;
+        let opened = self.clock.now();
+        let open = Connection::open(server, &self.clock).await;
+        let open = open.map_err(|trouble| no_connection(trouble, server))?;
+        self.set_up(open, ttl, opened).await
+    }
+
+    /// The same on a connection that is there. `None`: it is not there any more.
+    async fn open_on(self: &Arc<Self>, spare: Arc<Link>, ttl: Duration) -> Option<Arc<Link>> {
+        let is_fresh = !self.is_past(spare.sent().after(spare.ttl / 2));
+        let opened = self.clock.now();
+        let open = spare.take_connection().await.filter(|_| is_fresh)?;
+        self.set_up(open, ttl, opened).await.ok()
+    }
+
+    async fn set_up(
+        self: &Arc<Self>,
+        mut open: Connection,
+        ttl: Duration,
+        opened: Time,
+    ) -> Result<Arc<Link>, Error> {
+        let server = &self.settings.server;
+        let version = open.version();
+        let sent = self.clock.now();
+        let set_up = self.dialect.set_up(ttl, version);
+        let rows = server
+            .limited(&self.clock, open.rows(set_up))
+            .await
+            .map_err(|trouble| no_connection(trouble, server))?;
+        let facts = self
+            .dialect
+            .facts(&rows, version)
+            .ok_or_else(outcome::nonsense)?;
+        if let Some(objection) = &facts.objection {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{server} {objection}"),
+            ));
+        }
+        Ok(Link::new(self, open, facts, ttl, opened, sent))
+    }
+
+    /// Asks something that is no lock's business, on a session that carries no locks. May be dropped.
+    pub(super) async fn look(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let store = self.clone();
+        self.spawner.spawn(async move {
+            let _ = answer.send(store.look_to_the_end(sql).await);
+        });
+        answered.await.unwrap_or_else(|_| Err(outcome::closed()))
+    }
+
+    async fn look_to_the_end(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
+        let mut again = true;
+        loop {
+            let desk = self.desk().await?;
+            let limit = self.clock.now().after(self.settings.server.timeout);
+            match desk.look(sql.clone(), limit).await {
+                Ok(rows) => return Ok(rows),
+                // It had been idle, and may have been over for long.
+                Err(trouble) if trouble.is_fatal() && std::mem::take(&mut again) => {}
+                Err(trouble) => return Err(outcome::explain(trouble, &self.settings.server)),
+            }
+        }
+    }
+
+    pub(super) async fn desk(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+        let mut desk = self.desk.lock().await;
+        if let Some(desk) = &*desk
+            && !desk.gone.is_raised()
+            && !self.is_past(desk.sent().after(desk.ttl * 2 / 3))
+        {
+            return Ok(desk.clone());
+        }
+        if let Some(old) = desk.take() {
+            self.spawner.spawn(async move { old.close().await });
+        }
+        let new = self.open(DESK).await?;
+        *desk = Some(new.clone());
+        Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Candidate = Candidate {
+        is_fit: true,
+        has_room: true,
+        has_key: Has::Not,
+    };
+    const UNFIT: Candidate = Candidate {
+        is_fit: false,
+        ..FREE
+    };
+    const FULL: Candidate = Candidate {
+        has_room: false,
+        ..FREE
+    };
+
+    fn has(has_key: Has, of: Candidate) -> Candidate {
+        Candidate { has_key, ..of }
+    }
+
+    #[test]
+    fn free_locks_share_the_first_session_that_is_fit() {
+        assert_eq!(choose(&[], false, true), Choice::Open);
+        assert_eq!(
+            choose(&[UNFIT, FULL, FREE, FREE], false, true),
+            Choice::Use(2)
+        );
+        assert_eq!(choose(&[UNFIT, FULL], false, true), Choice::Open);
+        assert_eq!(choose(&[UNFIT, FULL], false, false), Choice::Open);
+    }
+
+    /// The server would grant it once more to the session that has it.
+    #[test]
+    fn what_we_have_is_not_asked_for() {
+        for of in [FREE, UNFIT, FULL] {
+            let ours = has(Has::Alone, of);
+            for shared in [true, false] {
+                assert_eq!(choose(&[FREE, ours], shared, true), Choice::Busy);
+            }
+            let ours = has(Has::Shared, of);
+            assert_eq!(choose(&[ours, FREE], false, true), Choice::Busy);
+            assert_eq!(choose(&[ours, FREE], true, true), Choice::Use(1));
+        }
+    }
+
+    #[test]
+    fn shared_holds_go_to_sessions_of_their_own_as_long_as_there_may_be_more() {
+        let ours = has(Has::Shared, FREE);
+        assert_eq!(choose(&[ours], true, true), Choice::Open);
+        assert_eq!(choose(&[UNFIT, ours], true, false), Choice::Use(1));
+    }
+}

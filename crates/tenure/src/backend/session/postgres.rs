@@ -1,0 +1,311 @@
+//! PostgreSQL: advisory locks of the session.
+
+use std::time::Duration;
+
+use super::board::Note;
+use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
+use super::names::Key;
+
+/// Tokens of one statement differ by less than this: they share the number of its transaction.
+pub(super) const BATCH: usize = 32;
+
+/// When this run of the server began, for everybody alike: a crash of one process makes all others start over
+/// without a new start of the server, and then its counters are set back.
+const START: &str = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())";
+
+/// The longest `idle_session_timeout`, in ms.
+const LONGEST_IDLE: u64 = 2_147_483_647;
+
+/// From this version on the server ends idle sessions, and looks whether the client of a busy one is there.
+const ENDS_IDLE: u32 = 140_000;
+
+pub(super) struct Postgres;
+
+impl Dialect for Postgres {
+    fn set_up(&self, idle: Duration, version: Option<u32>) -> String {
+        let (millis, version) = (idle.as_millis(), version.unwrap_or(0));
+        let third = (idle.as_secs() / 3).max(1).to_string();
+        let mut settings = vec![
+            ("statement_timeout", "0".to_owned()),
+            ("lock_timeout", "0".into()),
+            ("idle_in_transaction_session_timeout", "0".into()),
+            ("synchronous_commit", "off".into()),
+            ("tcp_keepalives_idle", third.clone()),
+            ("tcp_keepalives_interval", third),
+            ("tcp_keepalives_count", "2".into()),
+        ];
+        if version >= 120_000 {
+            settings.push(("tcp_user_timeout", millis.to_string()));
+        }
+        if version >= ENDS_IDLE {
+            settings.push(("idle_session_timeout", millis.to_string()));
+            settings.push(("client_connection_check_interval", "1s".into()));
+        }
+        let settings: Vec<_> = settings
+            .iter()
+            .map(|(name, value)| format!("set_config('{name}', '{value}', false)"))
+            .collect();
+        // Who may see the checkpointer knows the start for sure; the other one is also moved when somebody sets
+        // statistics back, and then nothing is granted for a while.
+        let start = format!(
+            "coalesce((SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'), {START})"
+        );
+        format!(
+            "SELECT pg_backend_pid(), (SELECT {} FROM pg_stat_get_activity(pg_backend_pid())), pg_is_in_recovery(), {}, current_setting('server_version'), {}",
+            micros("backend_start"),
+            micros(&format!("clock_timestamp() - {start}")),
+            settings.join(", ")
+        )
+    }
+
+    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<Facts> {
+        let row = rows.first()?;
+        let cell = |at: usize| row.get(at)?.as_deref();
+        let uptime: i64 = cell(3)?.parse().ok()?;
+        let objection = (cell(2)? == "t").then(|| {
+            "is a standby, whose locks the primary does not know of; name the primary in the URL"
+                .to_owned()
+        });
+        Some(Facts {
+            session: SessionId {
+                id: cell(0)?.parse().ok()?,
+                since: cell(1)?.parse().ok()?,
+            },
+            version: cell(4)?.to_owned(),
+            uptime: Duration::from_micros(u64::try_from(uptime).unwrap_or(0)),
+            capacity: usize::MAX,
+            ends_idle: version.is_none_or(|version| version >= ENDS_IDLE),
+            objection,
+        })
+    }
+
+    fn idle_limit(&self, ttl: Duration) -> Duration {
+        let nanos = ttl.as_nanos();
+        let millis = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Duration::from_millis(millis.clamp(1, LONGEST_IDLE))
+    }
+
+    fn batch(&self, asks: &[Ask]) -> String {
+        let mut sql = format!("{} SELECT pg_backend_pid()", label(asks));
+        for (at, ask) in asks.iter().enumerate() {
+            match ask {
+                Ask::Take { key, is_shared } => {
+                    let try_lock = call("pg_try_advisory_lock", *is_shared, key);
+                    sql += &format!(", CASE WHEN {try_lock} THEN {} ELSE 0 END", token(at));
+                }
+                Ask::Give { key, is_shared } => {
+                    sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
+                }
+                Ask::Ping => sql += ", 1",
+            }
+        }
+        sql
+    }
+
+    fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
+        format!(
+            "/* tenure:wait {who} */ SELECT pg_backend_pid(), CASE WHEN {}::text IS NOT NULL THEN {} END",
+            call("pg_advisory_lock", is_shared, key),
+            token(0)
+        )
+    }
+
+    fn cancel(&self, session: SessionId) -> String {
+        order("pg_cancel_backend", session)
+    }
+
+    fn kill(&self, session: SessionId) -> String {
+        order("pg_terminate_backend", session)
+    }
+
+    fn find(&self, session: SessionId) -> String {
+        format!("/* tenure:look */ SELECT pid FROM {}", process(session))
+    }
+
+    /// Cancelled by somebody or by a limit; a limit on locks.
+    fn is_called_off(&self, code: &str) -> bool {
+        matches!(code, "57014" | "55P03")
+    }
+
+    fn ask_key(&self, bytes: &[u8]) -> String {
+        format!(
+            "/* tenure:look */ SELECT hashtext(convert_from(decode('{}', 'hex'), 'UTF8'))",
+            hex(bytes)
+        )
+    }
+
+    fn find_board(&self) -> String {
+        "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
+    }
+
+    fn make_board(&self) -> String {
+        include_str!("sql/postgres.sql").into()
+    }
+
+    fn write_board(&self, put_up: &[Note], taken_down: &[Note]) -> String {
+        let mut sql = String::from("/* tenure:board */ ");
+        for note in taken_down {
+            sql += &format!(
+                "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
+                note.session.id, note.token, note.key
+            );
+        }
+        let rows: Vec<_> = put_up.iter().map(row).collect();
+        if !rows.is_empty() {
+            sql += &format!(
+                "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {} ON CONFLICT DO NOTHING",
+                rows.join(", ")
+            );
+        }
+        sql
+    }
+
+    fn sweep_board(&self) -> String {
+        format!(
+            "/* tenure:board */ DELETE FROM tenure_holders h WHERE since < {} - 60000000 AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
+            micros("clock_timestamp()"),
+            matches_row()
+        )
+    }
+
+    fn wanted(&self, session: SessionId) -> String {
+        format!(
+            "/* tenure:renew */ SELECT pg_backend_pid(), (SELECT string_agg(token::text, ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
+            session.id
+        )
+    }
+
+    fn want(&self, session: SessionId, token: u64) -> String {
+        format!(
+            "/* tenure:board */ UPDATE tenure_holders SET wanted = 1 WHERE connection = {} AND token = {token}",
+            session.id
+        )
+    }
+
+    fn holders(&self, key: &Key, has_board: bool) -> String {
+        let (token, holder, since, ttl, join) = match has_board {
+            true => (
+                "b.token",
+                "encode(b.holder, 'hex')",
+                "b.since",
+                "b.ttl",
+                format!(
+                    "LEFT JOIN LATERAL (SELECT * FROM tenure_holders WHERE lock_key = '{key}' AND connection = l.pid ORDER BY token DESC LIMIT 1) b ON true"
+                ),
+            ),
+            false => ("NULL", "NULL", "NULL", "NULL", String::new()),
+        };
+        format!(
+            "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, \
+             {since}, {ttl}, a.usename, host(a.client_addr), {} \
+             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} WHERE l.granted AND {} ORDER BY {token}, l.pid",
+            micros("a.backend_start"),
+            micros("clock_timestamp() - a.state_change"),
+            in_pg_locks(key)
+        )
+    }
+
+    fn waiters(&self, key: &Key) -> String {
+        format!(
+            "/* tenure:look */ SELECT a.query FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE NOT l.granted AND {} ORDER BY a.query_start, l.pid",
+            in_pg_locks(key)
+        )
+    }
+
+    fn names(&self, prefix: &LockPrefix) -> String {
+        format!(
+            "/* tenure:look */ SELECT DISTINCT encode(name, 'hex') FROM tenure_holders h WHERE substring(name FROM 1 FOR {}) = decode('{}', 'hex') AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
+            prefix.0.len(),
+            hex(prefix.0.as_bytes()),
+            matches_row()
+        )
+    }
+
+    fn others(&self, session: SessionId, _: u64) -> String {
+        format!(
+            "/* tenure:look */ SELECT count(*) - 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = {}",
+            session.id
+        )
+    }
+}
+
+/// An instant or a span, in µs.
+fn micros(time: &str) -> String {
+    format!("(extract(epoch FROM {time}) * 1000000)::bigint")
+}
+
+/// One of the functions for advisory locks, on that key.
+fn call(function: &str, is_shared: bool, key: &Key) -> String {
+    let shared = if is_shared { "_shared" } else { "" };
+    match key {
+        Key::Two(class, object) => format!("{function}{shared}({class}, {object})"),
+        Key::One(number) => format!("{function}{shared}({number})"),
+        // Never made for this server.
+        Key::Text(_) => format!("{function}{shared}(NULL::bigint)"),
+    }
+}
+
+/// The token of the key at that place of a statement: read after the lock is there, and made of the start of this
+/// run and of the number of the transaction, each of which only grows while the other stays.
+fn token(at: usize) -> String {
+    format!("{} + txid_current() * {BATCH} + {at}", micros(START))
+}
+
+/// Something done to that very session, if it is there: numbers of processes come again.
+fn order(function: &str, session: SessionId) -> String {
+    format!(
+        "/* tenure:look */ SELECT {function}(pid) FROM {}",
+        process(session)
+    )
+}
+
+fn process(session: SessionId) -> String {
+    format!(
+        "pg_stat_activity WHERE pid = {} AND {} = {}",
+        session.id,
+        micros("backend_start"),
+        session.since
+    )
+}
+
+/// That key, in `pg_locks l`.
+fn in_pg_locks(key: &Key) -> String {
+    let (class, object, kind) = match key {
+        Key::One(number) => {
+            let bits = number.cast_unsigned();
+            (bits >> 32, bits & 0xffff_ffff, 1)
+        }
+        Key::Two(class, object) => (
+            u64::from(class.cast_unsigned()),
+            u64::from(object.cast_unsigned()),
+            2,
+        ),
+        Key::Text(_) => (0, 0, 0),
+    };
+    format!("{ADVISORY} AND l.classid = {class} AND l.objid = {object} AND l.objsubid = {kind}")
+}
+
+/// Locks of this database: the keys of another are other locks.
+const ADVISORY: &str = "l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+/// The key of `tenure_holders h`, in `pg_locks l`.
+fn matches_row() -> String {
+    format!(
+        "l.granted AND {ADVISORY} AND h.lock_key = CASE l.objsubid WHEN 1 THEN ((l.classid::bigint << 32) | l.objid::bigint)::text \
+         ELSE l.classid::bigint::bit(32)::int || ',' || l.objid::bigint::bit(32)::int END"
+    )
+}
+
+fn row(note: &Note) -> String {
+    format!(
+        "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
+        note.session.id,
+        note.key,
+        note.token,
+        hex(note.name.as_str().as_bytes()),
+        note.mode(),
+        hex(note.holder.as_bytes()),
+        micros("clock_timestamp()"),
+        note.ttl.as_micros()
+    )
+}

@@ -1,0 +1,295 @@
+//! Locks of sessions, on real servers that each test program starts once. Looks are by the published names of locks
+//! (docs/stores/mysql.md, docs/stores/postgres.md) and ask the servers out of band.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure::backend::BoxFuture;
+use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::error::Step;
+use tenure::guarantees::Guarantees;
+use tenure::{Client, Error};
+
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::operator::Operator;
+use crate::servers::postgres::Postgres;
+use crate::servers::proxy::{Direction, Fault, Proxy};
+use crate::servers::statements::{self, Protocol};
+
+/// MariaDB, each harness with a proxy of its own in front.
+pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
+    open(Server::MySql(&SERVER))
+}
+
+/// PostgreSQL, likewise.
+pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
+    open(Server::Postgres(&SERVER))
+}
+
+/// The suite asks for ttls of hours, on servers that were started a moment ago. What the guard does is tested in
+/// `tests/session`.
+const OPTIONS: &str = "tls=off&timeout=500ms&restart_guard=off";
+
+fn open(server: Server) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+    Box::pin(async move {
+        let proxy = match server {
+            Server::MySql(server) => statements::start(server.port(), Protocol::MySql),
+            Server::Postgres(server) => statements::start(server.port(), Protocol::Postgres),
+        };
+        let proxy = Arc::new(proxy);
+        let url = match server {
+            Server::MySql(server) => server.url_at(proxy.port()),
+            Server::Postgres(server) => server.url_at(proxy.port()),
+        };
+        let url = format!("{url}?{OPTIONS}");
+        let client = tenure::connect(&url).await?;
+        client.init().await?;
+        let guarantees = client.guarantees().clone();
+        client.close().await;
+        Ok(Arc::new(Site {
+            url,
+            server,
+            proxy,
+            guarantees,
+        }) as _)
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Server {
+    MySql(&'static MariaDb),
+    Postgres(&'static Postgres),
+}
+
+struct Site {
+    url: String,
+    server: Server,
+    proxy: Arc<Proxy>,
+    guarantees: Guarantees,
+}
+
+impl Harness for Site {
+    fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = self.url.clone();
+        Box::pin(async move { tenure::connect(&url).await })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees.clone()
+    }
+
+    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+        let look = match self.server {
+            Server::MySql(server) => look_at_mysql(server, name),
+            Server::Postgres(server) => look_at_postgres(server, name),
+        };
+        Box::pin(std::future::ready(Ok(look)))
+    }
+
+    fn leases(&self) -> bool {
+        true
+    }
+
+    /// The shortest limit of MySQL.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn taker(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    }
+
+    fn secret(&self) -> Option<String> {
+        Some(mariadb::PASSWORD.into())
+    }
+
+    /// Another session can be asked whether that of a request is over, and then the request is made again.
+    fn recovers(&self) -> bool {
+        true
+    }
+
+    fn ends_with_connection(&self) -> bool {
+        true
+    }
+
+    fn requests(&self) -> Option<u64> {
+        Some(self.proxy.requests())
+    }
+
+    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+        let fault = match (trouble, self.server) {
+            (Trouble::RequestLost, Server::MySql(_)) => Fault::Answer("1040 Too many connections"),
+            (Trouble::RequestLost, Server::Postgres(_)) => {
+                Fault::Answer("53300 sorry, too many clients already")
+            }
+            (Trouble::ReplyLost, _) => Fault::CutAfter,
+            (Trouble::ReplyNever, _) => Fault::NoReply,
+            (Trouble::Late(by), _) => Fault::Late(by),
+            _ => return None,
+        };
+        let step = match step {
+            Step::Acquire => "acquire",
+            Step::Renew => "renew",
+            Step::Release => "release",
+            _ => "look",
+        };
+        let planner = self.proxy.planner();
+        Some(Box::pin(async move {
+            planner.plan(step, fault);
+            Ok(())
+        }))
+    }
+
+    fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
+        let planner = self.proxy.planner();
+        Some(Box::pin(async move {
+            planner.cut();
+            Ok(())
+        }))
+    }
+
+    fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
+        match self.server {
+            Server::MySql(server) => Some(Box::pin(async move {
+                server.stop();
+                Ok(())
+            })),
+            // Its processes are many; so nothing gets through to them.
+            Server::Postgres(_) => {
+                let proxy = self.proxy.clone();
+                Some(Box::pin(async move {
+                    proxy.hold(Direction::Up, true);
+                    proxy.hold(Direction::Down, true);
+                    Ok(())
+                }))
+            }
+        }
+    }
+
+    /// Also wakes up a server that was not stopped, which does no harm.
+    fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
+        let (planner, server) = (self.proxy.planner(), self.server);
+        Some(Box::pin(async move {
+            planner.resume();
+            if let Server::MySql(server) = server {
+                server.go_on();
+            }
+            Ok(())
+        }))
+    }
+
+    /// What a server forgets while it runs it forgets with its sessions.
+    fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
+        let server = self.server;
+        Some(Box::pin(async move {
+            match server {
+                Server::MySql(server) => {
+                    let ids = server.operator().rows(
+                        "SELECT id FROM information_schema.processlist WHERE user = 'tenure'",
+                    );
+                    for id in ids.into_iter().flatten().flatten() {
+                        let _ = server.operator().try_rows(&format!("KILL {id}"));
+                    }
+                }
+                Server::Postgres(server) => {
+                    server.operator().rows(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenure'",
+                    );
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
+        let server = self.server;
+        Some(Box::pin(async move {
+            match server {
+                Server::MySql(server) => {
+                    server.kill();
+                    server.launch();
+                }
+                Server::Postgres(server) => {
+                    server.kill();
+                    server.launch();
+                }
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// What a lock is called in the server, by the published rule and not by the library's code: an expression.
+pub(crate) fn mysql_key(name: &str) -> String {
+    let is_plain = name.len() <= 63
+        && name
+            .bytes()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || b"._-/".contains(&c));
+    match is_plain {
+        true => format!("'{name}'"),
+        false => format!("SHA2(X'{}', 256)", hex(name)),
+    }
+}
+
+/// The same, as a number.
+pub(crate) fn postgres_key(name: &str) -> String {
+    format!(
+        "('x' || left(encode(sha256(decode('{}', 'hex')), 'hex'), 16))::bit(64)::bigint",
+        hex(name)
+    )
+}
+
+fn hex(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
+    let key = mysql_key(name);
+    let row = ask(
+        server.operator(),
+        &format!(
+            "SELECT IS_USED_LOCK({key}) IS NOT NULL, (SELECT COUNT(*) FROM information_schema.processlist \
+         WHERE state = 'User lock' AND INSTR(info, CONCAT('GET_LOCK(''', {key}, ''', 3600)')) > 0)"
+        ),
+    );
+    look(&row[0])
+}
+
+fn look_at_postgres(server: &Postgres, name: &str) -> Look {
+    static INSIDE: LazyLock<Mutex<Option<Operator>>> = LazyLock::new(Mutex::default);
+    let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
+    let inside = inside.get_or_insert_with(|| server.inside());
+    let row = ask(
+        inside,
+        &format!(
+            "SELECT count(*) FILTER (WHERE granted), count(*) FILTER (WHERE NOT granted) FROM pg_locks, (SELECT {} AS key) k \
+         WHERE locktype = 'advisory' AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND ((classid::bigint << 32) | objid::bigint) = key",
+            postgres_key(name)
+        ),
+    );
+    look(&row[0])
+}
+
+/// The first time after a restart the connection is broken.
+fn ask(operator: &Operator, sql: &str) -> Vec<Vec<Option<String>>> {
+    match operator.try_rows(sql) {
+        Ok(rows) => rows,
+        Err(_) => operator.rows(sql),
+    }
+}
+
+fn look(row: &[Option<String>]) -> Look {
+    let count = |at: usize| row[at].as_deref().unwrap_or("0").parse().unwrap_or(0);
+    Look {
+        holders: count(0),
+        waiters: Some(count(1)),
+    }
+}

@@ -1,0 +1,61 @@
+//! Wall clocks of servers that jump, while somebody holds and somebody waits.
+
+use std::time::{Duration, Instant};
+
+use tenure::ErrorKind;
+
+use crate::servers::clock::Clock;
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::postgres::{self, Postgres};
+use crate::support::{Database, TTL, connect, name, soon, take, wait_as};
+
+const HOURS: i64 = 4 * 3_600;
+
+/// A held lock stays held, and a wait ends by the client's clock and not by the server's.
+async fn jumps(database: &dyn Database, clock: &Clock) {
+    let (first, second) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    for jump in [HOURS, -HOURS, 0] {
+        let name = name("jump");
+        let guard = take(&first, &name).await;
+        let wait = Duration::from_secs(2);
+        let lock = second.lock(&name).ttl(TTL).wait(wait);
+        let start = Instant::now();
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        crate::support::until("it waits", || database.waiters(&name).len() == 1).await;
+        clock.set(jump);
+        let err = soon(waiting).await.unwrap().unwrap_err();
+        let waited = start.elapsed();
+        assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
+        assert!(waited >= wait && waited < wait * 2, "waited {waited:?}");
+        assert!(guard.is_held(), "lost when the clock jumped by {jump} s");
+        let waiting = wait_as(database, &second, &name, 1).await;
+        let before = guard.token();
+        soon(guard.release()).await.unwrap();
+        let next = soon(waiting).await.unwrap().unwrap();
+        assert!(next.token() > before, "{} follows {before}", next.token());
+        soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() {
+    if mariadb::is_missing() || crate::servers::is_missing(&["cc"]) {
+        return;
+    }
+    let clock = Clock::make();
+    let server = MariaDb::start_with(&clock.command(), &[]);
+    jumps(&server, &clock).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() {
+    if postgres::is_missing() || crate::servers::is_missing(&["cc"]) {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Postgres::start_with(&clock.command(), &[]);
+    jumps(&server, &clock).await;
+}

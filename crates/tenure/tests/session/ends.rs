@@ -1,0 +1,270 @@
+//! Sessions, servers and clients that end, fall silent or stand still while a lock is held.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tenure::conformance::taker::Taker;
+use tenure::{ErrorKind, LostReason};
+
+use crate::servers::proxy::Direction;
+use crate::servers::statements::{self, Protocol};
+use crate::servers::{mariadb, postgres};
+use crate::support::{
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
+    wait_as,
+};
+
+on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
+on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);
+
+/// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
+const SOON: Duration = Duration::from_millis(1_500);
+
+/// KILL CONNECTION, pg_terminate_backend.
+async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Database) {
+    let (client, other) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    let names = [name("ended"), name("ended"), name("ended")];
+    let lock = |at: usize| client.lock(&names[at]).ttl(Duration::from_secs(60));
+    let mut guards = Vec::new();
+    for at in 0..3 {
+        guards.push(soon(lock(at).acquire()).await.unwrap());
+    }
+    let waiting = wait_as(database, &other, &names[0], 1).await;
+    database.end(database.holders(&names[0])[0]);
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > guards[0].token());
+    let limit = Instant::now() + SOON;
+    for guard in &guards {
+        assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
+    }
+    assert!(Instant::now() < limit, "told too late");
+    for guard in guards {
+        assert_says(soon(guard.release()).await, ErrorKind::Lost, &["session"]);
+    }
+    assert!(next.is_held());
+    assert_eq!(database.holders(&names[0]).len(), 1);
+    soon(next.release()).await.unwrap();
+    // The client is as good as before.
+    soon(take(&client, &names[1]).await.release())
+        .await
+        .unwrap();
+}
+
+fn protocol(database: &dyn Database) -> Protocol {
+    match database.url_at(1).starts_with("mysql") {
+        true => Protocol::MySql,
+        false => Protocol::Postgres,
+    }
+}
+
+async fn a_cut_connection_is_told_soon(database: &dyn Database) {
+    let proxy = statements::start(database.port(), protocol(database));
+    let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
+    let name = name("cut");
+    let lock = client.lock(&name).ttl(Duration::from_secs(60));
+    let guard = soon(lock.acquire()).await.unwrap();
+    proxy.cut();
+    let cut = Instant::now();
+    assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
+    assert!(cut.elapsed() < SOON, "told after {:?}", cut.elapsed());
+    // Never taken again by a driver that connects again behind our back.
+    until("it is free", || database.holders(&name).is_empty()).await;
+    drop(guard);
+    soon(take(&client, &name).await.release()).await.unwrap();
+}
+
+/// Nothing gets through, and nobody hangs up.
+async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn Database) {
+    let proxy = statements::start(database.port(), protocol(database));
+    let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
+    let other = connect(&database.url()).await;
+    for waits in [false, true] {
+        let name = name("silence");
+        let guard = take(&client, &name).await;
+        let waiting = match waits {
+            true => Some(wait_as(database, &other, &name, 1).await),
+            false => None,
+        };
+        proxy.hold(Direction::Up, true);
+        proxy.hold(Direction::Down, true);
+        let cut = Instant::now();
+        let next = match waiting {
+            Some(waiting) => soon(waiting).await.unwrap().unwrap(),
+            None => {
+                let lock = other.lock(&name).ttl(TTL);
+                soon(lock.acquire()).await.unwrap()
+            }
+        };
+        assert!(!guard.is_held(), "both believe to hold it");
+        let took = cut.elapsed();
+        assert!(took < TTL + Duration::from_secs(1) + SOON, "{took:?}");
+        assert!(next.token() > guard.token());
+        soon(next.release()).await.unwrap();
+        proxy.resume();
+        assert!(!guard.is_held(), "resurrected");
+        drop(guard);
+        let lock = client.lock(&name).ttl(TTL);
+        soon(soon(lock.acquire()).await.unwrap().release())
+            .await
+            .unwrap();
+    }
+}
+
+async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
+    let (client, name) = (connect(&database.url()).await, name("stopped"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+    command.args([&database.url(), &name, "--ttl", "2s"]);
+    let mut taker = Taker::spawn(command).unwrap();
+    let token = soon(taker.held()).await.unwrap();
+    taker.stop().unwrap();
+    let lock = client.lock(&name).ttl(TTL);
+    let next = soon(lock.acquire()).await.unwrap();
+    assert!(next.token().get() > token);
+    taker.go_on().unwrap();
+    taker.say("status").unwrap();
+    let word = soon(taker.line()).await.unwrap();
+    assert!(word.contains("lost"), "{word}");
+    assert!(next.is_held());
+    taker.hang_up();
+    taker.wait().unwrap();
+    assert_eq!(database.holders(&name).len(), 1);
+    soon(next.release()).await.unwrap();
+}
+
+/// The server would end the session after one ttl of silence, so it is never silent for that long.
+async fn an_idle_limit_does_not_end_what_is_held(database: &dyn Database) {
+    let client = connect(&format!(
+        "{}&validate=10s",
+        database.url().replace("&validate=200ms", "")
+    ))
+    .await;
+    let name = name("long");
+    let lock = client.lock(&name).ttl(Duration::from_secs(1));
+    let guard = soon(lock.acquire()).await.unwrap();
+    let session = database.holders(&name);
+    let start = Instant::now();
+    until("four ttls have passed", || {
+        start.elapsed() > Duration::from_secs(4)
+    })
+    .await;
+    assert!(guard.is_held());
+    assert_eq!(database.holders(&name), session);
+    soon(guard.release()).await.unwrap();
+}
+
+async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn Database) {
+    // The guard is longer than the server has run when the test begins.
+    let guarded = database
+        .url()
+        .replace("restart_guard=off", "restart_guard=5s");
+    let (client, name) = (connect(&database.url()).await, name("restart"));
+    let lock = client.lock(&name).ttl(Duration::from_secs(60));
+    let old = soon(lock.acquire()).await.unwrap();
+    database.restart();
+    let started = Instant::now();
+    assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
+    assert!(started.elapsed() < SOON, "told too late");
+    let second = connect(&guarded).await;
+    let lock = second.lock(&name).ttl(TTL);
+    let refused = soon(lock.try_acquire()).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["started lately", "restart_guard"],
+    );
+    let short = second.lock(&name).ttl(TTL).wait(Duration::from_millis(200));
+    assert!(soon(short.acquire()).await.is_err());
+    let next = soon(lock.acquire()).await.unwrap();
+    assert!(started.elapsed() > Duration::from_secs(3), "granted early");
+    assert!(next.token() > old.token());
+    soon(next.release()).await.unwrap();
+}
+
+async fn tokens_grow_over_restarts(database: &dyn Database) {
+    let (mut last, name) = (0, name("tokens"));
+    for _ in 0..4 {
+        let client = connect(&database.url()).await;
+        for _ in 0..10 {
+            let guard = take(&client, &name).await;
+            assert!(
+                guard.token().get() > last,
+                "{} follows {last}",
+                guard.token()
+            );
+            last = guard.token().get();
+            soon(guard.release()).await.unwrap();
+        }
+        // MySQL counts the starts by the second.
+        let second = Instant::now();
+        until("the next second", || {
+            second.elapsed() > Duration::from_millis(1_100)
+        })
+        .await;
+        database.restart();
+    }
+}
+
+/// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_of_one_process_of_postgres_is_a_restart() {
+    if postgres::is_missing() {
+        return;
+    }
+    let server = postgres::Postgres::start(&[]);
+    let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=5s");
+    let client = connect(&Database::url(&server)).await;
+    let start = server.operator().value("SELECT pg_postmaster_start_time()");
+    let name = name("crash");
+    let lock = client.lock(&name).ttl(Duration::from_secs(60));
+    let mut last = 0;
+    for _ in 0..3 {
+        let old = soon(lock.acquire()).await.unwrap();
+        assert!(old.token().get() > last, "{} follows {last}", old.token());
+        last = old.token().get();
+        let somebody = server
+            .operator()
+            .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'");
+        let killed = Instant::now();
+        let kill = Command::new("kill").args(["-9", &somebody]).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
+        assert!(killed.elapsed() < SOON, "told too late");
+        until("it has started over", || {
+            server.operator().try_rows("SELECT 1").is_ok()
+        })
+        .await;
+        let second = connect(&guarded).await;
+        let refused = soon(second.lock(&name).ttl(TTL).try_acquire()).await;
+        assert_says(refused, ErrorKind::Unreachable, &["started lately"]);
+        second.close().await;
+    }
+    let now = server.operator().value("SELECT pg_postmaster_start_time()");
+    assert_eq!(start, now, "that was no restart of the first process");
+}
+
+/// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_is_not_believed() {
+    if mariadb::is_missing() {
+        return;
+    }
+    let server = mariadb::MariaDb::start(&[]);
+    let (client, name) = (connect(&Database::url(&server)).await, name("still"));
+    let guard = take(&client, &name).await;
+    server.stop();
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    server.go_on();
+    assert!(!guard.is_held());
+    until("its session is ended", || {
+        Database::holders(&server, &name).is_empty()
+    })
+    .await;
+    drop(guard);
+    let lock = client.lock(&name).ttl(TTL);
+    soon(soon(lock.acquire()).await.unwrap().release())
+        .await
+        .unwrap();
+}

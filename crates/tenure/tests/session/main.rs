@@ -1,0 +1,17 @@
+//! Locks of sessions in MariaDB and PostgreSQL, on real servers, with everything that can go wrong.
+
+#![cfg(all(feature = "mysql", feature = "postgres"))]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod access;
+mod clocks;
+mod ends;
+mod names;
+mod poolers;
+mod sharing;
+mod waiting;

@@ -1,0 +1,282 @@
+//! What the tests about locks of sessions share.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::{Client, Error, ErrorKind, Guard};
+use tokio::task::JoinHandle;
+
+use crate::servers::PATIENCE;
+use crate::servers::mariadb::{MariaDb, PASSWORD};
+use crate::servers::operator::Row;
+use crate::servers::postgres::Postgres;
+
+/// Far above what a server and two busy cores need, short enough to wait for its end.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+/// For servers that were started a moment ago.
+pub(crate) const OPTIONS: &str = "tls=off&timeout=1s&restart_guard=off&validate=200ms";
+
+/// For all tests that do nothing to a server but lock.
+pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
+pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
+
+/// The same test on either server.
+macro_rules! on_both {
+    ($($name:ident)*) => { $(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn mysql() {
+                if !crate::servers::mariadb::is_missing() {
+                    super::$name(&*crate::support::MARIADB).await;
+                }
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn postgres() {
+                if !crate::servers::postgres::is_missing() {
+                    super::$name(&*crate::support::POSTGRES).await;
+                }
+            }
+        }
+    )* };
+}
+
+/// The same on servers of its own, which it may stop.
+macro_rules! on_both_alone {
+    ($($name:ident)*) => { $(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn mysql() {
+                if !crate::servers::mariadb::is_missing() {
+                    super::$name(&crate::servers::mariadb::MariaDb::start(&[])).await;
+                }
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn postgres() {
+                if !crate::servers::postgres::is_missing() {
+                    super::$name(&crate::servers::postgres::Postgres::start(&[])).await;
+                }
+            }
+        }
+    )* };
+}
+
+pub(crate) use {on_both, on_both_alone};
+
+/// Either server, as its operator sees it. Names are plain ones.
+pub(crate) trait Database: Sync {
+    fn url_at(&self, port: u16) -> String;
+    fn port(&self) -> u16;
+    fn rows(&self, sql: &str) -> Vec<Row>;
+    /// The sessions that hold a lock.
+    fn holders(&self, name: &str) -> Vec<u64>;
+    /// The sessions that wait for it.
+    fn waiters(&self, name: &str) -> Vec<u64>;
+    /// The sessions of our user.
+    fn sessions(&self) -> Vec<u64>;
+    fn cancel(&self, session: u64);
+    fn end(&self, session: u64);
+    /// SIGKILL and a new start.
+    fn restart(&self);
+
+    fn url(&self) -> String {
+        format!("{}?{OPTIONS}", self.url_at(self.port()))
+    }
+}
+
+fn numbers(rows: Vec<Row>) -> Vec<u64> {
+    let number = |cell: Option<String>| cell?.parse().ok();
+    rows.into_iter().flatten().filter_map(number).collect()
+}
+
+impl Database for MariaDb {
+    fn url_at(&self, port: u16) -> String {
+        self.url_at(port)
+    }
+
+    fn port(&self) -> u16 {
+        self.port()
+    }
+
+    fn rows(&self, sql: &str) -> Vec<Row> {
+        self.operator().rows(sql)
+    }
+
+    fn holders(&self, name: &str) -> Vec<u64> {
+        numbers(self.rows(&format!("SELECT IS_USED_LOCK('{name}')")))
+    }
+
+    fn waiters(&self, name: &str) -> Vec<u64> {
+        numbers(self.rows(&format!(
+            "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND INSTR(info, 'GET_LOCK(''{name}''') > 0"
+        )))
+    }
+
+    fn sessions(&self) -> Vec<u64> {
+        numbers(self.rows("SELECT id FROM information_schema.processlist WHERE user = 'tenure'"))
+    }
+
+    fn cancel(&self, session: u64) {
+        let _ = self.operator().try_rows(&format!("KILL QUERY {session}"));
+    }
+
+    fn end(&self, session: u64) {
+        let _ = self.operator().try_rows(&format!("KILL {session}"));
+    }
+
+    fn restart(&self) {
+        self.kill();
+        self.launch();
+    }
+}
+
+/// The key of a plain name, as published.
+pub(crate) fn postgres_key(name: &str) -> String {
+    format!("('x' || left(encode(sha256('{name}'), 'hex'), 16))::bit(64)::bigint")
+}
+
+fn in_pg_locks(name: &str, granted: bool) -> String {
+    let granted = if granted { "granted" } else { "NOT granted" };
+    format!(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {granted} \
+         AND database = (SELECT oid FROM pg_database WHERE datname = 'locks') \
+         AND (classid::bigint << 32) | objid::bigint = {}",
+        postgres_key(name)
+    )
+}
+
+impl Database for Postgres {
+    fn url_at(&self, port: u16) -> String {
+        self.url_at(port)
+    }
+
+    fn port(&self) -> u16 {
+        self.port()
+    }
+
+    fn rows(&self, sql: &str) -> Vec<Row> {
+        self.operator().rows(sql)
+    }
+
+    fn holders(&self, name: &str) -> Vec<u64> {
+        numbers(self.rows(&in_pg_locks(name, true)))
+    }
+
+    fn waiters(&self, name: &str) -> Vec<u64> {
+        numbers(self.rows(&in_pg_locks(name, false)))
+    }
+
+    fn sessions(&self) -> Vec<u64> {
+        numbers(self.rows("SELECT pid FROM pg_stat_activity WHERE usename = 'tenure'"))
+    }
+
+    fn cancel(&self, session: u64) {
+        self.rows(&format!("SELECT pg_cancel_backend({session})"));
+    }
+
+    fn end(&self, session: u64) {
+        self.rows(&format!("SELECT pg_terminate_backend({session})"));
+    }
+
+    fn restart(&self) {
+        self.kill();
+        self.launch();
+    }
+}
+
+/// A name of this test only.
+pub(crate) fn name(tail: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
+}
+
+pub(crate) async fn connect(url: &str) -> Client {
+    soon(tenure::connect(url)).await.unwrap()
+}
+
+/// Awaits what happens at once on an idle machine.
+#[track_caller]
+pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(PATIENCE, future).await {
+            Ok(value) => value,
+            Err(_) => panic!("did not happen: {caller}"),
+        }
+    }
+}
+
+/// Looks again and again, without blocking the thread for long.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = std::time::Instant::now();
+        while !condition() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "never happened: {what}, {caller}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// One try on a free name.
+#[track_caller]
+pub(crate) fn take(client: &Client, name: &str) -> impl Future<Output = Guard> {
+    let caller = std::panic::Location::caller();
+    let lock = client.lock(name).ttl(TTL);
+    async move {
+        match soon(lock.try_acquire()).await {
+            Ok(Some(guard)) => guard,
+            other => panic!("not acquired but {other:?}, {caller}"),
+        }
+    }
+}
+
+/// Begins to wait, and returns when that many stand in the server's queue.
+pub(crate) async fn wait_as(
+    database: &dyn Database,
+    client: &Client,
+    name: &str,
+    place: usize,
+) -> JoinHandle<Result<Guard, Error>> {
+    let lock = client.lock(name).ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it stands in the queue", || {
+        database.waiters(name).len() == place
+    })
+    .await;
+    waiting
+}
+
+/// An error is of that kind, and one clear line with these words and no password.
+#[track_caller]
+pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
+    let Err(err) = outcome else {
+        panic!("no error, {kind:?} was due");
+    };
+    let text = err.to_string();
+    assert_eq!(err.kind(), kind, "{err:?}");
+    for word in words {
+        assert!(text.contains(word), "no \"{word}\" in \"{text}\"");
+    }
+    let mut texts = vec![text.clone(), format!("{err:?}"), format!("{err:#?}")];
+    let mut source = std::error::Error::source(&err);
+    while let Some(inner) = source {
+        texts.extend([inner.to_string(), format!("{inner:?}")]);
+        source = inner.source();
+    }
+    for text in &texts {
+        assert!(!text.contains(PASSWORD), "the password is in \"{text}\"");
+    }
+    assert!(
+        !text.contains('\n') && !text.is_empty(),
+        "not one line: {text:?}"
+    );
+    assert!(text.len() < 400, "{} characters: {text}", text.len());
+}

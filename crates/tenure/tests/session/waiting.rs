@@ -1,0 +1,147 @@
+//! Waiting, and what ends it.
+
+use std::time::Duration;
+
+use tenure::ErrorKind;
+
+use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
+
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen);
+
+/// However the end of the wait and the grant meet.
+async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
+    let holder = connect(&database.url()).await;
+    let (client, name) = (connect(&database.url()).await, name("race"));
+    let mut granted = 0;
+    for round in 0..200_u64 {
+        let guard = take(&holder, &name).await;
+        let wait = Duration::from_micros(500 + round * 97 % 8_000);
+        let lock = client.lock(&name).ttl(TTL).wait(wait);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        tokio::time::sleep(Duration::from_micros(500 + round * 61 % 8_000)).await;
+        soon(guard.release()).await.unwrap();
+        match soon(waiting).await.unwrap() {
+            Ok(guard) => {
+                granted += 1;
+                soon(guard.release()).await.unwrap();
+            }
+            Err(err) => assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}"),
+        }
+        until("nothing is left", || {
+            database.holders(&name).is_empty() && database.waiters(&name).is_empty()
+        })
+        .await;
+    }
+    assert!((1..200).contains(&granted), "{granted} of 200 were granted");
+}
+
+async fn dropped_acquires_leave_nothing(database: &dyn Database) {
+    let holder = connect(&database.url()).await;
+    let (client, name) = (connect(&database.url()).await, name("dropped"));
+    let sessions =
+        |client: &tenure::Client| (client.guarantees().backend, database.sessions().len());
+    for round in 0..30_u32 {
+        let guard = take(&holder, &name).await;
+        let lock = client.lock(&name).ttl(TTL);
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        if round % 2 == 0 {
+            until("it waits", || database.waiters(&name).len() == 1).await;
+        } else {
+            tokio::time::sleep(Duration::from_micros(u64::from(round) * 173)).await;
+        }
+        waiting.abort();
+        let _ = waiting.await;
+        until("nobody waits", || database.waiters(&name).is_empty()).await;
+        assert!(guard.is_held());
+        soon(guard.release()).await.unwrap();
+        until("nobody holds", || database.holders(&name).is_empty()).await;
+    }
+    let (_, open) = sessions(&client);
+    assert!(open < 60, "{open} sessions");
+    soon(take(&client, &name).await.release()).await.unwrap();
+}
+
+/// KILL QUERY, pg_cancel_backend.
+async fn a_wait_called_off_by_an_administrator_goes_on(database: &dyn Database) {
+    let (first, second) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    let name = name("called-off");
+    let guard = take(&first, &name).await;
+    let waiting = wait_as(database, &second, &name, 1).await;
+    for _ in 0..3 {
+        let session = database.waiters(&name)[0];
+        database.cancel(session);
+        // It is gone for a moment, or back already.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        until("it waits again", || database.waiters(&name).len() == 1).await;
+        assert!(!waiting.is_finished(), "granted, or given up");
+    }
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert_eq!(database.holders(&name).len(), 1);
+    soon(next.release()).await.unwrap();
+    assert!(database.holders(&name).is_empty());
+}
+
+/// KILL, pg_terminate_backend.
+async fn a_waiting_session_that_is_ended_is_replaced(database: &dyn Database) {
+    let (first, second) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    let name = name("replaced");
+    let guard = take(&first, &name).await;
+    let waiting = wait_as(database, &second, &name, 1).await;
+    let session = database.waiters(&name)[0];
+    database.end(session);
+    until("another one waits", || {
+        let waiters = database.waiters(&name);
+        waiters.len() == 1 && waiters[0] != session
+    })
+    .await;
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    soon(next.release()).await.unwrap();
+}
+
+/// Whoever is told NULL, or that the query was interrupted, has not got it.
+async fn a_try_that_is_interrupted_takes_nothing(database: &dyn Database) {
+    let (client, name) = (connect(&database.url()).await, name("interrupted"));
+    let other = take(&client, &format!("{name}-other")).await;
+    let session = database.holders(other.name().as_str())[0];
+    for _ in 0..100 {
+        database.cancel(session);
+        let lock = client.lock(&name).ttl(TTL);
+        match soon(lock.try_acquire()).await {
+            Ok(Some(guard)) => soon(guard.release()).await.unwrap(),
+            Ok(None) => panic!("nobody has it"),
+            Err(err) => assert!(!err.is_lost(), "{err}"),
+        }
+        until("nothing is left", || database.holders(&name).is_empty()).await;
+    }
+    assert!(other.is_held());
+    soon(other.release()).await.unwrap();
+}
+
+async fn waiters_are_seen(database: &dyn Database) {
+    let (first, second) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    let name = name("seen");
+    let guard = take(&first, &name).await;
+    let lock = second.lock(&name).ttl(TTL).label("it's /* me */ ü");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || database.waiters(&name).len() == 1).await;
+    let status = soon(first.inspect(&name)).await.unwrap();
+    let queue = status.queue.unwrap();
+    assert_eq!(queue.len(), 1);
+    assert_eq!(queue[0].label, "it's /* me */ ü");
+    assert_eq!(queue[0].pid, std::process::id());
+    soon(guard.release()).await.unwrap();
+    soon(soon(waiting).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
+}
