@@ -77,6 +77,10 @@
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
+//! | `mysql:` | S L | E | E | E L | E L | X r | E | E r | S | E |
+//! | `mysql:` restart_guard=off | S L | E | E | X | X | X r | E | E r | S | E |
+//! | `postgres:` | S L | E | E | E L | E L | X r | X | E L r | S | E |
+//! | `postgres:` restart_guard=off | S L | E | E | X | X | X r | X | E L r | S | E |
 //! | `mysql:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table, commits may be lost with the power | S L | E | E | E | X | - | X | E L | S | E |
@@ -112,9 +116,8 @@
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `mysql`, `postgres` | the backends `mysql://` and `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
-//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
-//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `serde`, `serde_json`, `sha2` |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
 //! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |

@@ -37,7 +37,21 @@ async fn declared() -> Vec<Guarantees> {
     all.extend([1, 3].map(tenure::backend::etcd::guarantees));
     all.extend(zookeeper());
     all.extend(table());
+    all.extend(sessions());
     all
+}
+
+/// Locks of database sessions, with and without the guard.
+fn sessions() -> Vec<Guarantees> {
+    use tenure::backend::session::{Configuration, guarantees};
+    let settings = [(false, true), (false, false), (true, true), (true, false)];
+    let of = |(is_postgres, is_guarded)| {
+        guarantees(Configuration {
+            is_postgres,
+            is_guarded,
+        })
+    };
+    settings.into_iter().map(of).collect()
 }
 
 /// One server or several; what nodes are called makes no difference to what is safe.

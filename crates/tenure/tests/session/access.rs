@@ -38,8 +38,10 @@ async fn what_does_not_exist_is_named(database: &dyn Database) {
         ErrorKind::Denied,
         &["nowhere"],
     );
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = port.local_addr().unwrap().port();
+    let port = {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        nobody.local_addr().unwrap().port()
+    };
     let away = format!("{}?{OPTIONS}", database.url_at(port));
     let outcome = soon(tenure::connect(&away)).await;
     assert_says(outcome, ErrorKind::Unreachable, &["cannot be reached"]);

@@ -17,6 +17,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
         connect(&database.url()).await,
         connect(&database.url()).await,
     );
+    let mut last = 0;
     for jump in [HOURS, -HOURS, 0] {
         let name = name("jump");
         let guard = take(&first, &name).await;
@@ -26,7 +27,18 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
         let waiting = tokio::spawn(async move { lock.acquire().await });
         crate::support::until("it waits", || database.waiters(&name).len() == 1).await;
         clock.set(jump);
-        let err = soon(waiting).await.unwrap().unwrap_err();
+        let err = match soon(waiting).await.unwrap() {
+            Err(err) => err,
+            // PostgreSQL may take a silent session for overdue when its clock jumps forward. The guarantees say so.
+            Ok(next) => {
+                assert!(jump > last && database.url().starts_with("postgres"));
+                soon(guard.lost()).await;
+                soon(next.release()).await.unwrap();
+                last = jump;
+                continue;
+            }
+        };
+        last = jump;
         let waited = start.elapsed();
         assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
         assert!(waited >= wait && waited < wait * 2, "waited {waited:?}");

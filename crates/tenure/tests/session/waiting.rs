@@ -14,7 +14,8 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
     let (client, name) = (connect(&database.url()).await, name("race"));
     let mut granted = 0;
     for round in 0..200_u64 {
-        let guard = take(&holder, &name).await;
+        // The one that was given up may take it for a moment yet, and give it back.
+        let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
         let wait = Duration::from_micros(500 + round * 97 % 8_000);
         let lock = client.lock(&name).ttl(TTL).wait(wait);
         let waiting = tokio::spawn(async move { lock.acquire().await });
@@ -115,7 +116,8 @@ async fn a_try_that_is_interrupted_takes_nothing(database: &dyn Database) {
         database.cancel(session);
         let lock = client.lock(&name).ttl(TTL);
         match soon(lock.try_acquire()).await {
-            Ok(Some(guard)) => soon(guard.release()).await.unwrap(),
+            // It may be the release that is interrupted; then it is repeated.
+            Ok(Some(guard)) => drop(soon(guard.release()).await),
             Ok(None) => panic!("nobody has it"),
             Err(err) => assert!(!err.is_lost(), "{err}"),
         }

@@ -63,6 +63,8 @@ pub(super) enum Attempt {
     Answer(Answer),
     /// Somebody has it.
     Busy,
+    /// The server is to be trusted from then on.
+    NotYet(Time),
     /// The session ended, and with it whatever was asked; that is certain.
     Again(Error),
 }
@@ -157,6 +159,12 @@ impl Store {
                     tries += 1;
                     continue;
                 }
+                Ok(Attempt::NotYet(from)) => {
+                    self.unless_over(&request, self.clock.sleep_until(from))
+                        .await;
+                    patience = self.clock.now().after(request.ttl);
+                    continue;
+                }
                 Ok(Attempt::Again(err)) => err,
                 // Nothing was done.
                 Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
@@ -222,9 +230,12 @@ impl Store {
                 },
             };
         };
-        if let Err(err) = self.trust(request, &link).await {
-            self.forget(request.owner);
-            return Err(err);
+        match self.trusted_from(request, &link) {
+            Ok(None) => {}
+            not_yet => {
+                self.forget(request.owner);
+                return not_yet.map(|from| from.map_or(Attempt::Busy, Attempt::NotYet));
+            }
         }
         self.board.settled(&self.clock, &link, &wanted.key).await;
         let ask = Ask::Take {
@@ -291,34 +302,32 @@ impl Store {
         Answer::Granted(grant)
     }
 
-    /// Waits until the server can be trusted to know who holds what: it forgets all of it when it starts.
-    pub(super) async fn trust(&self, request: &Request, link: &Link) -> Result<(), Error> {
+    /// From when on the server can be trusted to know who holds what: it forgets all of it when it starts. `None`:
+    /// it can.
+    pub(super) fn trusted_from(
+        &self,
+        request: &Request,
+        link: &Link,
+    ) -> Result<Option<Time>, Error> {
         let Some(guard) = self.settings.restart_guard else {
-            return Ok(());
+            return Ok(None);
         };
         let until = link.trusted_from(guard.max(request.ttl));
         let left = until.since(self.clock.now());
         if left.is_zero() {
-            return Ok(());
+            return Ok(None);
         }
         let host = &self.settings.server;
-        let distrust = Err(Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "{host} was started lately and has forgotten who holds what; nothing is granted for another {left:.0?} (restart_guard)"
-            ),
-        ));
         if !request.wait {
-            return distrust;
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                format!(
+                    "{host} was started lately and has forgotten who holds what; nothing is granted for another {left:.0?} (restart_guard)"
+                ),
+            ));
         }
         tracing::warn!(name = %request.name, %host, ?left, "this server was started lately and has forgotten who holds what; waiting (restart_guard)");
-        tokio::select! {
-            biased;
-            () = request.stop.raised() => distrust,
-            () = self.closing.raised() => distrust,
-            () = link.gone.raised() => distrust,
-            () = self.clock.sleep_until(until) => Ok(()),
-        }
+        Ok(Some(until))
     }
 
     /// Whether something has changed on a session by the time that a request may take.

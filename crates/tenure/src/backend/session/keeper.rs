@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::error::ErrorKind;
 use crate::fence::OwnerId;
 use crate::lost::LostReason;
 use crate::rt::lock;
@@ -142,8 +143,12 @@ async fn check(store: &Arc<Store>, link: &Arc<Link>) {
     let rows = match link.look(wanted, limit).await {
         Ok(rows) => rows,
         Err(trouble) if trouble.is_fatal() => return,
-        Err(_) => {
-            store.board.is_gone();
+        Err(trouble) => {
+            let err = super::outcome::explain(trouble, &store.settings.server);
+            // Else somebody has called it off.
+            if err.kind() == ErrorKind::Denied {
+                store.board.is_gone();
+            }
             return;
         }
     };

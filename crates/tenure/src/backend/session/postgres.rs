@@ -183,22 +183,23 @@ impl Dialect for Postgres {
     }
 
     fn holders(&self, key: &Key, has_board: bool) -> String {
-        let (token, holder, since, ttl, join) = match has_board {
+        let (token, holder, since, ttl, order, join) = match has_board {
             true => (
                 "b.token",
                 "encode(b.holder, 'hex')",
                 "b.since",
                 "b.ttl",
+                "b.token, ",
                 format!(
                     "LEFT JOIN LATERAL (SELECT * FROM tenure_holders WHERE lock_key = '{key}' AND connection = l.pid ORDER BY token DESC LIMIT 1) b ON true"
                 ),
             ),
-            false => ("NULL", "NULL", "NULL", "NULL", String::new()),
+            false => ("NULL", "NULL", "NULL", "NULL", "", String::new()),
         };
         format!(
             "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, \
              {since}, {ttl}, a.usename, host(a.client_addr), {} \
-             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} WHERE l.granted AND {} ORDER BY {token}, l.pid",
+             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} WHERE l.granted AND {} ORDER BY {order}l.pid",
             micros("a.backend_start"),
             micros("clock_timestamp() - a.state_change"),
             in_pg_locks(key)

@@ -40,12 +40,12 @@ impl Store {
             self.pause(request, tries).await;
             return Ok(Attempt::Busy);
         };
-        if let Err(err) = self.trust(request, &link).await {
-            self.leave(request, &link);
-            return match self.is_over_for(request) {
-                true => Ok(Attempt::Answer(Answer::Busy)),
-                false => Err(err),
-            };
+        match self.trusted_from(request, &link) {
+            Ok(None) => {}
+            not_yet => {
+                self.leave(request, &link);
+                return not_yet.map(|from| from.map_or(Attempt::Busy, Attempt::NotYet));
+            }
         }
         self.board.settled(&self.clock, &link, &wanted.key).await;
         let who = described(request);
