@@ -564,12 +564,7 @@ const NO_LOST_REQUESTS: Skips = (
 );
 
 /// Behaviours that a store without leases does not have either.
-#[cfg(any(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "sqlite"
-))]
+#[allow(dead_code, reason = "without some features nobody needs it")]
 const NO_LOST_REQUESTS_OF_LEASES: Skips = (
     NO_LOST_REQUESTS.0,
     &[
@@ -585,12 +580,7 @@ const NO_COUNT: Skips = (
     &["reentrance::entering_again_costs_no_request"],
 );
 
-#[cfg(any(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "sqlite"
-))]
+#[allow(dead_code, reason = "without some features nobody needs it")]
 const NO_COUNT_OF_LEASES: Skips = (
     NO_COUNT.0,
     &[
@@ -609,14 +599,7 @@ const NO_EVICTION: Skips = (
     ],
 );
 
-#[cfg(any(
-    feature = "redis",
-    feature = "redlock",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "sqlite",
-    feature = "mysql"
-))]
+#[allow(dead_code, reason = "without some features nobody needs it")]
 const NO_SHARED: Skips = (
     "no shared holds",
     &[
@@ -628,14 +611,7 @@ const NO_SHARED: Skips = (
     ],
 );
 
-#[cfg(any(
-    feature = "redis",
-    feature = "redlock",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "sqlite",
-    feature = "mysql"
-))]
+#[allow(dead_code, reason = "without some features nobody needs it")]
 const NO_PERMITS: Skips = (
     "no permits",
     &[

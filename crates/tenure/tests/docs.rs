@@ -36,8 +36,8 @@ async fn declared() -> Vec<Guarantees> {
     all.extend(redis());
     all.extend([1, 3].map(tenure::backend::etcd::guarantees));
     all.extend(zookeeper());
-    all.extend(table());
     all.extend(sessions());
+    all.extend(table());
     all
 }
 

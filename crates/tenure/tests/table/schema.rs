@@ -8,7 +8,7 @@ use crate::support::{Db, TTL, assert_says, connect, soon, take};
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_only_when_asked_for() {
     let mut all = Db::servers();
-    all.push(Db::File(File::new()));
+    all.push(Db::File(Box::new(File::new())));
     for db in all {
         let made = db.init().await;
         let mut expected = vec!["table tenure_locks", "table tenure_locks_waiters"];
@@ -40,7 +40,7 @@ async fn tables_are_made_once_and_only_when_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_make_them_at_the_same_time() {
     let mut all = Db::servers();
-    all.push(Db::File(File::new()));
+    all.push(Db::File(Box::new(File::new())));
     for db in all {
         let mut makers = Vec::new();
         for _ in 0..8 {

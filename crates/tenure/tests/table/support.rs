@@ -52,7 +52,7 @@ impl Db {
 
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Self::servers();
-        all.push(Self::File(File::new()));
+        all.push(Self::File(Box::new(File::new())));
         all
     }
 

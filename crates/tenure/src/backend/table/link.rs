@@ -14,7 +14,7 @@ use sqlx::postgres::PgConnection;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::sql::Kind;
@@ -33,6 +33,9 @@ pub(super) type Row = Vec<Option<String>>;
 
 /// How often the pause grows before a statement is sent again that lost against another one.
 const GROWS: u32 = 4;
+
+/// How many times as long as for an answer a request waits for a connection: those before it may all be slow.
+const QUEUE: u32 = 10;
 
 /// The answer to one packet.
 #[derive(Debug)]
@@ -120,6 +123,9 @@ pub(super) struct Pool {
     spawner: Spawner,
     idle: Mutex<Vec<Link>>,
     permits: Semaphore,
+    /// Who is not urgent needs one of these as well: there is one less, so that what is urgent never waits
+    /// behind all the others.
+    calm: Semaphore,
     is_closed: AtomicBool,
 }
 
@@ -136,6 +142,7 @@ impl Pool {
             spawner,
             idle: Mutex::default(),
             permits: Semaphore::new(connections),
+            calm: Semaphore::new(connections.saturating_sub(1).max(1)),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -159,7 +166,7 @@ impl Pool {
         let patience = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
-            let (trouble, is_fresh) = match self.ask_once(&packet).await {
+            let (trouble, is_fresh) = match self.ask_once(&packet, stop).await {
                 Ok(reply) => {
                     return Ok(Reply {
                         is_repeated: broken.is_some(),
@@ -200,23 +207,31 @@ impl Pool {
         Err(outcome::nonsense())
     }
 
-    async fn ask_once(&self, packet: &Packet) -> Result<Reply, Refused> {
+    async fn ask_once(&self, packet: &Packet, stop: &Flag) -> Result<Reply, Refused> {
         if self.spawner.is_shut_down() {
             return Err(Refused::Nothing(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
         }
-        let limit = self.clock.now().after(self.settings.timeout);
+        let patience = self.settings.timeout * QUEUE;
+        let limit = self.clock.now().after(patience);
+        let permit = async {
+            let calm = match packet.is_urgent {
+                true => None,
+                false => Some(self.calm.acquire().await?),
+            };
+            Ok::<_, AcquireError>((calm, self.permits.acquire().await?))
+        };
+        let busy = |what: String| Err(Refused::Nothing(Error::new(ErrorKind::Unreachable, what)));
         let permit = tokio::select! {
             biased;
-            permit = self.permits.acquire() => permit,
+            permit = permit => permit,
+            () = stop.raised() => {
+                return busy("all connections were busy until the wait was over (connections=)".into());
+            }
             () = self.clock.sleep_until(limit) => {
-                let (count, timeout) = (self.settings.connections, self.settings.timeout);
-                return Err(Refused::Nothing(Error::new(
-                    ErrorKind::Unreachable,
-                    format!("none of {count} connections was free within {timeout:?}; is the server slow? (connections=)"),
-                )));
+                return busy(format!("all connections were busy for {patience:?} (connections=)"));
             }
         };
         if permit.is_err() || self.is_closed.load(Ordering::SeqCst) {
@@ -306,6 +321,7 @@ impl Pool {
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.permits.close();
+        self.calm.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
         for link in idle {
             link.close().await;

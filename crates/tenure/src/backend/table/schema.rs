@@ -1,6 +1,6 @@
 //! Making the tables, when an operator asks for it and never else.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 use super::hold::Store;
 use super::names::Dialect;
@@ -12,6 +12,8 @@ struct Step {
     sql: String,
     /// `None`: nothing to speak of.
     makes: Option<String>,
+    /// Of the file; harmless when it is so already.
+    is_setting: bool,
 }
 
 /// The published statements for these tables.
@@ -45,6 +47,7 @@ fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
             true => Some(format!("table {table}")),
             false => None,
         },
+        is_setting: sql.starts_with("PRAGMA"),
         sql: sql
             .replace("{locks}", &flavor.quoted(table))
             .replace("{waiters}", &flavor.quoted(&waiters))
@@ -82,11 +85,23 @@ impl Store {
                 Some(what) => !self.has(what.trim_start_matches("table ")).await?,
                 None => false,
             };
-            // A statement that finds its table may still complain of privileges.
-            if step.makes.is_some() && !is_new {
+            // A statement that finds its table, or its index, may still complain of privileges.
+            let is_needed = match &step.makes {
+                Some(_) => is_new,
+                None => !made.is_empty() || step.is_setting,
+            };
+            if !is_needed {
                 continue;
             }
-            self.pool.ask(self.ours.make(&step.sql)).await?;
+            let done = self.pool.ask(self.ours.make(&step.sql)).await;
+            done.map_err(|err| match err.kind() {
+                ErrorKind::Denied => Error::new(
+                    ErrorKind::Denied,
+                    "this user may not make the tables; have them made by one who may, with docs/stores/table.md",
+                )
+                .with_source(err),
+                _ => err,
+            })?;
             made.extend(step.makes);
         }
         Ok(made)
@@ -134,7 +149,6 @@ impl Store {
         if let super::settings::Place::File(path) = &self.settings.place
             && !path.exists()
         {
-            use crate::error::ErrorKind;
             use crate::name::Escaped;
             let shown = path.display().to_string();
             let mut options = std::fs::OpenOptions::new();

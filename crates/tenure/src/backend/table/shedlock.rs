@@ -120,6 +120,7 @@ impl Statements {
         Packet::count(format!(
             "/*tenure:release*/ UPDATE {table} SET lock_until=GREATEST({now},{least}) WHERE name={name} AND locked_by={by} AND lock_until>{now}"
         ))
+        .urgent()
     }
 
     pub(super) fn break_lock(&self, name: &str, token: u64) -> Packet {

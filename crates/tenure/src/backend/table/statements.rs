@@ -42,6 +42,8 @@ pub(super) struct Packet {
     pub(super) is_transaction: bool,
     /// May be done twice when a connection broke over it.
     pub(super) is_repeatable: bool,
+    /// A lease or somebody else waits for it: not behind those who ask for locks.
+    pub(super) is_urgent: bool,
 }
 
 impl Packet {
@@ -51,6 +53,7 @@ impl Packet {
             wants: Wants::Rows,
             is_transaction: false,
             is_repeatable: true,
+            is_urgent: false,
         }
     }
 
@@ -58,6 +61,7 @@ impl Packet {
     pub(super) fn once(sql: String) -> Self {
         Self {
             is_repeatable: false,
+            is_urgent: true,
             ..Self::rows(sql)
         }
     }
@@ -67,6 +71,12 @@ impl Packet {
             wants: Wants::Count,
             ..Self::rows(sql)
         }
+    }
+
+    #[must_use]
+    pub(super) fn urgent(mut self) -> Self {
+        self.is_urgent = true;
+        self
     }
 }
 
@@ -386,6 +396,7 @@ impl Statements {
 
     pub(super) fn release(&self, name: &str, owner: &str, unclean: bool) -> Packet {
         self.finish("release", name, &format!("owner='{owner}'"), unclean)
+            .urgent()
     }
 
     pub(super) fn break_lock(&self, name: &str, token: u64) -> Packet {
@@ -419,7 +430,7 @@ impl Statements {
                 "SELECT pg_notify('tenure','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
             ));
         }
-        self.transaction("release", &steps)
+        self.transaction("release", &steps).urgent()
     }
 
     /// Makes these holds last, as far as they are ours: each with its ttl.
@@ -548,7 +559,7 @@ mod tests {
     #[test]
     fn text_ends_where_it_should() {
         let text = Flavor::Postgres.text(r"a'b\c'; DROP TABLE x --");
-        assert_eq!(text, r"E'a''b\c''; DROP TABLE x --'");
+        assert_eq!(text, r"E'a''b\\c''; DROP TABLE x --'");
         assert_eq!(Flavor::Postgres.quoted("a.b"), r#""a"."b""#);
     }
 }
