@@ -87,17 +87,25 @@ impl Dialect for Postgres {
 
     fn batch(&self, asks: &[Ask]) -> String {
         let mut sql = format!("{} SELECT pg_backend_pid()", label(asks));
+        let mut taken = Vec::new();
         for (at, ask) in asks.iter().enumerate() {
             match ask {
                 Ask::Take { key, is_shared } => {
                     let try_lock = call("pg_try_advisory_lock", *is_shared, key);
-                    sql += &format!(", CASE WHEN {try_lock} THEN {} ELSE 0 END", token(at));
+                    taken.push(format!("{try_lock} AS t{at}"));
+                    sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
                 }
                 Ask::Give { key, is_shared } => {
                     sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
                 }
                 Ask::Ping => sql += ", 1",
             }
+        }
+        // All locks first, and only then the number of the transaction, which is given when it is first asked for:
+        // else a key that comes later in the list could have been somebody else's, under a greater number, between
+        // the two. OFFSET keeps the planner from moving the calls out.
+        if !taken.is_empty() {
+            sql += &format!(" FROM (SELECT {} OFFSET 0) AS taken", taken.join(", "));
         }
         sql
     }
@@ -309,4 +317,27 @@ fn row(note: &Note) -> String {
         micros("clock_timestamp()"),
         note.ttl.as_micros()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a key could have been somebody else's, under a greater number, after ours was drawn for another key.
+    #[test]
+    fn numbers_are_drawn_when_all_locks_are_there() {
+        let take = |number, is_shared| Ask::Take {
+            key: Key::One(number),
+            is_shared,
+        };
+        let give = Ask::Give {
+            key: Key::One(8),
+            is_shared: false,
+        };
+        let sql = Postgres.batch(&[take(7, false), give, take(9, true)]);
+        let (drawn, taken) = sql.split_once(" FROM (SELECT ").unwrap();
+        assert!(!drawn.contains("pg_try_advisory_lock"), "{drawn}");
+        assert!(!taken.contains("txid_current"), "{taken}");
+        assert!(taken.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{taken}");
+    }
 }
