@@ -179,6 +179,16 @@ pub mod time;
     feature = "postgres",
     feature = "sqlite"
 ))]
+#[cfg_attr(
+    not(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        feature = "mysql",
+        feature = "postgres"
+    )),
+    allow(dead_code, reason = "a file has no host and no password")
+)]
 mod url;
 
 // Decisions.

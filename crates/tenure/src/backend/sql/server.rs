@@ -20,6 +20,7 @@ use super::outcome::Trouble;
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
 
 /// What the server shows our connections as.
+#[cfg(feature = "postgres")]
 const APPLICATION: &str = "tenure";
 
 /// How locks lie in a database.

@@ -22,7 +22,7 @@ use super::names::{Dialect, encoded};
 use super::outcome;
 use super::settings::Settings;
 use super::shedlock;
-use super::statements::{self, Flavor, Wants, name_of};
+use super::statements::{self, Wants, name_of};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
 /// those behind it this long.
@@ -137,7 +137,7 @@ impl Store {
     fn live(&self, ttl: Duration) -> u64 {
         let is_coarse = match self.ours.flavor {
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => true,
+            statements::Flavor::Sqlite => true,
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => self.settings.dialect == Dialect::ShedLock,
         };
@@ -169,7 +169,7 @@ impl Store {
             holder: written.unwrap_or_default(),
             stamp: match self.ours.flavor {
                 #[cfg(feature = "sqlite")]
-                Flavor::Sqlite => Some(crate::rt::wall_micros()),
+                statements::Flavor::Sqlite => Some(crate::rt::wall_micros()),
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
                 _ => None,
             },

@@ -148,6 +148,7 @@ impl Pool {
     }
 
     /// Opens a connection, so that the first request finds one; whether that works is the answer.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
         let link = self.connect().await;
         let link = link.map_err(|trouble| outcome::no_connection(trouble, &self.settings))?;

@@ -8,7 +8,11 @@
 //!
 //! Each text begins with what it is for, for people who look at a server, and for the tests.
 
-use super::names::{Dialect, digest, encoded, escaped, hex};
+#[cfg(feature = "postgres")]
+use super::names::digest;
+#[cfg(feature = "mysql")]
+use super::names::hex;
+use super::names::{Dialect, encoded, escaped};
 
 /// Which SQL is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,7 @@ pub(super) struct Statements {
     pub(super) locks: String,
     pub(super) waiters: String,
     /// As in the URL.
+    #[cfg(feature = "postgres")]
     pub(super) table: String,
 }
 
@@ -122,6 +127,8 @@ pub(super) const CHANNEL: &str = "tenure";
 impl Flavor {
     /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
     pub(super) fn with_version(self, version: &str) -> Self {
+        // The others answer alike in all versions.
+        let _ = version;
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => {
@@ -224,6 +231,7 @@ impl Statements {
             flavor,
             locks: flavor.quoted(table),
             waiters: flavor.quoted(&format!("{table}_waiters")),
+            #[cfg(feature = "postgres")]
             table: table.to_owned(),
         }
     }
@@ -424,6 +432,7 @@ impl Statements {
             self.count_queue(&literal),
         ];
         steps.extend(self.tell_first(&literal, ""));
+        #[cfg(feature = "postgres")]
         if self.flavor.is_postgres() {
             let digest = digest(&self.table, name);
             steps.push(format!(
@@ -501,6 +510,7 @@ impl Statements {
     }
 
     /// Locks the row of a name, if that is a thing there.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     fn lock_row(&self, name: &str) -> Option<String> {
         let locks = &self.locks;
         self.flavor
