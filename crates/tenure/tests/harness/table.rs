@@ -21,7 +21,7 @@ use crate::servers::operator::{Operator, Row};
 use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Direction, Fault, Planner, Proxy};
 
-const OPTIONS: &str = "?mode=table&tls=off&timeout=500ms";
+const OPTIONS: &str = "?mode=table&tls=off&timeout=1s";
 
 /// Each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
