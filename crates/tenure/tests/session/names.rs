@@ -124,7 +124,7 @@ async fn keys_in_postgres_are_as_published() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mapping_of_sqlx_is_that_of_sqlx() {
     use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockKey};
-    for name in ["job1", "", "Größe 🔒", &"x".repeat(200)] {
+    for name in ["job2", "", "Größe 🔒", &"x".repeat(200)] {
         let PgAdvisoryLockKey::BigInt(theirs) = *PgAdvisoryLock::new(name).key() else {
             panic!("not one number");
         };

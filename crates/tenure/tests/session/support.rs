@@ -81,6 +81,10 @@ pub(crate) trait Database: Sync {
     fn end(&self, session: u64);
     /// SIGKILL and a new start.
     fn restart(&self);
+    /// A plain client of the server, in our database, which says one value.
+    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_>;
+    /// How such a client takes the lock if it is free, and gives it back; both say 1 for yes.
+    fn by_hand(&self, name: &str) -> [String; 2];
 
     fn url(&self) -> String {
         format!("{}?{OPTIONS}", self.url_at(self.port()))
@@ -130,6 +134,17 @@ impl Database for MariaDb {
     fn restart(&self) {
         self.kill();
         self.launch();
+    }
+
+    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
+        Box::new(|sql| self.operator().value(sql))
+    }
+
+    fn by_hand(&self, name: &str) -> [String; 2] {
+        [
+            format!("SELECT GET_LOCK('{name}', 0)"),
+            format!("SELECT RELEASE_LOCK('{name}')"),
+        ]
     }
 }
 
@@ -184,6 +199,19 @@ impl Database for Postgres {
     fn restart(&self) {
         self.kill();
         self.launch();
+    }
+
+    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
+        let inside = self.inside();
+        Box::new(move |sql| inside.value(sql))
+    }
+
+    fn by_hand(&self, name: &str) -> [String; 2] {
+        let key = postgres_key(name);
+        [
+            format!("SELECT pg_try_advisory_lock({key})::int"),
+            format!("SELECT pg_advisory_unlock({key})::int"),
+        ]
     }
 }
 

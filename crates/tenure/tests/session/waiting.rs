@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 
 use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock);
 
 /// However the end of the wait and the grant meet.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
@@ -146,4 +146,23 @@ async fn waiters_are_seen(database: &dyn Database) {
     soon(soon(waiting).await.unwrap().unwrap().release())
         .await
         .unwrap();
+}
+
+/// Whoever calls the server's own functions, with the published key.
+async fn other_programs_take_the_same_lock(database: &dyn Database) {
+    let (client, name) = (connect(&database.url()).await, name("foreign"));
+    let (foreigner, [take_it, give_it]) = (database.foreigner(), database.by_hand(&name));
+    assert_eq!(foreigner(&take_it), "1");
+    let lock = client.lock(&name).ttl(TTL);
+    assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+    let status = soon(client.inspect(&name)).await.unwrap();
+    assert_eq!(status.holds.len(), 1);
+    assert_eq!(status.holds[0].token, None);
+    let waiting = wait_as(database, &client, &name, 1).await;
+    assert_eq!(foreigner(&give_it), "1");
+    let guard = soon(waiting).await.unwrap().unwrap();
+    assert_eq!(foreigner(&take_it), "0");
+    soon(guard.release()).await.unwrap();
+    assert_eq!(foreigner(&take_it), "1");
+    assert_eq!(foreigner(&give_it), "1");
 }

@@ -64,6 +64,10 @@ pub(super) trait Dialect: Send + Sync {
     /// Waits for the key; `who` is there to be seen by others. Same columns as a batch of one.
     fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String;
 
+    /// Whether an order from the session `from` about `to` hits that one, or perhaps another that the server calls the
+    /// same since it was started anew.
+    fn reaches(&self, from: SessionId, to: SessionId) -> bool;
+
     /// Calls off what the session is doing.
     fn cancel(&self, session: SessionId) -> String;
 

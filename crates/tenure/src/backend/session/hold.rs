@@ -513,11 +513,13 @@ impl Store {
         let session = link.facts.session;
         for tries in 0.. {
             let found = self.look(self.dialect.find(session)).await;
-            if found.is_ok_and(|rows| rows.is_empty()) {
-                break;
+            match found {
+                Ok(rows) if rows.is_empty() => break,
+                // It may be gone by now; that is what the next look is for.
+                Ok(_) => drop(self.order(session, self.dialect.kill(session)).await),
+                // A server that is not there has no sessions, and the next one gives their numbers to others.
+                Err(_) => {}
             }
-            // It may be gone by now; that is what the next look is for.
-            let _ = self.look(self.dialect.kill(session)).await;
             let now = self.clock.now();
             if now >= limit || self.closing.is_raised() {
                 break;

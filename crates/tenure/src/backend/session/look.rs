@@ -181,6 +181,7 @@ impl Store {
         let others = self.look(self.dialect.others(session, token)).await?;
         let others = others.first().and_then(|row| row.first()?.clone());
         if others.as_deref() == Some("0") {
+            // The row was found a moment ago, by a session of the same run of the server.
             self.look(self.dialect.kill(session)).await?;
             return Ok(true);
         }

@@ -7,11 +7,12 @@
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names` and `mappings` (keys) · `dialect` with `mysql` and `postgres` (words of either server) · `link` (one
-//! session) · `pool` (which session) · `hold` (one request each) · `wait` (the waiter's side) · `keeper` (the task
+//! `names` and `mappings` (keys) · `dialect` with `mysql` and `postgres` (words of either server) ·
+//! `connection` and `link` (one session) · `pool` (which session) · `hold` (one request each) · `wait` (the waiter's side) · `keeper` (the task
 //! that sees to sessions) · `board` and `look` (what people see) · `outcome` (what errors mean).
 
 mod board;
+mod connection;
 mod dialect;
 mod guarantees;
 mod hold;
@@ -142,30 +143,30 @@ impl Door for Backend {
 }
 
 impl Store {
-    /// Two sessions that turn out to be one are shared out by something between us and the server.
+    /// Two sessions that turn out to be one, or others each time, are shared out by something between us and the
+    /// server.
     async fn find_fault(self: &Arc<Self>) -> Result<(), Error> {
-        let ping = || self.look(self.dialect.batch(&[dialect::Ask::Ping]));
-        let number = |rows: Vec<dialect::Row>| rows.first()?.first()?.clone();
-        let first = number(ping().await?);
+        let server = &self.settings.server;
+        let desk = self.desk().await?;
         let other = self.open(Duration::from_secs(60)).await?;
-        let limit = self.clock.now().after(self.settings.server.timeout);
-        let second = other
-            .look(self.dialect.batch(&[dialect::Ask::Ping]), limit)
-            .await
-            .map_err(|trouble| outcome::explain(trouble, &self.settings.server))?;
-        let second = number(second);
-        let again = number(ping().await?);
-        let theirs = Some(other.facts.session.id.to_string());
-        *self.spare.lock().await = Some(other);
-        if first != again || first == second || second != theirs {
+        let mut is_shared = desk.facts.session == other.facts.session;
+        for link in [&desk, &other, &desk] {
+            let limit = self.clock.now().after(server.timeout);
+            let ping = self.dialect.batch(&[dialect::Ask::Ping]);
+            let rows = link.look(ping, limit).await;
+            let rows = rows.map_err(|trouble| outcome::explain(trouble, server))?;
+            let said = rows.first().and_then(|row| row.first()?.clone());
+            is_shared |= said != Some(link.facts.session.id.to_string());
+        }
+        if is_shared {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "something between us and {} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table",
-                    self.settings.server
+                    "something between us and {server} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table"
                 ),
             ));
         }
+        *self.spare.lock().await = Some(other);
         Ok(())
     }
 

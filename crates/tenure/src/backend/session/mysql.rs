@@ -86,6 +86,10 @@ impl Dialect for MySql {
         )
     }
 
+    fn reaches(&self, from: SessionId, to: SessionId) -> bool {
+        from.since == to.since
+    }
+
     fn cancel(&self, session: SessionId) -> String {
         format!("KILL QUERY {}", session.id)
     }

@@ -10,9 +10,10 @@ use crate::error::{Error, ErrorKind};
 use crate::rt::lock;
 use crate::time::Time;
 
-use super::dialect::Row;
+use super::connection::Connection;
+use super::dialect::{Row, SessionId};
 use super::hold::{Store, Wanted};
-use super::link::{Connection, Entry, Link, Stage};
+use super::link::{Entry, Link, Stage};
 use super::names::Key;
 use super::outcome;
 
@@ -274,6 +275,22 @@ impl Store {
             let _ = answer.send(store.look_to_the_end(sql).await);
         });
         answered.await.unwrap_or_else(|_| Err(outcome::closed()))
+    }
+
+    /// Tells the server to do something to that session, and to no other that has its number by now.
+    pub(super) async fn order(
+        self: &Arc<Self>,
+        session: SessionId,
+        sql: String,
+    ) -> Result<(), Error> {
+        let desk = self.desk().await?;
+        if !self.dialect.reaches(desk.facts.session, session) {
+            return Ok(());
+        }
+        let limit = self.clock.now().after(self.settings.server.timeout);
+        let told = desk.look(sql, limit).await;
+        told.map(drop)
+            .map_err(|trouble| outcome::explain(trouble, &self.settings.server))
     }
 
     async fn look_to_the_end(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {

@@ -118,6 +118,11 @@ impl Dialect for Postgres {
         )
     }
 
+    /// The orders say themselves when their session began.
+    fn reaches(&self, _: SessionId, _: SessionId) -> bool {
+        true
+    }
+
     fn cancel(&self, session: SessionId) -> String {
         order("pg_cancel_backend", session)
     }

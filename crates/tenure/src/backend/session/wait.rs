@@ -145,7 +145,7 @@ impl Store {
             // A word that overtakes the statement is lost.
             let order = async {
                 let cancel = self.dialect.cancel(link.facts.session);
-                let told = self.look(cancel).await;
+                let told = self.order(link.facts.session, cancel).await;
                 let pause = pace::next(orders + 4, rand::random(), None, None);
                 let now = self.clock.now();
                 self.clock
