@@ -16,6 +16,7 @@ use crate::servers::operator::Operator;
 use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Direction, Fault, Proxy};
 use crate::servers::statements::{self, Protocol};
+use crate::servers::until;
 
 /// MariaDB, each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
@@ -278,12 +279,14 @@ fn look_at_postgres(server: &Postgres, name: &str) -> Look {
     look(&row[0])
 }
 
-/// The first time after a restart the connection is broken.
+/// After a restart the server's last words come first, and then the connection is broken.
 fn ask(operator: &Operator, sql: &str) -> Vec<Vec<Option<String>>> {
-    match operator.try_rows(sql) {
-        Ok(rows) => rows,
-        Err(_) => operator.rows(sql),
-    }
+    let mut rows = None;
+    until("the server answers", || {
+        rows = operator.try_rows(sql).ok();
+        rows.is_some()
+    });
+    rows.unwrap_or_default()
 }
 
 fn look(row: &[Option<String>]) -> Look {
