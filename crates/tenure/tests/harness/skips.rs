@@ -1,0 +1,178 @@
+//! What a store cannot show, and why not.
+
+#![allow(dead_code, reason = "without some features nobody needs all of it")]
+
+/// A file, which nothing stands in front of.
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[test]
+fn sqlite() {
+    run(&Setup {
+        name: "sqlite",
+        open: harness::table::open_sqlite,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_PASSWORD,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
+pub(crate) type Skips = (&'static str, &'static [&'static str]);
+
+pub(crate) const NO_LEASE: Skips = (
+    "no lease runs in this store",
+    &[
+        "holding::claims_never_overlap_when_a_lease_runs_out",
+        "holding::the_deadline_lies_a_margin_before_the_end_of_the_lease",
+        "holding::the_deadline_counts_from_before_the_request",
+        "holding::a_reply_after_the_deadline_is_no_grant",
+        "holding::a_ttl_too_short_for_the_round_trip_is_refused",
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+        "holding::a_lease_does_not_run_out_while_it_waits",
+        "holding::many_holds_are_renewed_by_few_requests",
+        "holding::renewal_ends_with_the_guard",
+        "faults::lost_fires_by_the_deadline_of_a_silent_store",
+    ],
+);
+
+pub(crate) const NO_LOST_REQUESTS: Skips = (
+    "no request to this store can get lost",
+    &[
+        "ending::a_release_without_an_answer_is_typed_and_repeated",
+        "ending::an_acquire_without_an_answer_leaves_nothing",
+        "ending::an_acquire_that_hangs_leaves_nothing",
+    ],
+);
+
+/// Behaviours that a store without leases does not have either.
+pub(crate) const NO_LOST_REQUESTS_OF_LEASES: Skips = (
+    NO_LOST_REQUESTS.0,
+    &[
+        "holding::the_deadline_counts_from_before_the_request",
+        "holding::a_reply_after_the_deadline_is_no_grant",
+        "holding::a_ttl_too_short_for_the_round_trip_is_refused",
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+    ],
+);
+
+pub(crate) const NO_COUNT: Skips = (
+    "requests to this store cannot be counted",
+    &["reentrance::entering_again_costs_no_request"],
+);
+
+pub(crate) const NO_COUNT_OF_LEASES: Skips = (
+    NO_COUNT.0,
+    &[
+        "holding::many_holds_are_renewed_by_few_requests",
+        "holding::renewal_ends_with_the_guard",
+    ],
+);
+
+pub(crate) const NO_EVICTION: Skips = (
+    "nothing but `break_lock` takes a hold away in this store",
+    &[
+        "holding::one_failing_hold_does_not_stop_the_others",
+        "holding::a_refused_renewal_is_a_loss_and_never_resurrects",
+        "holding::tokens_grow_over_eviction",
+        "ending::a_stale_release_frees_nobody_else",
+    ],
+);
+
+pub(crate) const NO_SHARED: Skips = (
+    "no shared holds",
+    &[
+        "holding::no_two_holders_have_the_same_token",
+        "reentrance::a_shared_hold_is_not_upgraded",
+        "modes::shared_holders_go_together",
+        "modes::readers_and_a_writer_never_meet",
+        "modes::a_writer_is_not_starved",
+    ],
+);
+
+pub(crate) const NO_PERMITS: Skips = (
+    "no permits",
+    &[
+        "modes::permits_never_exceed_their_limit",
+        "modes::a_permit_goes_to_the_next_waiter",
+        "modes::permits_and_exclusive_never_meet",
+    ],
+);
+
+pub(crate) const NO_ORDER: Skips = (
+    "no order of waiters is promised",
+    &["waiting::clients_are_served_in_order"],
+);
+
+pub(crate) const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
+
+pub(crate) const NO_LOCK_DELAY: Skips = (
+    "no `lock_delay`",
+    &[
+        "ending::lock_delay_reserves_after_an_unclean_end",
+        "ending::lock_delay_does_not_reserve_after_a_release",
+        "faults::lock_delay_reserves_after_a_crash",
+    ],
+);
+
+pub(crate) const NEVER_SILENT: Skips = (
+    "this store cannot fall silent",
+    &["faults::a_silent_store_never_grants"],
+);
+
+pub(crate) const NO_PROCESSES: Skips = (
+    "no other process can reach this store",
+    &[
+        "faults::a_killed_holder_frees_the_lock",
+        "faults::tokens_grow_over_crashes",
+        "faults::lock_delay_reserves_after_a_crash",
+        "faults::a_killed_waiter_does_not_block_the_queue",
+        "faults::a_stopped_waiter_does_not_keep_the_lock_from_others",
+        "faults::a_paused_holder_behaves_as_promised",
+        "faults::processes_exclude_each_other",
+        "faults::a_holder_in_another_process_is_visible",
+    ],
+);
+
+pub(crate) const NO_CONNECTION: Skips = (
+    "there is no connection to this store",
+    &[
+        "faults::a_broken_connection_does_not_end_a_lease",
+        "faults::a_broken_connection_is_noticed",
+    ],
+);
+
+pub(crate) const NO_RESTART: Skips = (
+    "this store cannot be restarted",
+    &["faults::a_restarted_store_keeps_its_promise"],
+);
+
+pub(crate) const NO_WIPE: Skips = (
+    "this store forgets nothing while it runs",
+    &["faults::a_wiped_store_is_noticed_and_tokens_grow"],
+);
+
+pub(crate) const NO_PASSWORD: Skips = (
+    "there is no password for this store",
+    &["identity::no_error_holds_the_password"],
+);
+
+pub(crate) const CAN_EVERYTHING: Skips = (
+    "this store can do everything",
+    &["identity::what_is_unsupported_is_refused_before_any_request"],
+);
+
+pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (
+    "a hold of this store ends with its connection",
+    &[
+        "holding::an_error_on_renewal_is_neither_loss_nor_success",
+        "faults::a_broken_connection_does_not_end_a_lease",
+    ],
+);
