@@ -518,3 +518,27 @@ fn postgres_table() {
     })
     .assert();
 }
+
+/// A file, which nothing stands in front of.
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[test]
+fn sqlite() {
+    run(&Setup {
+        name: "sqlite",
+        open: harness::table::open_sqlite,
+        single_thread: false,
+        together: 4,
+        skips: &[
+            NO_SHARED,
+            NO_PERMITS,
+            NO_CONNECTION,
+            NO_RESTART,
+            NO_PASSWORD,
+            NO_LOST_REQUESTS,
+            NO_LOST_REQUESTS_OF_LEASES,
+            NO_COUNT,
+            NO_COUNT_OF_LEASES,
+        ],
+    })
+    .assert();
+}
