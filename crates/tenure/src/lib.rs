@@ -116,7 +116,8 @@
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
 //! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
-//! | `mysql`, `postgres` | the backends `mysql://` and `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |

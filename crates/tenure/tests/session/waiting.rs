@@ -16,10 +16,11 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
     for round in 0..200_u64 {
         // The one that was given up may take it for a moment yet, and give it back.
         let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
-        let wait = Duration::from_micros(500 + round * 97 % 8_000);
+        // Wide enough for slow machines: a wait begins with a session of its own.
+        let wait = Duration::from_micros(500 + round * 997 % 60_000);
         let lock = client.lock(&name).ttl(TTL).wait(wait);
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        tokio::time::sleep(Duration::from_micros(500 + round * 61 % 8_000)).await;
+        tokio::time::sleep(Duration::from_micros(500 + round * 613 % 60_000)).await;
         soon(guard.release()).await.unwrap();
         match soon(waiting).await.unwrap() {
             Ok(guard) => {
