@@ -25,7 +25,7 @@ use support::Store;
 enum Server {
     Etcd(Etcd),
     Zookeeper(Zookeeper),
-    /// With the option that says how locks lie in it.
+    /// With the options that say how locks lie in it; a server that was started just now is trusted.
     MariaDb(MariaDb, &'static str),
     Postgres(Postgres, &'static str),
 }
@@ -158,10 +158,10 @@ macro_rules! on_each {
             $(#[test] fn $name() { if let Some(on) = crate::On::zookeeper() { super::$name(&on); } })*
         }
         mod mysql {
-            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=session") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=session&restart_guard=off") { super::$name(&on); } })*
         }
         mod postgres {
-            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=session") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=session&restart_guard=off") { super::$name(&on); } })*
         }
         mod mysql_table {
             $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=table") { super::$name(&on); } })*

@@ -64,8 +64,19 @@ impl Operator {
     /// When the server says no.
     #[track_caller]
     pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
-        self.try_rows(sql)
-            .unwrap_or_else(|err| panic!("{sql}: {err}"))
+        // The server may have been restarted since the last one, and say goodbye first.
+        let is_broken = |err: &sqlx::Error| match err {
+            sqlx::Error::Database(said) => said.code().is_some_and(|it| it.starts_with("57P")),
+            _ => true,
+        };
+        let rows = self.try_rows(sql).or_else(|err| match is_broken(&err) {
+            true => {
+                self.hang_up();
+                self.try_rows(sql)
+            }
+            false => Err(err),
+        });
+        rows.unwrap_or_else(|err| panic!("{sql}: {err}"))
     }
 
     /// The one value of a statement that has one.
