@@ -198,7 +198,8 @@ impl Postgres {
     /// SIGSTOP of all its processes.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        let stands_still = |pid| super::process::state(pid).is_none_or(|state| state == 'T');
+        let stands_still =
+            |pid| super::process::state(pid).is_none_or(|state| matches!(state, 'T' | 'Z'));
         until("the server stands still", || {
             // Those that were just being started as well.
             self.signal(Signal::STOP);
