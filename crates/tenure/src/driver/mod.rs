@@ -27,8 +27,8 @@ use held::Held;
 use renewal::Renewals;
 use turns::{Turn, Turns};
 
-/// How long the question "who holds it?" may take after a wait has ended in vain.
-const INSPECT_LIMIT: Duration = Duration::from_millis(100);
+/// How long the question "who holds it?" may take after a wait has ended in vain: a login to a database included.
+const INSPECT_LIMIT: Duration = Duration::from_millis(300);
 
 /// A ttl must be this many times the round trip: less, and renewal at ttl/3 with its retries
 /// has no room. (`reliability`: refuse a ttl below ten measured round trips.)
