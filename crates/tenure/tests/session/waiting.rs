@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 
 use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock);
 
 /// However the end of the wait and the grant meet.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
@@ -61,6 +61,21 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
     let (_, open) = sessions(&client);
     assert!(open < 60, "{open} sessions");
     soon(take(&client, &name).await.release()).await.unwrap();
+}
+
+/// A word to the server that was dropped on its way took along the session for such words.
+async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Database) {
+    let holder = connect(&database.url()).await;
+    let (client, name) = (connect(&database.url()).await, name("gave-up"));
+    let guard = take(&holder, &name).await;
+    for _ in 0..30 {
+        let lock = client.lock(&name).ttl(TTL).wait(Duration::from_millis(30));
+        let err = soon(lock.acquire()).await.map(drop).unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
+        let status = soon(client.inspect(&name)).await.unwrap();
+        assert_eq!(status.holds.len(), 1, "{status:?}");
+    }
+    soon(guard.release()).await.unwrap();
 }
 
 /// KILL QUERY, pg_cancel_backend.

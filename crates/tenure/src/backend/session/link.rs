@@ -251,6 +251,7 @@ impl Link {
         }
         // Taken out: if this is dropped half-way, nobody finds a connection with an answer under way.
         let Some(mut open) = connection.take() else {
+            self.end();
             for job in jobs {
                 let _ = job.answer.send(Err(Failure::GoneToo));
             }
@@ -433,6 +434,7 @@ impl Link {
     ) -> Waited {
         let mut connection = self.connection.clone().lock_owned().await;
         let Some(mut open) = connection.take() else {
+            self.end();
             return Waited::Gone(Trouble::Broken(sqlx::Error::PoolClosed));
         };
         let sql = self.dialect.wait(&key, is_shared, &who);
@@ -486,7 +488,9 @@ impl Link {
             connection = self.connection.clone().lock_owned() => connection,
             () = self.clock.sleep_until(limit) => return Err(Trouble::Silence(self.timeout)),
         };
+        // Somebody was dropped with it half-way.
         let Some(mut open) = connection.take() else {
+            self.end();
             return Err(Trouble::Broken(sqlx::Error::PoolClosed));
         };
         let sent = self.clock.now();

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::sql::{Kind, Server};
+use crate::backend::sql::{Kind, Server, no_connection};
 use crate::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
@@ -154,7 +154,7 @@ impl Store {
             let limit = self.clock.now().after(server.timeout);
             let ping = self.dialect.batch(&[dialect::Ask::Ping]);
             let rows = link.look(ping, limit).await;
-            let rows = rows.map_err(|trouble| outcome::explain(trouble, server))?;
+            let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
             let said = rows.first().and_then(|row| row.first()?.clone());
             is_shared |= said != Some(link.facts.session.id.to_string());
         }

@@ -269,20 +269,35 @@ impl Store {
 
     /// Asks something that is no lock's business, on a session that carries no locks. May be dropped.
     pub(super) async fn look(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
         let store = self.clone();
-        self.spawner.spawn(async move {
-            let _ = answer.send(store.look_to_the_end(sql).await);
-        });
-        answered.await.unwrap_or_else(|_| Err(outcome::closed()))
+        self.to_the_end(async move { store.look_now(sql).await })
+            .await
     }
 
-    /// Tells the server to do something to that session, and to no other that has its number by now.
+    /// Tells the server to do something to that session, and to no other that has its number by now. May be dropped.
     pub(super) async fn order(
         self: &Arc<Self>,
         session: SessionId,
         sql: String,
     ) -> Result<(), Error> {
+        let store = self.clone();
+        self.to_the_end(async move { store.order_now(session, sql).await })
+            .await
+    }
+
+    /// What is dropped half-way takes its connection along.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.spawner.spawn(async move {
+            let _ = answer.send(future.await);
+        });
+        answered.await.unwrap_or_else(|_| Err(outcome::closed()))
+    }
+
+    async fn order_now(self: &Arc<Self>, session: SessionId, sql: String) -> Result<(), Error> {
         let desk = self.desk().await?;
         if !self.dialect.reaches(desk.facts.session, session) {
             return Ok(());
@@ -293,7 +308,7 @@ impl Store {
             .map_err(|trouble| outcome::explain(trouble, &self.settings.server))
     }
 
-    async fn look_to_the_end(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
+    async fn look_now(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
         let mut again = true;
         loop {
             let desk = self.desk().await?;
