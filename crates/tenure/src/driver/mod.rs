@@ -310,7 +310,7 @@ impl Driver {
         Ok(held)
     }
 
-    /// Releases until the store has given a definite answer, or the ttl has passed and the store
+    /// Releases until the store has given a definite answer, the client is closed, or the ttl has passed and the store
     /// frees it by itself. For holds whose owner does not wait for the outcome.
     pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
         let give_up = self.clock.now().after(hold.ttl);
@@ -319,6 +319,10 @@ impl Driver {
                 return;
             };
             tracing::debug!(name = %hold.name, backend = self.backend_name, %err, "release in the background");
+            // Nothing is asked any more, and what ends the hold is under way.
+            if err.kind() == ErrorKind::Closed {
+                return;
+            }
             let now = self.clock.now();
             let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
             let Some(pause) =
