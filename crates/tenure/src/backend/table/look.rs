@@ -1,5 +1,6 @@
 //! Who holds, who waits; for people, and for nothing that decides.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::{Finding, Severity};
@@ -120,21 +121,28 @@ impl Store {
             Dialect::Tenure => self.ours.list(prefix),
             Dialect::ShedLock => self.theirs.look(prefix, true),
         });
-        let mut all = Vec::new();
+        // By name: the database has an order of its own.
+        let mut all = BTreeMap::new();
         for row in &reply.await?.rows {
             let Some(name) = decoded(dialect, text(row, 0)?) else {
                 continue;
             };
-            let mut status = Status::free(name);
+            let status = all
+                .entry(name.clone())
+                .or_insert_with(|| Status::free(name));
             match dialect {
-                Dialect::Tenure => Seen::read(row)?.put_into(&mut status),
-                Dialect::ShedLock => stranger(row, &mut status)?,
+                Dialect::Tenure if row.len() == 2 => {
+                    let queue = status.queue.get_or_insert_default();
+                    queue.push(person(text(row, 1)?));
+                }
+                Dialect::Tenure => {
+                    Seen::read(row)?.put_into(status);
+                    status.queue.get_or_insert_default();
+                }
+                Dialect::ShedLock => stranger(row, status)?,
             }
-            all.extend(Some(status).filter(Status::is_held));
         }
-        // The database has its own order.
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        Ok(all.into_values().filter(Status::is_held).collect())
     }
 
     pub(super) async fn break_lock(&self, name: LockName, token: u64) -> Result<bool, Error> {

@@ -488,9 +488,10 @@ impl Statements {
         ))
     }
 
-    /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`.
+    /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`, and then who waits for
+    /// what: `[name, holder]`.
     pub(super) fn list(&self, prefix: &str) -> Packet {
-        let (now, locks) = (self.flavor.now(), &self.locks);
+        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
         let prefix = encoded(Dialect::Tenure, prefix);
         let begins = match self.flavor {
             _ if prefix.is_empty() => "1=1".to_owned(),
@@ -505,7 +506,7 @@ impl Statements {
             }
         };
         Packet::rows(format!(
-            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name"
+            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
         ))
     }
 
