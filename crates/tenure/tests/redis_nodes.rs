@@ -24,8 +24,14 @@ async fn client(url: &str) -> Client {
 }
 
 async fn held(client: &Client, name: &str) -> Guard {
-    let lock = client.lock(name).ttl(TTL);
-    lock.wait(servers::PATIENCE).acquire().await.unwrap()
+    loop {
+        let lock = client.lock(name).ttl(TTL).wait(servers::PATIENCE);
+        match lock.acquire().await {
+            // It was under way when a server died.
+            Err(err) if err.kind() == ErrorKind::Indeterminate => {}
+            outcome => return outcome.unwrap(),
+        }
+    }
 }
 
 fn has(server: &Redis, key: &str) -> bool {

@@ -110,6 +110,11 @@ impl Case {
         self.harness.ttl()
     }
 
+    /// A ttl for where no lease shall end, however slow the machine is.
+    pub fn long(&self) -> Duration {
+        self.ttl() * 30
+    }
+
     /// How much earlier than the store a holder stops believing, by rule 2.
     pub fn margin(&self) -> Duration {
         (self.ttl() / 100).max(Duration::from_millis(2))
@@ -149,7 +154,7 @@ impl Case {
         Ok(self.harness.client().await?)
     }
 
-    /// Acquires and expects no contention.
+    /// Acquires for a long time and expects no contention.
     ///
     /// # Errors
     /// It was busy.
@@ -159,9 +164,20 @@ impl Case {
         client: &Client,
         name: &str,
     ) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
-        let lock = client.lock(name).ttl(self.ttl());
-        let busy = Failure::new("the name should be free");
-        async move { lock.try_acquire().await?.ok_or(busy) }
+        take(client, name, self.long())
+    }
+
+    /// The same with the shortest ttl, for where a lease or its renewal matters.
+    ///
+    /// # Errors
+    /// It was busy.
+    #[track_caller]
+    pub fn lease(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
+        take(client, name, self.ttl())
     }
 
     /// Lets that much time pass in the store.
@@ -397,4 +413,15 @@ impl Case {
         };
         self.soon(what, capability).await?
     }
+}
+
+#[track_caller]
+fn take(
+    client: &Client,
+    name: &str,
+    ttl: Duration,
+) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
+    let lock = client.lock(name).ttl(ttl);
+    let busy = Failure::new("the name should be free");
+    async move { lock.try_acquire().await?.ok_or(busy) }
 }

@@ -38,9 +38,9 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
     );
     let third = case.client().await?;
     for drops in [false, true] {
-        let old = case.take(&first, &name).await?;
+        let old = case.lease(&first, &name).await?;
         case.evict(&name).await?;
-        let new = case.take(&second, &name).await?;
+        let new = case.lease(&second, &name).await?;
         if drops {
             drop(old);
             case.pass(case.ttl() / 4).await;
@@ -71,7 +71,7 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
     let late = guard.release().await.map_err(|err| err.kind());
     check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
     case.until_idle(&name).await?;
-    case.take(&client, &name).await?.release().await?;
+    case.lease(&client, &name).await?.release().await?;
     Ok(())
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<
         (Trouble::ReplyLost, ErrorKind::Indeterminate),
     ] {
         for drops in [false, true] {
-            let guard = case.take(&first, &name).await?;
+            let guard = case.lease(&first, &name).await?;
             case.disturb(Step::Release, trouble).await?;
             if drops {
                 drop(guard);
@@ -101,7 +101,7 @@ pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<
             }
             case.until_idle(&name).await?;
             // Repeated under its own owner id, it must not touch whoever came meanwhile.
-            let next = case.take(&second, &name).await?;
+            let next = case.lease(&second, &name).await?;
             case.pass(case.ttl()).await;
             check!(next.is_held(), "the repeated release ended the next hold");
             next.release().await?;
@@ -119,8 +119,8 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
     );
     let other = case.name("break-not");
     let (guard, bystander) = (
-        case.take(&first, &name).await?,
-        case.take(&first, &other).await?,
+        case.lease(&first, &name).await?,
+        case.lease(&first, &other).await?,
     );
     let token = guard.token().get();
     for wrong in [0, token - 1, token + 1, u64::MAX] {
@@ -132,7 +132,7 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
         second.break_lock(&name, token).await?,
         "{token} could not be broken"
     );
-    let next = case.take(&second, &name).await?;
+    let next = case.lease(&second, &name).await?;
     check!(next.token().get() > token, "the token did not grow");
     let reason = case
         .in_time(case.ttl(), "the holder is told", guard.lost())
@@ -163,7 +163,7 @@ pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
     );
     for _ in 0..10 {
         drop(case.take(&first, &name).await?);
-        let lock = second.lock(&name).ttl(case.ttl());
+        let lock = second.lock(&name).ttl(case.long());
         case.soon("the next holder", lock.acquire())
             .await??
             .release()
@@ -182,7 +182,7 @@ pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>
     let guard = case.take(&first, &name).await?;
     let dropped = std::thread::spawn(move || drop(guard));
     check!(dropped.join().is_ok(), "the drop panicked");
-    let lock = second.lock(&name).ttl(case.ttl());
+    let lock = second.lock(&name).ttl(case.long());
     case.soon("the next holder", lock.acquire())
         .await??
         .release()
@@ -200,7 +200,7 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
             .build()?;
         let guard = runtime.block_on(async {
             let client = theirs.client().await?;
-            theirs.take(&client, &their_name).await
+            theirs.lease(&client, &their_name).await
         })?;
         runtime.shutdown_background();
         drop(guard);
@@ -237,7 +237,7 @@ pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
                 }
             }
         }
-        let lock = second.lock(&name).ttl(case.ttl());
+        let lock = second.lock(&name).ttl(case.long());
         let next = case.soon("the next holder", lock.acquire()).await??;
         next.release().await?;
     }
@@ -253,7 +253,7 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
     );
     let third = case.client().await?;
     let guard = case.take(&first, &name).await?;
-    let lock = second.lock(&name).ttl(case.ttl());
+    let lock = second.lock(&name).ttl(case.long());
     let waiting = case
         .start(async move { lock.acquire().await.map(drop) })
         .await;
@@ -279,12 +279,12 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
     for polls in 1..=12 {
         for taken in [false, true] {
             // The last one that was dropped may be on its way out yet.
-            let lock = second.lock(&name).ttl(case.ttl());
+            let lock = second.lock(&name).ttl(case.long());
             let holder = match taken {
                 true => Some(case.soon("the holder", lock.acquire()).await??),
                 false => None,
             };
-            let lock = first.lock(&name).ttl(case.ttl());
+            let lock = first.lock(&name).ttl(case.long());
             let mut acquire = Box::pin(async move { lock.acquire().await });
             for poll in 0..polls {
                 // Polled with the task's own waker now and then, with none otherwise.
@@ -307,7 +307,7 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
                 check!(holder.is_held(), "the holder lost it at poll {polls}");
                 holder.release().await?;
             }
-            let lock = second.lock(&name).ttl(case.ttl());
+            let lock = second.lock(&name).ttl(case.long());
             let next = case.soon("the next holder", lock.acquire()).await??;
             next.release().await?;
         }
@@ -327,7 +327,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     let third = case.client().await?;
     for round in 0..30 {
         let guard = case.take(&first, &name).await?;
-        let lock = second.lock(&name).ttl(case.ttl());
+        let lock = second.lock(&name).ttl(case.long());
         let waiting = case
             .start(async move { lock.acquire().await.map(drop) })
             .await;
@@ -339,7 +339,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
         waiting.abort();
         let _ = waiting.await;
         release.await??;
-        let lock = third.lock(&name).ttl(case.ttl());
+        let lock = third.lock(&name).ttl(case.long());
         let next = case.soon("the next holder", lock.acquire()).await??;
         next.release().await?;
     }
@@ -395,6 +395,11 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
             let hanging = case
                 .start(async move { lock.acquire().await.map(drop) })
                 .await;
+            // Given up any earlier it would not have asked, and somebody else's request would hang.
+            case.until_look(&name, "the request is with the store", |look| {
+                look.holders == 1
+            })
+            .await?;
             hanging.abort();
             let _ = hanging.await;
         } else {
@@ -515,7 +520,7 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
         .ttl(case.ttl())
         .lock_delay(case.ttl() * 1_000);
     lock.acquire().await?.release().await?;
-    case.take(&second, &name).await?.release().await?;
+    case.lease(&second, &name).await?.release().await?;
     drop(lock.acquire().await?);
     let lock = second.lock(&name).ttl(case.ttl());
     case.soon("the next holder", lock.acquire())
@@ -532,7 +537,7 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
         case.client().await?,
         case.name("close"),
     );
-    let guard = case.take(&first, &name).await?;
+    let guard = case.lease(&first, &name).await?;
     let lost = guard.lost();
     case.soon("the client closes", first.close()).await?;
     check!(!guard.is_held(), "the holder still believes");

@@ -119,7 +119,7 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
         case.client().await?,
         case.name("dead"),
     );
-    let holder = case.take(&client, &name).await?;
+    let holder = case.lease(&client, &name).await?;
     let mut taker = Taker::start(&case, &name, &[])?;
     case.soon("the taker starts", taker.expect("waiting"))
         .await??;
@@ -147,7 +147,7 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
         case.client().await?,
         case.name("stopped"),
     );
-    let holder = case.take(&client, &name).await?;
+    let holder = case.lease(&client, &name).await?;
     let mut taker = Taker::start(&case, &name, &[])?;
     case.soon("the taker starts", taker.expect("waiting"))
         .await??;
@@ -227,14 +227,14 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
     taker.say("release")?;
     case.soon("the taker releases", taker.expect("released"))
         .await??;
-    case.take(&client, &name).await?.release().await?;
+    case.lease(&client, &name).await?.release().await?;
     Ok(())
 }
 
 /// Rule 1: between processes, in both directions, with waiting.
 pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("processes"));
-    let holder = case.take(&client, &name).await?;
+    let holder = case.lease(&client, &name).await?;
     let mut one = Taker::start(&case, &name, &["--wait", "0s"])?;
     case.soon("the taker starts", one.expect("waiting"))
         .await??;
@@ -260,7 +260,7 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     check!(client.break_lock(&name, held).await?, "nothing to break");
     case.in_time(case.ttl(), "the other process is told", two.expect("lost"))
         .await??;
-    case.take(&client, &name).await?.release().await?;
+    case.lease(&client, &name).await?.release().await?;
     Ok(())
 }
 
@@ -299,7 +299,7 @@ pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> V
 pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("silent"));
     let start = case.now();
-    let guard = case.take(&client, &name).await?;
+    let guard = case.lease(&client, &name).await?;
     let lost = case.start(guard.lost()).await;
     case.pause_store().await?;
     let reason = case
@@ -343,14 +343,14 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     case.resume_store().await?;
     check!(!granted, "granted by a store that does not answer");
     case.until_idle(&name).await?;
-    case.take(&client, &name).await?.release().await?;
+    case.lease(&client, &name).await?.release().await?;
     Ok(())
 }
 
 /// Rule 5: a connection is not the lease: with another connection the hold goes on.
 pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cut"));
-    let guard = case.take(&client, &name).await?;
+    let guard = case.lease(&client, &name).await?;
     for _ in 0..3 {
         case.break_connection().await?;
         case.pass(case.ttl()).await;
@@ -372,7 +372,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("cut-off"),
     );
-    let old = case.take(&first, &name).await?;
+    let old = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
     case.until_waiting(&name, 1).await?;
@@ -408,7 +408,7 @@ pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) ->
     );
     let mut last = 0;
     for _ in 0..3 {
-        let old = case.take(&first, &name).await?;
+        let old = case.lease(&first, &name).await?;
         check!(old.token().get() > last, "{} follows {last}", old.token());
         case.wipe_store().await?;
         let lock = second.lock(&name).ttl(case.ttl());
@@ -438,7 +438,7 @@ pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) ->
 pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verdict {
     let (first, name) = (case.client().await?, case.name("restart"));
     let guarantees = case.guarantees();
-    let old = case.take(&first, &name).await?;
+    let old = case.lease(&first, &name).await?;
     case.restart_store().await?;
     let second = case.client().await?;
     let lock = second.lock(&name).ttl(case.ttl()).wait(case.ttl() * 3);
@@ -464,7 +464,7 @@ pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verd
     };
     let first_token = next.token();
     next.release().await?;
-    let again = case.take(&first, &name).await?;
+    let again = case.lease(&first, &name).await?;
     check!(
         again.token() > first_token,
         "{} follows {first_token}",

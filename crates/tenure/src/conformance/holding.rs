@@ -82,7 +82,7 @@ pub(super) async fn the_deadline_lies_a_margin_before_the_end_of_the_lease(
     case: Arc<Case>,
 ) -> Verdict {
     let (client, name) = (case.client().await?, case.name("deadline"));
-    let guard = case.take(&client, &name).await?;
+    let guard = case.lease(&client, &name).await?;
     let most = case.ttl().saturating_sub(case.margin());
     check!(
         guard.remaining() <= most,
@@ -154,7 +154,7 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
 pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("risk"));
     for trouble in [Trouble::RequestLost, Trouble::ReplyLost] {
-        let guard = case.take(&client, &name).await?;
+        let guard = case.lease(&client, &name).await?;
         case.disturb(Step::Renew, trouble).await?;
         let seen = async {
             while guard.state() != State::AtRisk {
@@ -187,7 +187,7 @@ pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> 
         case.client().await?,
         case.name("long"),
     );
-    let holder = case.take(&first, &name).await?;
+    let holder = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
     case.until_waiting(&name, 1).await?;
@@ -214,7 +214,7 @@ pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("hold"),
     );
-    let guard = case.take(&first, &name).await?;
+    let guard = case.lease(&first, &name).await?;
     for lease in 1..=4 {
         case.pass(case.ttl()).await;
         check!(guard.is_held(), "lost after {lease} leases");
@@ -238,7 +238,10 @@ pub(super) async fn many_holds_are_renewed_by_few_requests(case: Arc<Case>) -> V
     let client = case.client().await?;
     let mut guards = Vec::new();
     for i in 0..100 {
-        guards.push(case.take(&client, &case.name(&format!("batch{i}"))).await?);
+        guards.push(
+            case.lease(&client, &case.name(&format!("batch{i}")))
+                .await?,
+        );
         case.pass(case.ttl() / 300).await;
     }
     let before = case.harness().requests();
@@ -270,7 +273,7 @@ pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -
     let client = case.client().await?;
     let mut guards = Vec::new();
     for i in 0..10 {
-        guards.push(case.take(&client, &case.name(&format!("many{i}"))).await?);
+        guards.push(case.lease(&client, &case.name(&format!("many{i}"))).await?);
     }
     let gone = guards.remove(4);
     case.evict(gone.name().as_str()).await?;
@@ -294,8 +297,8 @@ pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -
 /// Rule 4: nothing is renewed for a guard that is gone, nor for a client that is gone.
 pub(super) async fn renewal_ends_with_the_guard(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("gone"));
-    case.take(&client, &name).await?.release().await?;
-    drop(case.take(&client, &name).await?);
+    case.lease(&client, &name).await?.release().await?;
+    drop(case.lease(&client, &name).await?);
     case.until_idle(&name).await?;
     let before = case.harness().requests();
     case.pass(case.ttl() * 2).await;
@@ -409,10 +412,10 @@ pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<C
 /// Rule 5: `lost` resolves on loss only, however long one waits.
 pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("quiet"));
-    let released = case.take(&client, &name).await?;
+    let released = case.lease(&client, &name).await?;
     let first = case.start(released.lost()).await;
     released.release().await?;
-    let dropped = case.take(&client, &name).await?;
+    let dropped = case.lease(&client, &name).await?;
     let second = case.start(dropped.lost()).await;
     drop(dropped);
     case.pass(case.ttl() * 2).await;
@@ -431,9 +434,9 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
         case.client().await?,
         case.name("refused"),
     );
-    let old = case.take(&first, &name).await?;
+    let old = case.lease(&first, &name).await?;
     case.evict(&name).await?;
-    let new = case.take(&second, &name).await?;
+    let new = case.lease(&second, &name).await?;
     let reason = case
         .in_time(case.ttl(), "the loss is noticed", old.lost())
         .await?;
@@ -462,7 +465,7 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
 /// Rule 6: `run` is acquire, body, release.
 pub(super) async fn run_returns_the_value_and_releases(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("run"));
-    let lock = client.lock(&name).ttl(case.ttl());
+    let lock = client.lock(&name).ttl(case.long());
     let inner = case.clone();
     let value = lock
         .run(async |guard| {
@@ -578,7 +581,7 @@ pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("evicted"));
     let mut last = 0;
     for _ in 0..5 {
-        let guard = case.take(&client, &name).await?;
+        let guard = case.lease(&client, &name).await?;
         check!(
             guard.token().get() > last,
             "{} follows {last}",

@@ -15,11 +15,11 @@ pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
     let before = SystemTime::now();
     let guard = first
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .label("nightly ü")
         .acquire()
         .await?;
-    let lock = second.lock(&name).ttl(case.ttl()).label("the waiter");
+    let lock = second.lock(&name).ttl(case.long()).label("the waiter");
     let waiting = case
         .start(async move { lock.acquire().await?.release().await })
         .await;
@@ -44,7 +44,7 @@ pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
         hold.ttl_left
     );
     check!(
-        hold.ttl_left.is_none_or(|left| left <= case.ttl()),
+        hold.ttl_left.is_none_or(|left| left <= case.long()),
         "{:?} left",
         hold.ttl_left
     );
@@ -135,7 +135,7 @@ pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
         case.name("error"),
     );
     let backend = case.guarantees().backend;
-    let guard = case.take(&first, &name).await?;
+    let guard = case.lease(&first, &name).await?;
     let busy = second
         .lock(&name)
         .ttl(case.ttl())
@@ -332,7 +332,7 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("closed"),
     );
-    let guard = case.take(&first, &name).await?;
+    let guard = case.lease(&first, &name).await?;
     case.soon("the client closes", first.close()).await?;
     case.soon("a second close", first.close()).await?;
     for name in [&name, &case.name("closed-free")] {

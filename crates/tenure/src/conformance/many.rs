@@ -11,7 +11,7 @@ use super::case::{Case, Failure, Verdict, check};
 pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let [a, b, c] = ["a", "b", "c"].map(|tail| case.name(tail));
-    let all = first.lock_all([&c, &a, &b, &a]).ttl(case.ttl());
+    let all = first.lock_all([&c, &a, &b, &a]).ttl(case.long());
     let guard = all.acquire().await?;
     let held: Vec<_> = guard.tokens().map(|(name, _)| name.as_str()).collect();
     check!(held == [&a, &b, &c], "held are {held:?}");
@@ -79,7 +79,7 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     let late = guard.release().await.map_err(|err| err.kind());
     check!(late == Err(ErrorKind::Lost), "{late:?} on release");
     // The other name was released all the same.
-    case.take(&second, &a).await?.release().await?;
+    case.lease(&second, &a).await?.release().await?;
     Ok(())
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
 pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
-    let busy = case.take(&second, &b).await?;
+    let busy = case.lease(&second, &b).await?;
     let all = first.lock_all([&a, &b]).ttl(case.ttl());
     let waiting = case
         .start(async move { all.acquire().await.map(drop) })
@@ -113,7 +113,7 @@ pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict 
     let busy = case.take(&second, &b).await?;
     let wait = case.ttl() / 4;
     let start = case.now();
-    let lock = first.lock_all([&a, &b]).ttl(case.ttl()).wait(wait);
+    let lock = first.lock_all([&a, &b]).ttl(case.long()).wait(wait);
     let answer = case
         .in_time(wait, "the end of the wait", lock.acquire())
         .await?;
@@ -141,7 +141,7 @@ pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdic
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
     let busy = case.take(&second, &b).await?;
-    let lock = first.lock_all([&a, &b]).ttl(case.ttl());
+    let lock = first.lock_all([&a, &b]).ttl(case.long());
     let waiting = case
         .start(async move { lock.acquire().await.map(drop) })
         .await;
@@ -157,7 +157,7 @@ pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdic
     busy.release().await?;
     first
         .lock_all([&a, &b])
-        .ttl(case.ttl())
+        .ttl(case.long())
         .acquire()
         .await?
         .release()
@@ -210,7 +210,7 @@ pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) ->
     for name in &names {
         busy.push(case.take(&first, name).await?);
     }
-    let any = second.lock_any(&names).ttl(case.ttl());
+    let any = second.lock_any(&names).ttl(case.long());
     let waiting = case.start(async move { any.acquire().await }).await;
     for name in &names {
         case.until_waiting(name, 1).await?;
@@ -238,8 +238,8 @@ pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) ->
 pub(super) async fn a_dropped_lock_any_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let names = ["a", "b"].map(|tail| case.name(tail));
-    let busy = first.lock_all(&names).ttl(case.ttl()).acquire().await?;
-    let any = second.lock_any(&names).ttl(case.ttl());
+    let busy = first.lock_all(&names).ttl(case.long()).acquire().await?;
+    let any = second.lock_any(&names).ttl(case.long());
     let waiting = case
         .start(async move { any.acquire().await.map(drop) })
         .await;

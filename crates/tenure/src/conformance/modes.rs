@@ -13,7 +13,7 @@ pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("shared"),
     );
-    let shared = |client: &crate::Client| client.lock(&name).ttl(case.ttl() * 10).shared();
+    let shared = |client: &crate::Client| client.lock(&name).ttl(case.long()).shared();
     let mut guards = Vec::new();
     for client in [&first, &first, &second] {
         let guard = shared(client).try_acquire().await?;

@@ -205,7 +205,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
     let mut guards = Vec::new();
     for name in &names {
         case.note(name);
-        let Some(guard) = first.lock(name).ttl(case.ttl() * 50).try_acquire().await? else {
+        let Some(guard) = first.lock(name).ttl(case.long()).try_acquire().await? else {
             return Err(Failure::new(format_args!(
                 "{name:?} is taken by a name that it should have nothing to do with"
             )));
@@ -238,7 +238,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
         guard.release().await?;
     }
     for name in &names {
-        let guard = second.lock(name).ttl(case.ttl()).try_acquire().await?;
+        let guard = second.lock(name).ttl(case.long()).try_acquire().await?;
         let Some(guard) = guard else {
             return Err(Failure::new(format_args!(
                 "{name:?} was released and is taken"
@@ -294,7 +294,7 @@ pub(super) async fn control_characters_are_escaped(case: Arc<Case>) -> Verdict {
     let label = "why\u{1b}]0;title\u{7}\r\n\u{202e}not";
     let guard = first
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .label(label)
         .acquire()
         .await?;

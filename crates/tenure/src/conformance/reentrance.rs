@@ -11,7 +11,7 @@ use super::case::{Case, Failure, Verdict, check};
 pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("plain"));
     let guard = case.take(&client, &name).await?;
-    let again = client.lock(&name).ttl(case.ttl());
+    let again = client.lock(&name).ttl(case.long());
     check!(
         again.try_acquire().await?.is_none(),
         "entered again without an owner"
@@ -42,7 +42,7 @@ pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<C
         case.name("owner"),
     );
     let owner = Owner::new();
-    let lock = first.lock(&name).ttl(case.ttl()).owner(&owner);
+    let lock = first.lock(&name).ttl(case.long()).owner(&owner);
     for order in [[0, 0, 0], [2, 1, 0], [1, 0, 0]] {
         let mut guards = vec![lock.acquire().await?, lock.acquire().await?];
         guards.push(
@@ -77,7 +77,7 @@ pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<C
 pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cheap"));
     let owner = Owner::new();
-    let lock = client.lock(&name).ttl(case.ttl() * 100).owner(&owner);
+    let lock = client.lock(&name).ttl(case.long()).owner(&owner);
     let outer = lock.acquire().await?;
     let before = case.harness().requests();
     for _ in 0..10 {
@@ -101,7 +101,7 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (one, two) = (Owner::new(), Owner::new());
     let guard = client
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .owner(&one)
         .acquire()
         .await?;
@@ -116,7 +116,7 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
     guard.release().await?;
     let guard = client
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .owner(&two)
         .acquire()
         .await?;
@@ -128,7 +128,7 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
 pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("scope"));
     Owner::scope(async {
-        let outer = client.lock(&name).ttl(case.ttl()).acquire().await?;
+        let outer = client.lock(&name).ttl(case.long()).acquire().await?;
         let inner = client.lock(&name).try_acquire().await?;
         let inner = inner.ok_or(Failure::new("not entered again inside the scope"))?;
         let nested = Owner::scope(async { client.lock(&name).try_acquire().await }).await?;
@@ -164,7 +164,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
     let owner = Owner::new();
     let mut waiting = Vec::new();
     for _ in 0..20 {
-        let lock = first.lock(&name).ttl(case.ttl()).owner(&owner);
+        let lock = first.lock(&name).ttl(case.long()).owner(&owner);
         waiting.push(case.start(async move { lock.acquire().await }).await);
     }
     // One of those who wait in front of the others gives up.
@@ -196,7 +196,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
 /// Rule 21: inside `run` the lock may be entered again, and nothing else becomes re-entrant.
 pub(super) async fn a_run_may_be_nested(case: Arc<Case>) -> Verdict {
     let (client, name, other) = (case.client().await?, case.name("outer"), case.name("other"));
-    let (outer_lock, inner_lock) = (client.lock(&name).ttl(case.ttl()), client.lock(&name));
+    let (outer_lock, inner_lock) = (client.lock(&name).ttl(case.long()), client.lock(&name));
     let run = outer_lock.run(async |outer| {
         let inner = inner_lock.run(async |inner| inner.token() == outer.token());
         check!(inner.await?, "the inner run has a hold of its own");
@@ -247,12 +247,12 @@ pub(super) async fn a_shared_hold_is_not_upgraded(case: Arc<Case>) -> Verdict {
     let owner = Owner::new();
     let shared = client
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .owner(&owner)
         .shared()
         .acquire()
         .await?;
-    let lock = client.lock(&name).ttl(case.ttl()).owner(&owner);
+    let lock = client.lock(&name).ttl(case.long()).owner(&owner);
     let upgrade = case.soon("an answer", lock.acquire()).await?;
     let kind = upgrade.map(drop).map_err(|err| err.kind());
     check!(

@@ -18,13 +18,13 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
     );
     let guard = first
         .lock(&name)
-        .ttl(case.ttl())
+        .ttl(case.long())
         .label("the first")
         .acquire()
         .await?;
     let wait = case.ttl() / 2;
     let start = case.now();
-    let lock = second.lock(&name).ttl(case.ttl()).wait(wait);
+    let lock = second.lock(&name).ttl(case.long()).wait(wait);
     let answer = case
         .in_time(wait, "the end of the wait", lock.acquire())
         .await?;
@@ -59,7 +59,7 @@ pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("zero"),
     );
-    let lock = second.lock(&name).ttl(case.ttl()).wait(Duration::ZERO);
+    let lock = second.lock(&name).ttl(case.long()).wait(Duration::ZERO);
     lock.acquire().await?.release().await?;
     let guard = case.take(&first, &name).await?;
     let answer = case.soon("the answer to one try", lock.acquire()).await?;
@@ -85,7 +85,7 @@ pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
         case.client().await?,
         case.name("ever"),
     );
-    let guard = case.take(&first, &name).await?;
+    let guard = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
     case.pass(case.ttl() * 4).await;
@@ -133,7 +133,7 @@ pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) ->
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..10 {
-        let lock = second.lock(&name).ttl(case.ttl());
+        let lock = second.lock(&name).ttl(case.long());
         waiting.push(
             case.start(async move { lock.acquire().await?.release().await })
                 .await,
@@ -163,7 +163,7 @@ pub(super) async fn tasks_of_a_client_are_served_in_order(case: Arc<Case>) -> Ve
     let (served, mut order) = mpsc::unbounded_channel();
     let mut waiting = Vec::new();
     for i in 0..10 {
-        let (lock, served) = (second.lock(&name).ttl(case.ttl()), served.clone());
+        let (lock, served) = (second.lock(&name).ttl(case.long()), served.clone());
         let task = async move {
             let guard = lock.acquire().await?;
             let _ = served.send(i);
@@ -196,7 +196,7 @@ pub(super) async fn clients_are_served_in_order(case: Arc<Case>) -> Verdict {
     for i in 0..8 {
         let client = case.client().await?;
         let (lock, served) = (
-            client.lock(&name).ttl(case.ttl()).fair(true),
+            client.lock(&name).ttl(case.long()).fair(true),
             served.clone(),
         );
         let task = async move {
@@ -232,7 +232,7 @@ pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
     let mut waiting = Vec::new();
     for _ in 0..CLIENTS {
         let (client, granted) = (case.client().await?, granted.clone());
-        let lock = client.lock(&name).ttl(case.ttl());
+        let lock = client.lock(&name).ttl(case.long());
         let task = async move { granted.send(lock.acquire().await) };
         waiting.push(case.start(task).await);
     }
@@ -270,7 +270,7 @@ pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict 
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..3 {
-        let lock = second.lock(&name).ttl(case.ttl());
+        let lock = second.lock(&name).ttl(case.long());
         waiting.push(
             case.start(async move { lock.acquire().await.map(drop) })
                 .await,
@@ -295,7 +295,7 @@ pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdic
     let guard = case.take(&case.client().await?, &name).await?;
     let mut waiting = Vec::new();
     for i in 0..3 {
-        let lock = case.client().await?.lock(&name).ttl(case.ttl());
+        let lock = case.client().await?.lock(&name).ttl(case.long());
         waiting.push(case.start(async move { lock.acquire().await }).await);
         case.until_waiting(&name, i + 1).await?;
     }

@@ -23,7 +23,7 @@ pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let url = ETCD.url_by(&[proxy.address()]);
     Site {
         proxy: Some(proxy),
-        ..Site::new(&ETCD, format!("{url}?timeout=500ms"))
+        ..Site::new(&ETCD, format!("{url}?timeout=1s"))
     }
     .open()
 }
@@ -51,7 +51,7 @@ pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let address = relay.address();
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let url = format!("{url}?timeout=500ms&ca={ca}&cert={cert}&key={key}");
+    let url = format!("{url}?timeout=1s&ca={ca}&cert={cert}&key={key}");
     Site {
         relays: vec![Arc::new(relay)],
         has_secret: true,
@@ -68,10 +68,7 @@ pub(crate) fn open_lease_per_lock() -> BoxFuture<Result<Arc<dyn Harness>, Failur
     Site {
         relays: vec![Arc::new(relay)],
         prefix: "locks/",
-        ..Site::new(
-            &ETCD,
-            format!("{url}?timeout=500ms&lease=lock&prefix=locks/"),
-        )
+        ..Site::new(&ETCD, format!("{url}?timeout=1s&lease=lock&prefix=locks/"))
     }
     .open()
 }
@@ -147,7 +144,7 @@ impl Harness for Site {
 
     /// The shortest lease there is.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(1)
+        Duration::from_secs(2)
     }
 
     fn url(&self) -> Option<String> {

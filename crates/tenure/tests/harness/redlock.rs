@@ -84,7 +84,7 @@ impl Harness for Redlock {
                 waiters: Some(0),
             };
             for node in nodes {
-                let status = node.inspect(name.clone()).await?;
+                let status = node.status(&name);
                 look.holders = look.holders.max(status.holds.len());
                 let waiters = status.queue.map_or(0, |queue| queue.len());
                 look.waiters = look.waiters.max(Some(waiters));

@@ -49,7 +49,7 @@ pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 
 pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let file = Arc::new(File::new());
-    let url = format!("{}?timeout=500ms", file.url());
+    let url = format!("{}?timeout=1s", file.url());
     Site::new(url, Store::File(file), None).open()
 }
 
@@ -180,7 +180,7 @@ impl Harness for Site {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(1)
+        Duration::from_secs(2)
     }
 
     fn url(&self) -> Option<String> {

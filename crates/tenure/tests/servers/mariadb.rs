@@ -92,7 +92,7 @@ impl MariaDb {
             ("innodb-buffer-pool-size", "32M".into()),
             ("innodb-log-file-size", "4M".into()),
             ("performance-schema", "OFF".into()),
-            ("max-connections", "300".into()),
+            ("max-connections", "1000".into()),
         ] {
             command.push(format!("--{option}={value}"));
         }
@@ -126,8 +126,15 @@ impl MariaDb {
         until("mariadbd answers", || {
             let ended = place.as_ref().is_none_or(Process::has_ended);
             assert!(!ended, "mariadbd ended; see {}/log", self.dir.display());
-            self.operator.try_rows("SELECT 1").is_ok()
+            self.operator.try_rows("SELECT 1").is_ok() && self.greets()
         });
+    }
+
+    /// Whether it has a word for those who come over the network, too.
+    fn greets(&self) -> bool {
+        use std::io::Read as _;
+        let stream = std::net::TcpStream::connect(("127.0.0.1", self.port.number()));
+        stream.is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|count| count == 1))
     }
 
     /// SIGKILL.

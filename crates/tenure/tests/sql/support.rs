@@ -19,7 +19,7 @@ use crate::servers::process::Directory;
 
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<postgres::Postgres> =
-    LazyLock::new(|| postgres::Postgres::start(&["max_connections=300"]));
+    LazyLock::new(|| postgres::Postgres::start(&["max_connections=1000"]));
 static FILES: LazyLock<Directory> = LazyLock::new(|| Directory::new("sqlite"));
 
 /// A name of this test only.

@@ -10,11 +10,13 @@ async fn two_hundred_contenders_on_five_names_count_exactly() {
     const CLIENTS: usize = 10;
     const TASKS: usize = 20;
     for db in shared().await {
+        // Some twenty connections for all of them.
+        let url = db.url().replace("timeout=1s", "timeout=20s");
         let names: Vec<_> = (0..5).map(|at| name(&format!("count{at}"))).collect();
         let counts = Arc::new([const { std::sync::atomic::AtomicU64::new(0) }; 5]);
         let mut tasks = Vec::new();
         for client in 0..CLIENTS {
-            let client_of = connect(&db.url()).await;
+            let client_of = connect(&url).await;
             for task in 0..TASKS {
                 let at = (client + task) % names.len();
                 let lock = client_of.lock(&names[at]).ttl(TTL * 5);

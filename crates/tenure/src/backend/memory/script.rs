@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Backend, Store};
 use crate::backend::{BoxFuture, Request};
 use crate::error::{Error, ErrorKind, Step};
+use crate::holder::Status;
 use crate::kernel::table::Table;
 use crate::name::LockName;
 use crate::rt::lock;
@@ -84,6 +85,11 @@ impl Backend {
     /// Requests that reached the store so far.
     pub fn requests(&self) -> u64 {
         lock(&self.0.state).requests
+    }
+
+    /// Who holds it and who waits: no request, so nothing that is scripted happens to it.
+    pub fn status(&self, name: &LockName) -> Status {
+        self.0.status(name)
     }
 
     /// Whether nobody holds and nobody waits for anything.
