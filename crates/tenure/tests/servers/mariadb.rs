@@ -93,6 +93,8 @@ impl MariaDb {
             ("innodb-log-file-size", "4M".into()),
             ("performance-schema", "OFF".into()),
             ("max-connections", "1000".into()),
+            // A server that starts clears away whatever tables others have in /tmp.
+            ("tmpdir", dir.display().to_string()),
         ] {
             command.push(format!("--{option}={value}"));
         }

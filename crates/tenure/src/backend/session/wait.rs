@@ -55,8 +55,8 @@ impl Store {
             tokio::select! {
                 biased;
                 waited = &mut waiting => break waited,
-                () = request.stop.raised() => return self.call_off(request, &link, waiting).await,
-                () = self.closing.raised() => return self.call_off(request, &link, waiting).await,
+                () = request.stop.raised() => return self.call_off(request, wanted, &link, waiting).await,
+                () = self.closing.raised() => return self.call_off(request, wanted, &link, waiting).await,
                 is_there = self.is_there_later(&link) => match is_there {
                     Ok(true) => *patience = self.clock.now().after(request.ttl),
                     Ok(false) => link.end(),
@@ -74,7 +74,7 @@ impl Store {
             Waited::Granted(token) => self.confirm(request, &link, token).await,
             Waited::CalledOff => {
                 // By an administrator, or by a limit of the server: our place is lost, not our wish.
-                self.leave(request, &link);
+                self.leave_clean(request, wanted, &link).await;
                 tracing::debug!(name = %request.name, backend = self.guarantees.backend, "the wait was called off by the server; queueing again at the end");
                 self.pause(request, tries).await;
                 Ok(Attempt::Busy)
@@ -131,10 +131,27 @@ impl Store {
         link.is_waiting.store(false, Ordering::SeqCst);
     }
 
+    /// The same after a statement that was called off: it may have been granted a moment before, which nobody is told,
+    /// and the session would keep it.
+    async fn leave_clean(self: &Arc<Self>, request: &Request, wanted: &Wanted, link: &Arc<Link>) {
+        let give = Ask::Give {
+            key: wanted.key.clone(),
+            is_shared: wanted.is_shared,
+        };
+        match link.ask(give, Some(request.owner)).await {
+            Ok(_) => self.leave(request, link),
+            Err(_) => {
+                self.forget(request.owner);
+                self.drop_link(link).await;
+            }
+        }
+    }
+
     /// Nobody wants it any more: the server is told from another session, and what it says of the wait decides.
     async fn call_off(
         self: &Arc<Self>,
         request: &Arc<Request>,
+        wanted: &Wanted,
         link: &Arc<Link>,
         mut waiting: Waiting,
     ) -> Result<Attempt, Error> {
@@ -142,11 +159,12 @@ impl Store {
         let limit = self.clock.now().after(self.settings.server.timeout);
         let mut orders = 0_u32;
         let waited = loop {
+            orders += 1;
             // A word that overtakes the statement is lost.
             let order = async {
                 let cancel = self.dialect.cancel(link.facts.session);
                 let told = self.order(link.facts.session, cancel).await;
-                let pause = pace::next(orders + 4, rand::random(), None, None);
+                let pause = pace::next(orders + 3, rand::random(), None, None);
                 let now = self.clock.now();
                 self.clock
                     .sleep_until(now.after(pause.unwrap_or(pace::CAP)))
@@ -158,7 +176,6 @@ impl Store {
                 waited = &mut waiting => break Some(waited),
                 () = self.clock.sleep_until(limit) => break None,
                 told = order => {
-                    orders += 1;
                     if let Err(err) = told {
                         tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
                     }
@@ -166,18 +183,13 @@ impl Store {
             }
         };
         match waited {
-            Some(Waited::CalledOff | Waited::Refused(_)) => {
-                // A second word may be on its way, and would hit whatever is asked next.
-                if orders <= 1 && !self.closing.is_raised() {
-                    self.leave(request, link);
-                } else {
-                    self.forget(request.owner);
-                    self.drop_link(link).await;
-                }
+            // By our one word. A second may be on its way, and would hit whatever is asked next.
+            Some(Waited::CalledOff) if orders == 1 && !self.closing.is_raised() => {
+                self.leave_clean(request, wanted, link).await;
                 busy
             }
             // Both at once: it is given back, and the session with it.
-            Some(Waited::Granted(_)) => {
+            Some(Waited::Granted(_) | Waited::CalledOff | Waited::Refused(_)) => {
                 self.forget(request.owner);
                 self.drop_link(link).await;
                 busy
