@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use distributed_lock_core::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
-use distributed_lock_postgres::{PostgresLockHandle, PostgresLockProvider};
+use distributed_lock_postgres::PostgresLockProvider;
+use distributed_lock_postgres::handle::PostgresLockHandle;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 
@@ -47,7 +48,8 @@ impl Locks for MySql {
     type Hold = MySqlLockHandle;
 
     async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
-        Ok(self.0.create_lock(name).acquire(None).await?)
+        // Without a limit it asks for -1 s, which MariaDB answers with NULL.
+        Ok(self.0.create_lock(name).acquire(Some(Duration::from_secs(600))).await?)
     }
 
     async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
