@@ -3,7 +3,13 @@
 //! `interop/` at the top of the repository has the foreign clients; `scripts/test --only interop` builds them.
 //! The test of a client that is not built says `SKIP interop LANGUAGE: reason` and passes.
 
-#![cfg(all(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+#![cfg(all(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres"
+))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 #[path = "../servers/mod.rs"]
@@ -13,6 +19,7 @@ mod support;
 mod etcd;
 mod etcd_peers;
 mod redisson;
+mod shedlock;
 mod tokens;
 mod zookeeper;
 mod zookeeper_peers;

@@ -18,6 +18,7 @@ pub(crate) mod grpc;
 pub(crate) mod jute;
 pub(crate) mod mariadb;
 pub(crate) mod operator;
+pub(crate) mod pgbouncer;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod proxy;

@@ -1,73 +1,14 @@
 //! PgBouncer between us and the server.
 
-use std::process::Command;
-
 use tenure::ErrorKind;
 
-use crate::servers::postgres::{self, PASSWORD, USER};
-use crate::servers::process::{Directory, Port, Process, is_root};
+use crate::servers::pgbouncer::{Pooler, is_missing};
 use crate::support::{
     Database, OPTIONS, POSTGRES, assert_says, connect, name, soon, take, until, wait_as,
 };
 
-struct Pooler {
-    port: Port,
-    _process: Process,
-    _directory: Directory,
-}
-
-impl Pooler {
-    /// In front of the shared server.
-    fn start(mode: &str) -> Self {
-        let (directory, port) = (Directory::new("pgbouncer"), Port::reserve());
-        let users = directory.path().join("users");
-        std::fs::write(&users, format!("\"{USER}\" \"{PASSWORD}\"\n")).unwrap();
-        let settings = directory.path().join("pgbouncer.ini");
-        let text = format!(
-            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\n\
-             auth_type = plain\nauth_file = {}\npool_mode = {mode}\ndefault_pool_size = 20\n",
-            POSTGRES.port(),
-            port.number(),
-            users.display()
-        );
-        std::fs::write(&settings, text).unwrap();
-        let mut command = Vec::new();
-        if is_root() {
-            let given = Command::new("chown")
-                .args(["-R", "postgres"])
-                .arg(directory.path())
-                .status();
-            assert!(given.unwrap().success());
-            command.extend(
-                [
-                    "setpriv",
-                    "--reuid=postgres",
-                    "--regid=postgres",
-                    "--init-groups",
-                ]
-                .map(String::from),
-            );
-        }
-        command.extend(["pgbouncer".to_owned(), settings.display().to_string()]);
-        let process = Process::start(directory.path(), &command);
-        crate::servers::until("PgBouncer listens", || {
-            assert!(!process.has_ended(), "pgbouncer ended");
-            std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
-        });
-        Self {
-            port,
-            _process: process,
-            _directory: directory,
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("{}?{OPTIONS}", POSTGRES.url_at(self.port.number()))
-    }
-}
-
-fn is_missing() -> bool {
-    postgres::is_missing() || crate::servers::is_missing(&["pgbouncer"])
+fn url(pooler: &Pooler) -> String {
+    format!("{}?{OPTIONS}", POSTGRES.url_at(pooler.port()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,8 +17,8 @@ async fn transactions_that_share_sessions_are_refused() {
         return;
     }
     for mode in ["transaction", "statement"] {
-        let pooler = Pooler::start(mode);
-        let outcome = soon(tenure::connect(&pooler.url())).await;
+        let pooler = Pooler::start(&POSTGRES, mode, 20);
+        let outcome = soon(tenure::connect(&url(&pooler))).await;
         assert_says(
             outcome,
             ErrorKind::Unsupported,
@@ -91,9 +32,9 @@ async fn sessions_of_our_own_are_as_good_as_the_server_itself() {
     if is_missing() {
         return;
     }
-    let pooler = Pooler::start("session");
+    let pooler = Pooler::start(&POSTGRES, "session", 20);
     let (client, direct) = (
-        connect(&pooler.url()).await,
+        connect(&url(&pooler)).await,
         connect(&Database::url(&*POSTGRES)).await,
     );
     let name = name("pooled");

@@ -11,6 +11,7 @@ mod support;
 mod faults;
 mod holders;
 mod load;
+mod poolers;
 mod refusals;
 mod rows;
 mod schema;

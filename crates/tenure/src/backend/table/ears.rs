@@ -1,25 +1,31 @@
 //! What PostgreSQL pushes: one connection that listens, for as long as somebody waits.
 //!
-//! It counts only once it has heard a word that was sent over another connection: behind a proxy that gives
-//! each transaction to any connection nothing is ever heard, and then waiters look for themselves.
+//! Behind a proxy that gives each transaction to any session it must not listen: it would be another client of that
+//! proxy who hears, and who did not ask. So it looks first whether its session is its own. And it counts only once it
+//! has heard a word that was sent over another connection. Where nothing is heard waiters look for themselves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::fence::{OwnerId, RandomAlready};
 use crate::kernel::pace;
 use crate::rt::{Clock, Flag, Spawner, lock};
 
+use super::hold::number;
 use super::link::Pool;
-use super::statements::{CHANNEL, Packet};
+use super::statements::{CHANNEL, Flavor, Packet};
 
 /// How long the connection stays after the last waiter has gone, in steps of [`STEP`].
 const LINGER: u32 = 5;
 const STEP: Duration = Duration::from_secs(1);
+
+/// How often it is looked whose session ours is.
+const LOOKS: u32 = 3;
 
 /// What a waiter may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub(super) struct Ears {
 struct State {
     is_running: bool,
     is_heard: bool,
+    /// Sessions are not ours alone here.
+    is_shared: bool,
     waiting: HashMap<OwnerId, (String, UnboundedSender<News>), RandomAlready>,
 }
 
@@ -104,6 +112,9 @@ impl Ears {
         let (sender, news) = unbounded_channel();
         let starts = {
             let mut state = lock(&self.state);
+            if state.is_shared {
+                return None;
+            }
             state.waiting.insert(owner, (digest, sender));
             !std::mem::replace(&mut state.is_running, true)
         };
@@ -156,6 +167,16 @@ impl Ears {
         }
     }
 
+    async fn pause(&self, attempt: u32) {
+        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+        let at = self.clock.now().after(pause);
+        tokio::select! {
+            biased;
+            () = self.closing.raised() => {}
+            () = self.clock.sleep_until(at) => {}
+        }
+    }
+
     /// Whether nobody waits; then the task has ended.
     fn ends(&self) -> bool {
         let mut state = lock(&self.state);
@@ -165,6 +186,13 @@ impl Ears {
             state.is_heard = false;
         }
         ends
+    }
+
+    /// The server's clock, in µs.
+    async fn now(&self) -> Option<i64> {
+        let now = format!("/*tenure:look*/ SELECT {}", Flavor::Postgres.now());
+        let reply = self.pool.ask(Packet::rows(now)).await.ok()?;
+        number(reply.rows.first()?, 0).ok()
     }
 
     /// Listens until the connection breaks or nobody has waited for a while.
@@ -205,6 +233,10 @@ async fn keep_listening(ears: Weak<Ears>) {
         let Some(options) = ears.options.clone() else {
             return;
         };
+        let Some(before) = ears.now().await else {
+            ears.pause(attempt).await;
+            continue;
+        };
         // A pool of the one connection, because the listener wants one.
         let pool = PgPoolOptions::new().max_connections(1);
         let pool = pool.idle_timeout(None).max_lifetime(None);
@@ -213,8 +245,11 @@ async fn keep_listening(ears: Weak<Ears>) {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.ignore_pool_close_event(true);
             listener.eager_reconnect(false);
+            if !began_after(&mut listener, before).await? {
+                return Ok(None);
+            }
             listener.listen(CHANNEL).await?;
-            Ok::<_, sqlx::Error>(listener)
+            Ok::<_, sqlx::Error>(Some(listener))
         };
         let limit = ears.clock.now().after(ears.pool.timeout());
         let connected = tokio::select! {
@@ -223,16 +258,35 @@ async fn keep_listening(ears: Weak<Ears>) {
             connected = connect => connected.ok(),
             () = ears.clock.sleep_until(limit) => None,
         };
-        if let Some(mut listener) = connected {
-            ears.hear(&mut listener).await;
-            ears.tell_all(false);
+        match connected {
+            Some(Some(mut listener)) => {
+                ears.hear(&mut listener).await;
+                ears.tell_all(false);
+            }
+            Some(None) => {
+                tracing::debug!(
+                    "something between us and the server shares its sessions out, so nobody listens"
+                );
+                lock(&ears.state).is_shared = true;
+                return;
+            }
+            None => {}
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        let at = ears.clock.now().after(pause);
-        tokio::select! {
-            biased;
-            () = ears.closing.raised() => {}
-            () = ears.clock.sleep_until(at) => {}
+        ears.pause(attempt).await;
+    }
+}
+
+/// Whether our session is younger than that: else it was there before us, and is somebody else's between our words.
+/// Asked some times, since a proxy may open sessions, too.
+async fn began_after(listener: &mut PgListener, before: i64) -> Result<bool, sqlx::Error> {
+    for _ in 0..LOOKS {
+        let sql = format!(
+            "/*tenure:look*/ SELECT (EXTRACT(EPOCH FROM backend_start)*1000000)::bigint>{before} FROM pg_stat_activity WHERE pid=pg_backend_pid()"
+        );
+        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut *listener);
+        if !row.await?.try_get::<bool, _>(0)? {
+            return Ok(false);
         }
     }
+    Ok(true)
 }
