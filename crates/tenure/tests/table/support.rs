@@ -25,7 +25,7 @@ pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=1s";
 /// One of the databases, with its tables.
 pub(crate) enum Db {
     MySql(MariaDb),
-    Postgres(Postgres, Operator),
+    Postgres(Box<Postgres>, Operator),
     File(Box<File>),
 }
 
@@ -38,7 +38,7 @@ impl Db {
         (!postgres::is_missing()).then(|| {
             let server = Postgres::start(settings);
             let inside = server.inside();
-            Self::Postgres(server, inside)
+            Self::Postgres(Box::new(server), inside)
         })
     }
 
