@@ -1,0 +1,314 @@
+//! What went wrong in a run, and whether the store had promised otherwise. Pure: it sees nothing but the history.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tenure::guarantees::{Cell, Guarantees, Promise};
+
+use crate::clock::nanos;
+use crate::history::{Claim, History};
+use crate::plan::Kind;
+
+/// With fewer acquisitions than this a run says nothing.
+pub const FEWEST_ACQUISITIONS: usize = 20;
+/// With fewer faults than this a run says nothing.
+pub const FEWEST_FAULTS: usize = 3;
+/// A name may lie free for so long while somebody waits, beside three ttl and the faults that touch it. Generous:
+/// this is to find waits that never end, not slow machines.
+const GAP: Duration = Duration::from_secs(5);
+
+/// Two believed at the same time that they hold the name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// Acquisition and worker of the one who had it.
+    pub first: (u64, usize),
+    /// Acquisition and worker of the one who got it meanwhile.
+    pub second: (u64, usize),
+    /// When that began.
+    pub from: u64,
+    /// When that ended.
+    pub to: u64,
+    /// The fault under which the store's table allows it; none: a violation.
+    pub documented: Option<Kind>,
+}
+
+/// Something that has only an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slip {
+    /// Which acquisition.
+    pub acquisition: u64,
+    /// When.
+    pub at: u64,
+    /// The fault under which the store's table allows it; none: a violation.
+    pub documented: Option<Kind>,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Claims that overlap.
+    pub overlaps: Vec<Overlap>,
+    /// Tokens that are not greater than one that was granted before they were asked for.
+    pub tokens: Vec<Slip>,
+    /// Writes of former holders, after somebody else had the name. Only a fence keeps them off.
+    pub stale: Vec<Slip>,
+    /// How many of those the fenced register refused.
+    pub stale_refused: usize,
+    /// Those that the fenced register took although it had taken one of the newer holder.
+    pub stale_accepted: Vec<Slip>,
+    /// Writes of the newest holder that the fenced register refused.
+    pub lawful_refused: usize,
+    /// The longest time without a holder while somebody waited.
+    pub longest_gap: u64,
+    /// Gaps beyond all reason, from and to.
+    pub gaps: Vec<(u64, u64)>,
+    /// Why the run means nothing, if so.
+    pub not_enough: Option<String>,
+}
+
+/// What a run comes down to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing worse than documented.
+    Ok,
+    /// A promise was broken.
+    Violation,
+    /// Too little happened to say anything.
+    NotEnough,
+}
+
+impl Findings {
+    /// The verdict; a violation counts however short the run was.
+    pub fn verdict(&self) -> Verdict {
+        if self.violations() > 0 {
+            Verdict::Violation
+        } else if self.not_enough.is_some() {
+            Verdict::NotEnough
+        } else {
+            Verdict::Ok
+        }
+    }
+
+    /// How much was found that the store's table does not allow.
+    pub fn violations(&self) -> usize {
+        let overlaps = self.overlaps.iter();
+        let slips = [&self.tokens, &self.stale, &self.stale_accepted];
+        let slips = slips.into_iter().flatten();
+        overlaps.filter(|it| it.documented.is_none()).count()
+            + slips.filter(|it| it.documented.is_none()).count()
+            + self.gaps.len()
+    }
+}
+
+/// Judges a history by what the store promises. `asked`: the faults that there should have been.
+pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[Kind]) -> Findings {
+    let judge = Judge {
+        history,
+        promises,
+        ttl: nanos(ttl),
+    };
+    let mut found = Findings {
+        not_enough: not_enough(history, asked),
+        ..Findings::default()
+    };
+    for name in history.names() {
+        let claims = history.claims.iter().filter(|claim| claim.name == name);
+        let claims: Vec<&Claim> = claims.collect();
+        judge.overlaps(&claims, &mut found);
+        judge.tokens(&claims, &mut found);
+        judge.writes(&claims, &mut found);
+        judge.gaps(name, &claims, &mut found);
+    }
+    found
+}
+
+fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
+    if let Some(worker) = history.vanished.first() {
+        return Some(format!(
+            "worker {worker} ended by itself; workers.log says why"
+        ));
+    }
+    let acquisitions = history.claims.len();
+    if acquisitions < FEWEST_ACQUISITIONS {
+        let last = history.refusal.as_deref();
+        let why = last.map_or(String::new(), |why| format!("; a worker was told: {why}"));
+        return Some(format!(
+            "{acquisitions} acquisitions, {FEWEST_ACQUISITIONS} are the least{why}"
+        ));
+    }
+    let missing: Vec<_> = asked
+        .iter()
+        .filter(|kind| !history.troubles.iter().any(|it| it.kind == **kind))
+        .map(|kind| kind.as_str())
+        .collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return Some(format!("there was no {missing}; give it longer with --for"));
+    }
+    let faults = history.troubles.len();
+    (faults < FEWEST_FAULTS).then(|| {
+        format!("{faults} faults, {FEWEST_FAULTS} are the least; give it longer with --for")
+    })
+}
+
+struct Judge<'a> {
+    history: &'a History,
+    promises: &'a Guarantees,
+    ttl: u64,
+}
+
+impl Judge<'_> {
+    /// The first of the faults that were at work at `at`, or not long before, whose cell says `allows`.
+    /// A cell that is not filled in promises nothing.
+    fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<Kind> {
+        let mut near = self
+            .history
+            .troubles
+            .iter()
+            .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
+        near.find(|it| allows(self.promises.cell(it.kind.cause())))
+            .map(|it| it.kind)
+    }
+
+    fn overlaps(&self, claims: &[&Claim], found: &mut Findings) {
+        let mut open: Option<&Claim> = None;
+        for claim in claims {
+            if let Some(first) = open.filter(|first| claim.start < first.end) {
+                let at = claim.start;
+                found.overlaps.push(Overlap {
+                    first: (first.acquisition, first.worker),
+                    second: (claim.acquisition, claim.worker),
+                    from: at,
+                    to: first.end.min(claim.end),
+                    documented: self.excuse(at, |cell| {
+                        cell.is_none_or(|cell| cell.promise == Promise::Nothing)
+                    }),
+                });
+            }
+            if open.is_none_or(|first| claim.end > first.end) {
+                open = Some(claim);
+            }
+        }
+    }
+
+    /// Token strictly greater where one was asked for after the other was granted.
+    fn tokens(&self, claims: &[&Claim], found: &mut Findings) {
+        for (index, claim) in claims.iter().enumerate() {
+            let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
+            let greatest = earlier.map(|it| it.token).max();
+            if greatest.is_some_and(|greatest| claim.token <= greatest) {
+                let slip = self.token_slip(claim.acquisition, claim.start);
+                found.tokens.push(slip);
+            }
+        }
+    }
+
+    /// Once a store has forgotten its counter, every later token may be too small.
+    fn token_slip(&self, acquisition: u64, at: u64) -> Slip {
+        let mut earlier = self.history.troubles.iter().filter(|it| it.from <= at);
+        let documented = earlier
+            .find(|it| {
+                self.promises
+                    .cell(it.kind.cause())
+                    .is_none_or(|cell| cell.token_regress)
+            })
+            .map(|it| it.kind);
+        Slip {
+            acquisition,
+            at,
+            documented,
+        }
+    }
+
+    fn writes(&self, claims: &[&Claim], found: &mut Findings) {
+        let of: HashMap<u64, &Claim> = claims.iter().map(|it| (it.acquisition, *it)).collect();
+        // Start of the newest claim of which the fenced side took a write.
+        let mut newest_taken = 0;
+        for write in &self.history.writes {
+            let Some(claim) = of.get(&write.acquisition) else {
+                continue;
+            };
+            // Somebody else got the name after us and before this write.
+            let before = claims.partition_point(|it| it.start < write.at);
+            let superseded = before > 0 && claims[before - 1].start > claim.start;
+            let acquisition = write.acquisition;
+            if superseded {
+                found.stale_refused += usize::from(!write.accepted);
+                found.stale.push(Slip {
+                    acquisition,
+                    at: write.at,
+                    documented: self.excuse_for_late(write.at),
+                });
+            } else {
+                found.lawful_refused += usize::from(!write.accepted);
+            }
+            if write.accepted {
+                if claim.start < newest_taken {
+                    found
+                        .stale_accepted
+                        .push(self.token_slip(acquisition, write.at));
+                }
+                newest_taken = newest_taken.max(claim.start);
+            }
+        }
+    }
+
+    /// A late write is no surprise where a pause allows one: every machine has pauses of its own.
+    fn excuse_for_late(&self, at: u64) -> Option<Kind> {
+        let weak = |cell: Option<&Cell>| {
+            cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
+        };
+        match weak(self.promises.cell(Kind::Pause.cause())) {
+            true => Some(Kind::Pause),
+            false => self.excuse(at, weak),
+        }
+    }
+
+    fn gaps(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
+        let (began, over) = (self.history.began, self.history.over);
+        let mut free_from = began;
+        let ends = claims.iter().map(|it| (it.start, it.end));
+        // To the end of the run: a name that nobody gets any more is the longest gap of all.
+        for (start, end) in ends.chain([(over, over)]) {
+            if start > free_from
+                && let Some((from, to)) = self.longest_wait(name, free_from, start.min(over))
+            {
+                found.longest_gap = found.longest_gap.max(to - from);
+                let near = self
+                    .history
+                    .troubles
+                    .iter()
+                    .filter(|it| it.from <= to && it.to.saturating_add(self.ttl) >= from);
+                let faults: u64 = near.map(|it| it.to - it.from).sum();
+                if to - from > 3 * self.ttl + nanos(GAP) + faults {
+                    found.gaps.push((from, to));
+                }
+            }
+            free_from = free_from.max(end);
+        }
+    }
+
+    /// The longest time between `from` and `to` in which somebody waited for `name`.
+    fn longest_wait(&self, name: &str, from: u64, to: u64) -> Option<(u64, u64)> {
+        /// Who was told no asks again after a moment; that counts as one wait.
+        const AGAIN: u64 = 100_000_000;
+        let waits = self.history.waits.iter().filter(|it| it.name == name);
+        let mut longest: Option<(u64, u64)> = None;
+        let mut open: Option<(u64, u64)> = None;
+        for wait in waits {
+            let (begin, end) = (wait.from.max(from), wait.to.min(to));
+            if end <= begin {
+                continue;
+            }
+            let merged = match open {
+                Some((first, last)) if begin <= last + AGAIN => (first, last.max(end)),
+                _ => (begin, end),
+            };
+            open = Some(merged);
+            if longest.is_none_or(|(first, last)| merged.1 - merged.0 > last - first) {
+                longest = open;
+            }
+        }
+        longest
+    }
+}

@@ -1,0 +1,169 @@
+//! What happened, one JSON line each, written by all processes of a run into one file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Kind;
+
+/// One line. All instants are those of [`crate::clock::now`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// The run began.
+    Began {
+        /// When.
+        at: u64,
+    },
+    /// A worker asks for a name, and waits.
+    Asked {
+        /// When.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+        /// What for.
+        name: String,
+    },
+    /// It was told no, or got an error.
+    Refused {
+        /// When.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+        /// What for.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// It has the name, as it believes.
+    Claimed {
+        /// When `acquire` had returned.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+        /// The name.
+        name: String,
+        /// Number of this acquisition, of its own in the run.
+        acquisition: u64,
+        /// Its fencing token.
+        token: u64,
+        /// When it had asked.
+        asked: u64,
+        /// Until when it believes so without further news.
+        deadline: u64,
+    },
+    /// It looked, and still believes.
+    Believed {
+        /// When.
+        at: u64,
+        /// Which acquisition.
+        acquisition: u64,
+        /// Until when now.
+        deadline: u64,
+    },
+    /// It does not claim any more: it is about to release, or noticed that it lost.
+    Ended {
+        /// When.
+        at: u64,
+        /// Which acquisition.
+        acquisition: u64,
+        /// It lost; else it was done.
+        lost: bool,
+    },
+    /// A write reached the register.
+    Wrote {
+        /// When.
+        at: u64,
+        /// Which acquisition.
+        acquisition: u64,
+        /// The fenced side took it.
+        accepted: bool,
+    },
+    /// A worker is about to be killed.
+    Killed {
+        /// When.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+    },
+    /// A fault that is over.
+    Fault {
+        /// When it began.
+        at: u64,
+        /// When it ended.
+        until: u64,
+        /// What was done.
+        kind: Kind,
+        /// To which worker; to the server, if none.
+        worker: Option<usize>,
+    },
+    /// A worker ended, and nobody had asked it to.
+    Vanished {
+        /// When that was noticed.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+    },
+    /// Workers were asked to end.
+    Over {
+        /// When.
+        at: u64,
+    },
+}
+
+/// The file, for appending.
+#[derive(Debug)]
+pub struct Log(File);
+
+impl Log {
+    /// Opens the log at `path`, which [`Log::create`] has made.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        OpenOptions::new().append(true).open(path).map(Self)
+    }
+
+    /// Makes a new log at `path`.
+    ///
+    /// # Errors
+    /// Those of the file, which must not be there yet.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.append(true).create_new(true).open(path).map(Self)
+    }
+
+    /// Another handle to the same file.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn again(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Appends one line by one call of the system: a process that is killed loses nothing that it has said, and
+    /// lines of several processes do not mix.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn say(&mut self, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        self.0.write_all(&line)
+    }
+}
+
+/// Reads a log, also while it is written: a last line without an end is not there yet.
+///
+/// # Errors
+/// Those of the file. A line that is no event is one: what is not understood must not be judged.
+pub fn read(path: &Path) -> io::Result<Vec<Event>> {
+    let text = std::fs::read_to_string(path)?;
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
+        .map(|line| Ok(serde_json::from_str(line)?))
+        .collect()
+}

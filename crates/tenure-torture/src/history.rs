@@ -1,0 +1,231 @@
+//! Events put together: who claimed what from when to when, who waited, who wrote, what was done to them.
+
+use std::collections::HashMap;
+
+use crate::event::Event;
+use crate::plan::Kind;
+
+/// One acquisition, as its owner believed in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its number.
+    pub acquisition: u64,
+    /// By which worker.
+    pub worker: usize,
+    /// On what.
+    pub name: String,
+    /// Fencing token.
+    pub token: u64,
+    /// When it had asked.
+    pub asked: u64,
+    /// When `acquire` had returned.
+    pub start: u64,
+    /// The earliest of: release called, loss noticed, own deadline, killed, end of the run.
+    pub end: u64,
+}
+
+/// A fault that was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What.
+    pub kind: Kind,
+    /// To which worker; to the server, if none.
+    pub worker: Option<usize>,
+    /// When it began.
+    pub from: u64,
+    /// When it ended.
+    pub to: u64,
+}
+
+/// A worker that waited for a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Which worker.
+    pub worker: usize,
+    /// For what.
+    pub name: String,
+    /// When it had asked.
+    pub from: u64,
+    /// When it was answered, killed, or the run was over.
+    pub to: u64,
+}
+
+/// One write to the register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// When.
+    pub at: u64,
+    /// By which acquisition.
+    pub acquisition: u64,
+    /// Whether the fenced side took it.
+    pub accepted: bool,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Its begin.
+    pub began: u64,
+    /// Its end.
+    pub over: u64,
+    /// In the order of their start.
+    pub claims: Vec<Claim>,
+    /// In the order of their begin.
+    pub waits: Vec<Wait>,
+    /// In the order in which they counted.
+    pub writes: Vec<Write>,
+    /// In the order of their begin.
+    pub troubles: Vec<Trouble>,
+    /// Workers that ended by themselves.
+    pub vanished: Vec<usize>,
+    /// What a worker was told when it got no lock, the last time.
+    pub refusal: Option<String>,
+}
+
+impl History {
+    /// Puts events together, in whatever order the processes wrote them.
+    pub fn of(events: &[Event]) -> Self {
+        let mut sorted: Vec<&Event> = events.iter().collect();
+        sorted.sort_by_key(|event| at(event));
+        let mut all = Self::default();
+        let last = sorted.last().map_or(0, |event| at(event));
+        all.began = sorted.first().map_or(0, |event| at(event));
+        all.over = last;
+        for event in &sorted {
+            match event {
+                Event::Began { at } => all.began = *at,
+                Event::Over { at } => all.over = *at,
+                _ => {}
+            }
+        }
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        let mut waiting: HashMap<usize, usize> = HashMap::new();
+        for event in sorted {
+            match event {
+                Event::Began { .. } | Event::Over { .. } => {}
+                Event::Asked { at, worker, name } => {
+                    waiting.insert(*worker, all.waits.len());
+                    all.waits.push(Wait {
+                        worker: *worker,
+                        name: name.clone(),
+                        from: *at,
+                        to: all.over.max(*at),
+                    });
+                }
+                Event::Refused {
+                    at, worker, why, ..
+                } => {
+                    all.answer(waiting.remove(worker), *at);
+                    all.refusal = Some(why.clone());
+                }
+                Event::Claimed {
+                    at,
+                    worker,
+                    name,
+                    acquisition,
+                    token,
+                    asked,
+                    deadline,
+                } => {
+                    all.answer(waiting.remove(worker), *at);
+                    open.insert(*acquisition, all.claims.len());
+                    all.claims.push(Claim {
+                        acquisition: *acquisition,
+                        worker: *worker,
+                        name: name.clone(),
+                        token: *token,
+                        asked: *asked,
+                        start: *at,
+                        end: *deadline,
+                    });
+                }
+                Event::Believed {
+                    acquisition,
+                    deadline,
+                    ..
+                } => {
+                    if let Some(index) = open.get(acquisition) {
+                        all.claims[*index].end = *deadline;
+                    }
+                }
+                Event::Ended {
+                    at, acquisition, ..
+                } => {
+                    if let Some(index) = open.remove(acquisition) {
+                        all.claims[index].end = all.claims[index].end.min(*at);
+                    }
+                }
+                Event::Wrote {
+                    at,
+                    acquisition,
+                    accepted,
+                } => all.writes.push(Write {
+                    at: *at,
+                    acquisition: *acquisition,
+                    accepted: *accepted,
+                }),
+                Event::Killed { at, worker } => {
+                    all.answer(waiting.remove(worker), *at);
+                    let claims = &mut all.claims;
+                    open.retain(|_, index| {
+                        let claim = &mut claims[*index];
+                        if claim.worker == *worker {
+                            claim.end = claim.end.min(*at);
+                        }
+                        claim.worker != *worker
+                    });
+                }
+                Event::Vanished { worker, .. } => all.vanished.push(*worker),
+                Event::Fault {
+                    at,
+                    until,
+                    kind,
+                    worker,
+                } => all.troubles.push(Trouble {
+                    kind: *kind,
+                    worker: *worker,
+                    from: *at,
+                    to: *until,
+                }),
+            }
+        }
+        // Of what has no end in the log nothing is known after the last line.
+        for claim in &mut all.claims {
+            claim.end = claim.end.min(last);
+        }
+        // Granted after its own deadline: claims nothing.
+        all.claims.retain(|claim| claim.end > claim.start);
+        all
+    }
+
+    fn answer(&mut self, wait: Option<usize>, at: u64) {
+        if let Some(wait) = wait {
+            self.waits[wait].to = at;
+        }
+    }
+
+    /// The names that were asked for, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.waits.iter().map(|wait| wait.name.as_str()).collect();
+        names.extend(self.claims.iter().map(|claim| claim.name.as_str()));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn at(event: &Event) -> u64 {
+    match event {
+        Event::Began { at }
+        | Event::Asked { at, .. }
+        | Event::Refused { at, .. }
+        | Event::Claimed { at, .. }
+        | Event::Believed { at, .. }
+        | Event::Ended { at, .. }
+        | Event::Wrote { at, .. }
+        | Event::Killed { at, .. }
+        | Event::Fault { at, .. }
+        | Event::Vanished { at, .. }
+        | Event::Over { at } => *at,
+    }
+}

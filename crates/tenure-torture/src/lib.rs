@@ -1,0 +1,151 @@
+//! Tries to break a lock on the store of its user, and draws what happened.
+//!
+//! A run has worker processes that take names, hold them, write to a register and give them back ([`worker`]); a
+//! schedule of faults from one seed ([`mod@plan`]), carried out against whoever holds just now ([`nemesis`]); and a
+//! log of what happened ([`event`]), which is judged afterwards by what the store promises ([`checker`]).
+//!
+//! Four things are easily done wrong:
+//!
+//! - A gap that is measured between holders misses the name that nobody ever gets again; so it ends with the run.
+//! - Faults that come too often make everything look safe, since nothing is granted. So there is a least number of
+//!   acquisitions, and "not enough" is a verdict of its own.
+//! - Without work between the look at the guard and the write, a pause never falls in between.
+//! - Many small messages over a socket wait for each other. So each is one write, without delay.
+
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "in a test a panic is the report")
+)]
+
+pub mod checker;
+pub mod clock;
+pub mod crew;
+pub mod event;
+pub mod history;
+pub mod link;
+pub mod nemesis;
+pub mod page;
+pub mod place;
+pub mod plan;
+pub mod random;
+pub mod register;
+pub mod report;
+pub mod runner;
+pub mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tenure::{Client, Error, ErrorKind};
+
+use report::Report;
+use runner::Setup;
+
+/// A lease that is no shorter than this is none at all: locks that live as long as their process.
+const NO_LEASE: Duration = Duration::from_secs(3600);
+
+/// Whether there is anything to torture at this URL, before anything is touched.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] for a store that workers cannot share.
+pub fn check(url: &str) -> Result<(), Error> {
+    match url.starts_with("memory:") {
+        true => Err(Error::new(
+            ErrorKind::Unsupported,
+            "other processes cannot reach a store in memory, so there is nothing to break; use file: or a server",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A whole run on a real store: looks whether it grants at all, lets workers and faults loose until time is over or
+/// `stop` is raised, judges, and writes the page. `shown`: the store as it may be named in public. `tell` hears of
+/// each fault as it begins.
+///
+/// # Errors
+/// Those of connecting and of a first acquisition; that something of the system was refused.
+pub async fn torture(
+    setup: Setup,
+    shown: String,
+    stop: Arc<AtomicBool>,
+    mut tell: impl FnMut(&str) + Send + 'static,
+) -> Result<Report, Error> {
+    check(&setup.url)?;
+    let client = tenure::connect(&setup.url).await?;
+    let names = runner::names(&setup);
+    let mut setup = setup;
+    setup.ttl = lease(&client, &names[0], setup.ttl).await?;
+    runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
+    let (_, left_out) = runner::possible(&setup.url, setup.server.is_some());
+    let promises = client.guarantees().clone();
+    let events = {
+        let (inner, names) = (setup.clone(), names.clone());
+        // Threads and processes of its own, and it waits for them.
+        tokio::task::spawn_blocking(move || runner::run(&inner, &names, &stop, &mut tell))
+            .await
+            .map_err(|error| {
+                Error::new(ErrorKind::Backend, "the run broke off").with_source(error)
+            })?
+            .map_err(|error| refused(&setup, error))?
+    };
+    let history = history::History::of(&events);
+    let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
+    let left_over = left_over(&client, &names, setup.ttl).await;
+    client.close().await;
+    let report = Report {
+        seed: setup.seed,
+        store: shown,
+        history,
+        findings,
+        left_over,
+        left_out,
+        events: runner::events_of(&setup.out),
+        page: setup.out.join("page.html"),
+    };
+    std::fs::write(&report.page, page::page(&report)).map_err(|error| refused(&setup, error))?;
+    Ok(report)
+}
+
+/// The lease that the store really gives, which may be longer than what was asked for: faults have to outlast it.
+/// A store that grants nothing now says so here.
+async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
+    let Some(guard) = client.lock(name).ttl(ttl).try_acquire().await? else {
+        return Ok(ttl);
+    };
+    let left = guard.remaining();
+    guard.release().await?;
+    Ok(match left < NO_LEASE {
+        true => ttl.max(left),
+        false => ttl,
+    })
+}
+
+/// What is still held or waited for when all leases of the run are over.
+async fn left_over(client: &Client, names: &[String], ttl: Duration) -> Vec<String> {
+    let end = clock::now() + clock::nanos(ttl * 3 + Duration::from_secs(5));
+    loop {
+        let mut left = Vec::new();
+        for name in names {
+            // Where nobody can look, nothing can be said.
+            if let Ok(status) = client.inspect(name).await
+                && (status.is_held() || status.queue.is_some_and(|queue| !queue.is_empty()))
+            {
+                left.push(name.clone());
+            }
+        }
+        if left.is_empty() || clock::now() > end {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn refused(setup: &Setup, error: io::Error) -> Error {
+    let message = format!(
+        "cannot run in {}: {error}; name another directory with --out",
+        setup.out.display()
+    );
+    Error::new(ErrorKind::Backend, message)
+}

@@ -1,0 +1,179 @@
+//! Carries out the plan, against whoever holds the lock at that moment. Blind faults would need many times longer.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::clock::now;
+use crate::crew::Crew;
+use crate::event::{Event, Log};
+use crate::link::{Link, Trouble};
+use crate::plan::{Kind, Planned};
+use crate::register::Register;
+use crate::worker::worker_of;
+
+/// Who wrote at most this long ago holds now, in nanoseconds.
+const FRESH: u64 = 20_000_000;
+
+/// The server under the locks, for callers who run it themselves.
+pub trait Server: Send + Sync {
+    /// It stands still.
+    fn stop(&self);
+    /// It goes on.
+    fn go_on(&self);
+    /// It dies at once.
+    fn kill(&self);
+    /// It is there again.
+    fn start(&self);
+}
+
+/// A fault that has begun.
+struct Running {
+    planned: Planned,
+    worker: Option<usize>,
+    began: u64,
+    over: u64,
+}
+
+/// The plan, and how far it is.
+pub struct Nemesis {
+    began: u64,
+    plan: std::iter::Peekable<std::vec::IntoIter<Planned>>,
+    running: Vec<Running>,
+    server: Option<Arc<dyn Server>>,
+    log: Log,
+}
+
+impl Nemesis {
+    /// Starts the plan at the instant `began`.
+    pub fn new(began: u64, plan: Vec<Planned>, server: Option<Arc<dyn Server>>, log: Log) -> Self {
+        Self {
+            began,
+            plan: plan.into_iter().peekable(),
+            running: Vec::new(),
+            server,
+            log,
+        }
+    }
+
+    /// Does what is due, and tells of each fault that begins. Called again and again.
+    ///
+    /// # Errors
+    /// Those of starting a worker, and of the log.
+    pub fn step(
+        &mut self,
+        crew: &mut Crew,
+        links: &[Link],
+        register: &Register,
+        names: &[String],
+        tell: &mut dyn FnMut(&str),
+    ) -> io::Result<()> {
+        let now = now();
+        let (over, running) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|fault| fault.over <= now);
+        self.running = running;
+        for fault in over {
+            self.end(fault, crew, links)?;
+        }
+        let Some(next) = self.plan.peek().copied() else {
+            return Ok(());
+        };
+        if self.began + next.at > now {
+            return Ok(());
+        }
+        let worker = match next.kind.is_server() {
+            true => None,
+            // Nobody has it: the fault waits until somebody does.
+            false => match register.holder(&names[next.name], FRESH).map(worker_of) {
+                Some(worker) if !self.is_in_trouble(worker) => Some(worker),
+                _ => return Ok(()),
+            },
+        };
+        self.plan.next();
+        // What had to wait moves all that follows, or it would come in one heap.
+        self.began = now - next.at;
+        tell(&match worker {
+            Some(worker) => format!("{} of worker {worker}, which holds", next.kind),
+            None => next.kind.to_string(),
+        });
+        self.begin(next, worker, crew, links)
+    }
+
+    /// Ends what still goes on.
+    ///
+    /// # Errors
+    /// Those of starting a worker, and of the log.
+    pub fn finish(&mut self, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
+        for fault in std::mem::take(&mut self.running) {
+            self.end(fault, crew, links)?;
+        }
+        Ok(())
+    }
+
+    fn is_in_trouble(&self, worker: usize) -> bool {
+        self.running
+            .iter()
+            .any(|fault| fault.worker == Some(worker))
+    }
+
+    fn begin(
+        &mut self,
+        planned: Planned,
+        worker: Option<usize>,
+        crew: &Crew,
+        links: &[Link],
+    ) -> io::Result<()> {
+        let began = now();
+        let link = |trouble| {
+            if let Some(link) = worker.and_then(|worker| links.get(worker)) {
+                link.set(trouble);
+            }
+        };
+        match (planned.kind, worker, &self.server) {
+            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::STOP),
+            (Kind::Kill, Some(worker), _) => {
+                // Before it is done, so that no claim is counted for longer than it was believed in.
+                self.log.say(&Event::Killed { at: began, worker })?;
+                crew.signal(worker, Signal::KILL);
+            }
+            (Kind::Delay, ..) => link(Trouble::Delay(Duration::from_nanos(planned.late))),
+            (Kind::Stall, ..) => link(Trouble::Stall),
+            (Kind::Cut, ..) => link(Trouble::Cut),
+            (Kind::LostReply, ..) => link(Trouble::LostReply),
+            (Kind::ServerPause, _, Some(server)) => server.stop(),
+            (Kind::ServerKill, _, Some(server)) => server.kill(),
+            _ => {}
+        }
+        self.running.push(Running {
+            planned,
+            worker,
+            began,
+            over: began + planned.lasts,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, fault: Running, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
+        match (fault.planned.kind, fault.worker, &self.server) {
+            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::CONT),
+            (Kind::Kill, Some(worker), _) => crew.replace(worker)?,
+            (Kind::ServerPause, _, Some(server)) => server.go_on(),
+            (Kind::ServerKill, _, Some(server)) => server.start(),
+            (_, Some(worker), _) => {
+                if let Some(link) = links.get(worker) {
+                    link.set(Trouble::None);
+                }
+            }
+            _ => {}
+        }
+        self.log.say(&Event::Fault {
+            at: fault.began,
+            until: now(),
+            kind: fault.planned.kind,
+            worker: fault.worker,
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! From a seed, the schedule of faults. No clock, no I/O: the same seed is the same plan.
+//!
+//! A seed fixes what is done and when, not who holds the lock at that moment. So it repeats the trouble, and
+//! not each interleaving.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tenure::guarantees::Fault;
+
+use crate::clock::nanos;
+use crate::random::Random;
+
+/// What can be done to a holder, to its connection, or to the server.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The holder stands still for longer than the ttl and goes on.
+    Pause,
+    /// The holder is killed; another process takes its place.
+    Kill,
+    /// What the holder sends and gets arrives late.
+    Delay,
+    /// Nothing passes for longer than the ttl, and then all of it, late.
+    Stall,
+    /// The holder's connections break.
+    Cut,
+    /// Requests go through, replies never come, then the connection breaks.
+    LostReply,
+    /// The server stands still for longer than the ttl and goes on.
+    ServerPause,
+    /// The server is killed and started again.
+    ServerKill,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Pause,
+        Self::Kill,
+        Self::Delay,
+        Self::Stall,
+        Self::Cut,
+        Self::LostReply,
+        Self::ServerPause,
+        Self::ServerKill,
+    ];
+
+    /// The word for it on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Kill => "kill",
+            Self::Delay => "delay",
+            Self::Stall => "stall",
+            Self::Cut => "cut",
+            Self::LostReply => "lost-reply",
+            Self::ServerPause => "server-pause",
+            Self::ServerKill => "server-kill",
+        }
+    }
+
+    /// Whether it happens between a worker and its store.
+    pub const fn is_link(self) -> bool {
+        matches!(
+            self,
+            Self::Delay | Self::Stall | Self::Cut | Self::LostReply
+        )
+    }
+
+    /// Whether it happens to the server, and so to everybody.
+    pub const fn is_server(self) -> bool {
+        matches!(self, Self::ServerPause | Self::ServerKill)
+    }
+
+    /// The row of the guarantee table that says what still holds.
+    pub const fn cause(self) -> Fault {
+        match self {
+            Self::Pause => Fault::HolderPaused,
+            Self::Kill => Fault::HolderKilled,
+            Self::Delay | Self::Stall | Self::Cut | Self::LostReply | Self::ServerPause => {
+                Fault::Partition
+            }
+            Self::ServerKill => Fault::StoreRestart,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::as_str).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| format!("there is no fault of this name; known are {}", known()))
+    }
+}
+
+/// One fault to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// When, in nanoseconds after the start.
+    pub at: u64,
+    /// What.
+    pub kind: Kind,
+    /// For how many nanoseconds.
+    pub lasts: u64,
+    /// How late each message is, for [`Kind::Delay`].
+    pub late: u64,
+    /// To the holder of which name, by its number.
+    pub name: usize,
+}
+
+/// The schedule of a run: each kind in turn, in an order that changes from turn to turn.
+///
+/// Faults start about one ttl apart. Closer ones would hide bugs: where nothing is ever granted, nothing overlaps.
+pub fn plan(
+    seed: u64,
+    kinds: &[Kind],
+    ttl: Duration,
+    lasts: Duration,
+    names: usize,
+) -> Vec<Planned> {
+    let ttl = nanos(ttl).max(1);
+    let mut random = Random::new(seed);
+    let mut part = |low: u64, high: u64| random.between(ttl / 10 * low, ttl / 10 * high);
+    let mut plan = Vec::new();
+    let mut at = part(5, 10);
+    let mut turn: Vec<Kind> = Vec::new();
+    // The last faults have a ttl left to show what they did.
+    let end = nanos(lasts).saturating_sub(ttl);
+    while at < end && !kinds.is_empty() {
+        if turn.is_empty() {
+            turn = kinds.to_vec();
+        }
+        let pick = part(0, 10) as usize % turn.len();
+        let kind = turn.swap_remove(pick);
+        let lasts = match kind {
+            // For longer than the ttl: the store gives the name to somebody else meanwhile.
+            Kind::Pause | Kind::Stall | Kind::ServerPause => part(12, 20),
+            Kind::Delay => part(10, 20),
+            Kind::LostReply => part(2, 10),
+            Kind::Kill | Kind::Cut => part(0, 5),
+            // Up again within the leases that it may have forgotten.
+            Kind::ServerKill => part(0, 3),
+        };
+        plan.push(Planned {
+            at,
+            kind,
+            lasts,
+            late: part(0, 2),
+            name: part(0, 10) as usize % names.max(1),
+        });
+        // Server faults hit all; some time for everybody to come back.
+        at += match kind.is_server() {
+            true => lasts + part(15, 25),
+            false => part(8, 16),
+        };
+    }
+    plan
+}

@@ -1,0 +1,119 @@
+//! The thing that the lock is to protect: a register that everybody may write to, on a loopback port.
+//!
+//! It has two sides. The unfenced one takes every write; the fenced one refuses a token that is less than one
+//! it has seen. Which writes were late is for the checker to say, which knows all claims.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::clock::now;
+use crate::event::{Event, Log};
+
+/// A lock that a panic elsewhere does not poison.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Default)]
+struct Cells {
+    /// Of each name, the greatest token on the fenced side.
+    greatest: HashMap<String, u64>,
+    /// Of each name, who wrote last, and when.
+    last: HashMap<String, (u64, u64)>,
+}
+
+/// The service. Its port closes when this is dropped.
+pub struct Register {
+    address: SocketAddr,
+    cells: Arc<Mutex<Cells>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Register {
+    /// Starts it; each write becomes an event of `log`.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn open(log: Log) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let register = Self {
+            address: listener.local_addr()?,
+            cells: Arc::default(),
+            closed: Arc::default(),
+        };
+        let (cells, closed) = (register.cells.clone(), register.closed.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                // Without a log of its own a connection is not served; its worker sees it close.
+                if let Ok(log) = log.again() {
+                    let cells = cells.clone();
+                    std::thread::spawn(move || serve(&stream, &cells, log));
+                }
+            }
+        });
+        Ok(register)
+    }
+
+    /// Where workers find it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The acquisition that wrote last under `name`, unless that is longer ago than `within` nanoseconds.
+    pub fn holder(&self, name: &str, within: u64) -> Option<u64> {
+        let (acquisition, at) = *lock(&self.cells).last.get(name)?;
+        (now().saturating_sub(at) < within).then_some(acquisition)
+    }
+}
+
+impl Drop for Register {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Wakes the thread that waits for connections, which then sees that it is over.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Takes lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`, the word of the fenced side.
+fn serve(stream: &TcpStream, cells: &Mutex<Cells>, mut log: Log) {
+    // Else small messages wait for each other's acknowledgement, 40 ms a write.
+    let _ = stream.set_nodelay(true);
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(Ok(line)) = lines.next() {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (Some(token), Some(acquisition)) = (number(), number()) else {
+            return;
+        };
+        let said = {
+            let mut cells = lock(cells);
+            let at = now();
+            cells.last.insert(name.clone(), (acquisition, at));
+            let greatest = cells.greatest.entry(name).or_default();
+            let accepted = token >= *greatest;
+            *greatest = token.max(*greatest);
+            // Under the lock, so that the log has the writes in the order in which they counted.
+            let wrote = Event::Wrote {
+                at,
+                acquisition,
+                accepted,
+            };
+            log.say(&wrote).map(|()| accepted)
+        };
+        let answer: &[u8] = match said {
+            Ok(true) => b"yes\n",
+            Ok(false) => b"no\n",
+            Err(_) => return,
+        };
+        if (&mut &*stream).write_all(answer).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A run and what was found in it, in three lines, and as JSON.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::checker::{Findings, Verdict};
+use crate::history::History;
+use crate::plan::Kind;
+
+/// All about one run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// The store, without its secrets.
+    pub store: String,
+    /// What happened.
+    pub history: History,
+    /// What was wrong with it.
+    pub findings: Findings,
+    /// Names that were still held, or waited for, long after the end.
+    pub left_over: Vec<String>,
+    /// Why some faults were left out.
+    pub left_out: Option<&'static str>,
+    /// The events.
+    pub events: PathBuf,
+    /// The drawing.
+    pub page: PathBuf,
+}
+
+impl Report {
+    /// The verdict. What is left over in a store is a violation, too.
+    pub fn verdict(&self) -> Verdict {
+        match self.left_over.is_empty() {
+            true => self.findings.verdict(),
+            false => Verdict::Violation,
+        }
+    }
+
+    /// The verdict in a few words.
+    pub fn verdict_text(&self) -> String {
+        match (self.verdict(), &self.findings.not_enough) {
+            (Verdict::Violation, _) => "VIOLATION".to_owned(),
+            (Verdict::NotEnough, Some(why)) => format!("not enough: {why}"),
+            _ => "ok, nothing worse than documented".to_owned(),
+        }
+    }
+
+    /// How many faults there were of each kind, those that there were.
+    pub fn fault_counts(&self) -> Vec<(Kind, usize)> {
+        let count = |kind| {
+            let troubles = self.history.troubles.iter();
+            (kind, troubles.filter(|it| it.kind == kind).count())
+        };
+        let counts = Kind::ALL.into_iter().map(count);
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Length of the run in seconds.
+    pub fn seconds(&self) -> f64 {
+        (self.history.over - self.history.began) as f64 / 1e9
+    }
+
+    /// What was done, what was found, and where it lies.
+    pub fn lines(&self) -> [String; 3] {
+        let counts: Vec<_> = self
+            .fault_counts()
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        let faults = match counts.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", counts.join(", ")),
+        };
+        let found = &self.findings;
+        let documented = |all: usize, worse: usize| match (all, worse) {
+            (0, _) => "0".to_owned(),
+            (all, 0) => format!("{all} as documented"),
+            (all, worse) if all == worse => format!("{all} NOT documented"),
+            (all, worse) => format!("{all}, {worse} NOT documented"),
+        };
+        let worse = |slips: &[crate::checker::Slip]| {
+            slips.iter().filter(|it| it.documented.is_none()).count()
+        };
+        let overlaps = found.overlaps.iter();
+        let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
+        let mut line = format!(
+            "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; longest gap {:.1} s{}",
+            self.verdict_text(),
+            documented(found.overlaps.len(), overlaps),
+            documented(found.stale.len(), worse(&found.stale)),
+            documented(found.stale_accepted.len(), worse(&found.stale_accepted)),
+            documented(found.tokens.len(), worse(&found.tokens)),
+            found.longest_gap as f64 / 1e9,
+            if found.gaps.is_empty() {
+                ""
+            } else {
+                " (TOO LONG)"
+            },
+        );
+        if !self.left_over.is_empty() {
+            line += &format!("; left over: {}", self.left_over.join(", "));
+        }
+        [
+            format!(
+                "{} acquisitions, {} faults{faults} in {:.1} s; seed {}; store {}",
+                self.history.claims.len(),
+                self.history.troubles.len(),
+                self.seconds(),
+                self.seed,
+                self.store,
+            ),
+            line,
+            format!(
+                "events: {}  page: {}",
+                self.events.display(),
+                self.page.display()
+            ),
+        ]
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let found = &self.findings;
+        let worse = |slips: &[crate::checker::Slip]| {
+            slips.iter().filter(|it| it.documented.is_none()).count()
+        };
+        let overlaps = found.overlaps.iter();
+        let faults = self.fault_counts();
+        let faults: serde_json::Map<String, Value> = faults
+            .iter()
+            .map(|(kind, count)| (kind.to_string(), (*count).into()))
+            .collect();
+        json!({
+            "verdict": match self.verdict() {
+                Verdict::Ok => "ok",
+                Verdict::Violation => "violation",
+                Verdict::NotEnough => "not-enough",
+            },
+            "not_enough": found.not_enough,
+            "seed": self.seed,
+            "store": self.store,
+            "seconds": self.seconds(),
+            "acquisitions": self.history.claims.len(),
+            "writes": self.history.writes.len(),
+            "faults": faults,
+            "faults_left_out": self.left_out,
+            "overlaps": found.overlaps.len(),
+            "overlaps_not_documented": overlaps.filter(|it| it.documented.is_none()).count(),
+            "late_writes": found.stale.len(),
+            "late_writes_not_documented": worse(&found.stale),
+            "late_writes_refused_by_fence": found.stale_refused,
+            "late_writes_past_fence": found.stale_accepted.len(),
+            "late_writes_past_fence_not_documented": worse(&found.stale_accepted),
+            "token_regressions": found.tokens.len(),
+            "token_regressions_not_documented": worse(&found.tokens),
+            "longest_gap_ms": found.longest_gap / 1_000_000,
+            "gaps_too_long": found.gaps.len(),
+            "left_over": self.left_over,
+            "events": self.events,
+            "page": self.page,
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! One run, from the first worker to the last: what comes of it is a file of events.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::getpid;
+
+use crate::clock::{nanos, now};
+use crate::crew::{Crew, Program};
+use crate::event::{self, Event, Log};
+use crate::link::Link;
+use crate::nemesis::{Nemesis, Server};
+use crate::place::Place;
+use crate::plan::{Kind, plan};
+use crate::register::Register;
+use crate::worker::Settings;
+
+/// Time between two looks at what is due.
+const TICK: Duration = Duration::from_millis(2);
+
+/// What to do.
+#[derive(Clone)]
+pub struct Setup {
+    /// The store.
+    pub url: String,
+    /// For how long.
+    pub lasts: Duration,
+    /// How many processes.
+    pub workers: usize,
+    /// How many names they share.
+    pub names: usize,
+    /// What the faults and the workers are picked by.
+    pub seed: u64,
+    /// The lease.
+    pub ttl: Duration,
+    /// The longest hold of a worker.
+    pub hold: Duration,
+    /// What to do to them; see [`possible`].
+    pub faults: Vec<Kind>,
+    /// A directory that is there, for the events and the page.
+    pub out: PathBuf,
+    /// What a worker is.
+    pub program: Program,
+    /// The server, where the caller runs it.
+    pub server: Option<Arc<dyn Server>>,
+}
+
+/// The file of events in the directory of a run.
+pub fn events_of(out: &Path) -> PathBuf {
+    out.join("events.jsonl")
+}
+
+/// What workers had to complain about.
+pub fn talk_of(out: &Path) -> PathBuf {
+    out.join("workers.log")
+}
+
+/// The faults that can be made on this store, and in words why not all.
+pub fn possible(url: &str, has_server: bool) -> (Vec<Kind>, Option<&'static str>) {
+    let place = Place::of(url);
+    let kinds = Kind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| match kind {
+        kind if kind.is_link() => place.is_ok(),
+        kind if kind.is_server() => has_server,
+        _ => true,
+    });
+    (kinds.collect(), place.err())
+}
+
+/// The names that a run of this seed locks; nobody else uses them.
+pub fn names(setup: &Setup) -> Vec<String> {
+    let mark = now() / 1_000_000 % 1_000_000_000;
+    (0..setup.names)
+        .map(|number| format!("tenure-torture-{mark}-{number}"))
+        .collect()
+}
+
+/// Lets workers work and faults happen, until time is over or `stop` is raised; returns when all workers are
+/// gone. `tell` hears of each fault as it begins.
+///
+/// # Errors
+/// Those of the system: no port, no process, no file.
+pub fn run(
+    setup: &Setup,
+    names: &[String],
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&str),
+) -> io::Result<Vec<Event>> {
+    let path = events_of(&setup.out);
+    let mut log = Log::create(&path)?;
+    let register = Register::open(log.again()?)?;
+    let talk = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(talk_of(&setup.out))?;
+    let links = links(setup)?;
+    let mut crew = Crew::new(setup.program.clone(), talk);
+    for worker in 0..setup.workers {
+        let url = match (links.get(worker), Place::of(&setup.url)) {
+            (Some(link), Ok(place)) => place.with(link.addresses()),
+            _ => setup.url.clone(),
+        };
+        crew.start(Settings {
+            url,
+            worker,
+            life: 0,
+            names: names.to_vec(),
+            ttl_ms: nanos(setup.ttl) / 1_000_000,
+            hold_ms: nanos(setup.hold) / 1_000_000,
+            register: register.address(),
+            events: path.clone(),
+            seed: setup.seed,
+            runner: getpid().as_raw_pid(),
+        })?;
+    }
+    let began = now();
+    log.say(&Event::Began { at: began })?;
+    let plan = plan(
+        setup.seed,
+        &setup.faults,
+        setup.ttl,
+        setup.lasts,
+        setup.names,
+    );
+    let mut nemesis = Nemesis::new(began, plan, setup.server.clone(), log.again()?);
+    let end = began.saturating_add(nanos(setup.lasts));
+    while now() < end && !stop.load(Ordering::SeqCst) {
+        nemesis.step(&mut crew, &links, &register, names, tell)?;
+        std::thread::sleep(TICK);
+    }
+    nemesis.finish(&mut crew, &links)?;
+    // All that were killed on purpose have been replaced by now.
+    for worker in crew.ended() {
+        log.say(&Event::Vanished { at: now(), worker })?;
+    }
+    log.say(&Event::Over { at: now() })?;
+    crew.end(setup.ttl * 2 + Duration::from_secs(3));
+    drop(crew);
+    drop(register);
+    event::read(&path)
+}
+
+/// A link for each worker, or none at all.
+fn links(setup: &Setup) -> io::Result<Vec<Link>> {
+    let wanted = setup.faults.iter().any(|kind| kind.is_link());
+    match Place::of(&setup.url) {
+        Ok(place) if wanted => (0..setup.workers)
+            .map(|_| Link::open(&place.servers))
+            .collect(),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Makes the directory of a run.
+///
+/// # Errors
+/// Those of the directory, and when a run has left its events there.
+pub fn prepare(out: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    if events_of(out).exists() {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it has the events of another run",
+        ));
+    }
+    File::create(talk_of(out)).map(drop)
+}

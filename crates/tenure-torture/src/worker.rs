@@ -1,0 +1,301 @@
+//! What one worker process does: take the name, believe in it, write to the register, give it back.
+
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::getppid;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::clock::{nanos, now};
+use crate::event::{Event, Log};
+use crate::random::Random;
+
+/// The environment variable with a worker's [`Settings`]. Not an argument: those are for everybody to see, and
+/// the URL may hold a password.
+pub const VARIABLE: &str = "TENURE_TORTURE_WORKER";
+
+/// All that a worker is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// The store.
+    pub url: String,
+    /// Its number.
+    pub worker: usize,
+    /// How many processes had this number before it.
+    pub life: u64,
+    /// Names to lock.
+    pub names: Vec<String>,
+    /// Lease, in milliseconds.
+    pub ttl_ms: u64,
+    /// Longest time to hold, in milliseconds.
+    pub hold_ms: u64,
+    /// Where the register is.
+    pub register: SocketAddr,
+    /// Where events go.
+    pub events: PathBuf,
+    /// Seed for what it does.
+    pub seed: u64,
+    /// The runner, without which it ends.
+    pub runner: i32,
+}
+
+/// The worker of an acquisition.
+pub fn worker_of(acquisition: u64) -> usize {
+    (acquisition >> 44) as usize
+}
+
+/// The lock under test, as a worker sees it. [`Tenure`] is the real one; the broken ones are in the tests.
+pub trait Locks {
+    /// A hold of it.
+    type Held: Held;
+    /// Takes `name`, or waits, or says why not.
+    fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>>;
+    /// Leaves nothing behind.
+    fn close(self) -> impl Future<Output = ()>;
+}
+
+/// A hold, as its owner believes.
+pub trait Held {
+    /// The fencing token.
+    fn token(&self) -> u64;
+    /// Until when its owner believes to hold; `None` when it knows that it lost.
+    fn deadline(&mut self) -> impl Future<Output = Option<u64>>;
+    /// Gives it back; an error has nobody to go to.
+    fn release(self) -> impl Future<Output = ()>;
+}
+
+/// The library, by its public API.
+pub struct Tenure {
+    client: tenure::Client,
+    ttl: Duration,
+}
+
+impl Tenure {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Those of [`tenure::connect`].
+    pub async fn connect(settings: &Settings) -> Result<Self, tenure::Error> {
+        Ok(Self {
+            client: tenure::connect(&settings.url).await?,
+            ttl: Duration::from_millis(settings.ttl_ms),
+        })
+    }
+}
+
+impl Locks for Tenure {
+    type Held = tenure::Guard;
+
+    async fn acquire(&self, name: &str) -> Result<tenure::Guard, String> {
+        let lock = self.client.lock(name).ttl(self.ttl).label("torture");
+        lock.acquire().await.map_err(|error| error.to_string())
+    }
+
+    async fn close(self) {
+        self.client.close().await;
+    }
+}
+
+impl Held for tenure::Guard {
+    fn token(&self) -> u64 {
+        self.token().into()
+    }
+
+    async fn deadline(&mut self) -> Option<u64> {
+        // Before the look at the time left: should we stand still in between, we claim less, not more.
+        let now = now();
+        self.is_held()
+            .then(|| now.saturating_add(nanos(self.remaining())))
+    }
+
+    async fn release(self) {
+        // Lost already, or nobody knows: the checker sees what comes of it.
+        let _ = Self::release(self).await;
+    }
+}
+
+/// A worker on the library: the whole life of its process.
+///
+/// # Errors
+/// What kept it from working; for its log.
+pub fn main() -> Result<(), String> {
+    run(async |settings: Settings| {
+        // A store that is in trouble just now is one to come back to.
+        let mut wait = Duration::from_millis(20);
+        loop {
+            match Tenure::connect(&settings).await {
+                Ok(locks) => break Ok(locks),
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_millis(500));
+                }
+                Err(error) => break Err(error.to_string()),
+            }
+        }
+    })
+}
+
+/// A worker on the locks that `connect` gives.
+///
+/// # Errors
+/// What kept it from working; for its log.
+pub fn run<L: Locks>(connect: impl AsyncFn(Settings) -> Result<L, String>) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    let settings = std::env::var(VARIABLE).map_err(|error| error.to_string())?;
+    let settings: Settings = serde_json::from_str(&settings).map_err(|error| error.to_string())?;
+    // Stopped or not, we end with the runner.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| text(error.into()))?;
+    if getppid().is_none_or(|parent| parent.as_raw_pid() != settings.runner) {
+        return Ok(());
+    }
+    let stop = end_of_input();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(text)?;
+    let done = runtime.block_on(async {
+        let mut stopped = stop.clone();
+        let locks = tokio::select! {
+            locks = connect(settings.clone()) => locks?,
+            _ = stopped.changed() => return Ok(()),
+        };
+        let worked = work(&settings, &locks, stop).await.map_err(text);
+        locks.close().await;
+        worked
+    });
+    runtime.shutdown_background();
+    done
+}
+
+/// Turns when standard input ends, which is how the runner says that it is over.
+fn end_of_input() -> watch::Receiver<bool> {
+    let (sender, receiver) = watch::channel(false);
+    std::thread::spawn(move || {
+        let mut rest = Vec::new();
+        // An error ends it, too.
+        let _ = io::stdin().read_to_end(&mut rest);
+        sender.send_replace(true);
+    });
+    receiver
+}
+
+async fn work<L: Locks>(
+    settings: &Settings,
+    locks: &L,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let Settings { worker, life, .. } = *settings;
+    let mut log = Log::open(&settings.events)?;
+    let register = TcpStream::connect(settings.register).await?;
+    register.set_nodelay(true)?;
+    let mut random = Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48);
+    let mut acquisition = (worker as u64) << 44 | life << 24;
+    while !*stop.borrow() {
+        let name = &settings.names[random.number() as usize % settings.names.len()];
+        let asked = now();
+        log.say(&Event::Asked {
+            at: asked,
+            worker,
+            name: name.clone(),
+        })?;
+        let acquired = tokio::select! {
+            acquired = locks.acquire(name) => acquired,
+            _ = stop.changed() => break,
+        };
+        let at = now();
+        let mut held = match acquired {
+            Ok(held) => held,
+            Err(why) => {
+                log.say(&Event::Refused {
+                    at,
+                    worker,
+                    name: name.clone(),
+                    why,
+                })?;
+                pause(random.between(2, 30)).await;
+                continue;
+            }
+        };
+        acquisition += 1;
+        // Lost between the grant and here: a claim of no length.
+        let deadline = held.deadline().await.unwrap_or(at);
+        log.say(&Event::Claimed {
+            at,
+            worker,
+            name: name.clone(),
+            acquisition,
+            token: held.token(),
+            asked,
+            deadline,
+        })?;
+        // Mostly short, so that much is granted; now and then long enough for renewals.
+        let hold = match random.between(0, 4) {
+            0 => random.between(settings.hold_ms / 2, settings.hold_ms),
+            _ => random.between(5, settings.hold_ms / 10),
+        };
+        let until = at + hold * 1_000_000;
+        let lost = loop {
+            let at = now();
+            let Some(deadline) = held.deadline().await else {
+                break true;
+            };
+            // Also the last time: a client that believes again after its deadline has passed is wrong.
+            log.say(&Event::Believed {
+                at,
+                acquisition,
+                deadline,
+            })?;
+            if at >= until || *stop.borrow() {
+                break false;
+            }
+            // Work between the look and the write: without it a pause never falls in between.
+            pause(random.between(0, 6)).await;
+            write(&register, name, held.token(), acquisition).await?;
+            pause(random.between(1, 6)).await;
+        };
+        log.say(&Event::Ended {
+            at: now(),
+            acquisition,
+            lost,
+        })?;
+        held.release().await;
+        pause(random.between(0, 5)).await;
+    }
+    Ok(())
+}
+
+async fn pause(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+/// One write to the register, and its answer. One message, one call of the system.
+async fn write(register: &TcpStream, name: &str, token: u64, acquisition: u64) -> io::Result<()> {
+    let line = format!("{name} {token} {acquisition}\n");
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        register.writable().await?;
+        match register.try_write(rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut answer = [0; 4];
+    let mut got = 0;
+    while !answer[..got].ends_with(b"\n") {
+        register.readable().await?;
+        match register.try_read(&mut answer[got..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => got += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! The checker, against histories written by hand: good ones, and each violation.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::time::Duration;
+
+use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure_torture::checker::{Findings, Verdict, check};
+use tenure_torture::event::{self, Event, Log};
+use tenure_torture::history::History;
+use tenure_torture::plan::Kind;
+
+const MS: u64 = 1_000_000;
+const TTL: Duration = Duration::from_secs(1);
+
+fn began(at: u64) -> Event {
+    Event::Began { at: at * MS }
+}
+
+fn over(at: u64) -> Event {
+    Event::Over { at: at * MS }
+}
+
+fn asked(at: u64, worker: usize) -> Event {
+    let name = "n".to_owned();
+    Event::Asked {
+        at: at * MS,
+        worker,
+        name,
+    }
+}
+
+/// Times in ms. The acquisition has the number of its token.
+fn claimed(asked: u64, at: u64, worker: usize, token: u64, deadline: u64) -> Event {
+    Event::Claimed {
+        at: at * MS,
+        worker,
+        name: "n".to_owned(),
+        acquisition: 1000 + at,
+        token,
+        asked: asked * MS,
+        deadline: deadline * MS,
+    }
+}
+
+fn ended(at: u64, claimed_at: u64, lost: bool) -> Event {
+    Event::Ended {
+        at: at * MS,
+        acquisition: 1000 + claimed_at,
+        lost,
+    }
+}
+
+fn wrote(at: u64, claimed_at: u64, accepted: bool) -> Event {
+    Event::Wrote {
+        at: at * MS,
+        acquisition: 1000 + claimed_at,
+        accepted,
+    }
+}
+
+fn fault(kind: Kind, at: u64, until: u64) -> Event {
+    Event::Fault {
+        at: at * MS,
+        until: until * MS,
+        kind,
+        worker: (!kind.is_server()).then_some(0),
+    }
+}
+
+fn promises(promise: Promise) -> Guarantees {
+    let cells = Fault::ALL.map(|fault| Cell::new(fault, promise, ""));
+    Guarantees::new("hand", Order::Fair, cells.to_vec())
+}
+
+fn judge(events: &[Event], promise: Promise) -> Findings {
+    check(&History::of(events), &promises(promise), TTL, &[])
+}
+
+/// A run of `count` holders one after the other, 100 ms each, with three pauses that hit nobody.
+fn good(count: u64) -> Vec<Event> {
+    let mut events = vec![began(0), over(count * 100)];
+    for number in 0..count {
+        let at = number * 100;
+        let worker = number as usize % 3;
+        events.extend([
+            asked(at, worker),
+            claimed(at, at + 10, worker, number + 1, at + 1_000),
+            wrote(at + 20, at + 10, true),
+            ended(at + 90, at + 10, false),
+        ]);
+    }
+    events.extend((0..3).map(|at| fault(Kind::Pause, at, at + 1)));
+    events
+}
+
+#[test]
+fn a_good_run_is_ok() {
+    let found = judge(&good(30), Promise::Effects);
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+    assert_eq!(found.violations(), 0);
+}
+
+#[test]
+fn the_order_in_which_processes_wrote_makes_no_difference() {
+    let mut events = good(30);
+    events.reverse();
+    assert_eq!(History::of(&events), {
+        let mut history = History::of(&good(30));
+        // Pauses are in the order of their begin either way, and so is all else.
+        history.troubles.sort_by_key(|it| it.from);
+        history
+    });
+}
+
+#[test]
+fn too_little_is_not_enough_and_says_why() {
+    let found = judge(&good(5), Promise::Effects);
+    assert_eq!(found.verdict(), Verdict::NotEnough);
+    assert!(found.not_enough.unwrap().contains("5 acquisitions"));
+
+    let mut events = good(30);
+    events.retain(|event| !matches!(event, Event::Fault { .. }));
+    let found = judge(&events, Promise::Effects);
+    assert!(found.not_enough.unwrap().contains("0 faults"));
+
+    let kinds = [Kind::Pause, Kind::Stall];
+    let history = History::of(&good(30));
+    let found = check(&history, &promises(Promise::Effects), TTL, &kinds);
+    assert!(found.not_enough.unwrap().contains("no stall"));
+
+    let mut events = good(30);
+    events.push(Event::Vanished { at: 0, worker: 2 });
+    let found = judge(&events, Promise::Effects);
+    assert!(found.not_enough.unwrap().contains("worker 2"));
+}
+
+#[test]
+fn what_a_worker_was_told_is_shown_when_nobody_got_anything() {
+    let refused = Event::Refused {
+        at: 5,
+        worker: 1,
+        name: "n".into(),
+        why: "too young".into(),
+    };
+    let found = judge(&[began(0), asked(1, 1), refused, over(9)], Promise::Claims);
+    assert!(found.not_enough.unwrap().contains("too young"));
+}
+
+/// The second gets the name while the first still believes.
+fn overlapping(during: Option<Kind>) -> Vec<Event> {
+    let mut events = good(30);
+    events.extend([
+        asked(3_000, 0),
+        claimed(3_000, 3_010, 0, 100, 4_000),
+        asked(3_000, 1),
+        claimed(3_000, 3_500, 1, 101, 4_500),
+        ended(3_700, 3_010, false),
+        ended(3_800, 3_500, false),
+        over(4_000),
+    ]);
+    events.extend(during.map(|kind| fault(kind, 3_100, 3_300)));
+    events
+}
+
+#[test]
+fn an_overlap_is_a_violation() {
+    for promise in [Promise::Claims, Promise::Effects] {
+        let found = judge(&overlapping(Some(Kind::ServerKill)), promise);
+        assert_eq!(found.verdict(), Verdict::Violation);
+        let [overlap] = &found.overlaps[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!((overlap.first.1, overlap.second.1), (0, 1));
+        assert_eq!((overlap.from, overlap.to), (3_500 * MS, 3_700 * MS));
+    }
+}
+
+#[test]
+fn an_overlap_under_a_fault_that_allows_it_is_as_documented() {
+    let found = judge(&overlapping(Some(Kind::ServerKill)), Promise::Nothing);
+    assert_eq!(found.overlaps[0].documented, Some(Kind::ServerKill));
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+}
+
+#[test]
+fn an_overlap_without_a_fault_is_a_violation_whatever_the_table_says() {
+    let mut events = overlapping(None);
+    // The pauses of the good part are over for more than two ttl at 3.5 s.
+    events.retain(|event| !matches!(event, Event::Fault { at, .. } if *at > MS));
+    let found = judge(&events, Promise::Nothing);
+    assert_eq!(found.overlaps[0].documented, None);
+    assert_eq!(found.verdict(), Verdict::Violation);
+}
+
+#[test]
+fn a_claim_ends_at_its_own_deadline() {
+    let mut events = good(30);
+    // Paused past its deadline; noticed only when somebody else had the name.
+    events.extend([
+        asked(3_000, 0),
+        claimed(3_000, 3_010, 0, 100, 3_400),
+        asked(3_000, 1),
+        claimed(3_000, 3_500, 1, 101, 4_500),
+        ended(3_700, 3_010, true),
+        ended(3_800, 3_500, false),
+        over(4_000),
+    ]);
+    assert_eq!(judge(&events, Promise::Claims).overlaps, []);
+}
+
+#[test]
+fn a_deadline_moves_with_renewals() {
+    let mut events = overlapping(None);
+    events.retain(|event| !matches!(event, Event::Claimed { at, .. } if *at == 3_010 * MS));
+    events.push(claimed(3_000, 3_010, 0, 100, 3_400));
+    assert_eq!(judge(&events, Promise::Claims).overlaps, []);
+    events.push(Event::Believed {
+        at: 3_300 * MS,
+        acquisition: 4_010,
+        deadline: 3_600 * MS,
+    });
+    assert_eq!(judge(&events, Promise::Claims).overlaps.len(), 1);
+}
+
+#[test]
+fn a_claim_ends_when_its_process_is_killed() {
+    let mut events = overlapping(None);
+    events.retain(|event| !matches!(event, Event::Ended { at, .. } if *at == 3_700 * MS));
+    assert_eq!(judge(&events, Promise::Claims).overlaps.len(), 1);
+    events.push(Event::Killed {
+        at: 3_400 * MS,
+        worker: 0,
+    });
+    assert_eq!(judge(&events, Promise::Claims).overlaps, []);
+}
+
+#[test]
+fn a_token_that_does_not_grow_is_a_violation() {
+    for token in [3, 30] {
+        let mut events = good(30);
+        events.extend([
+            asked(3_000, 0),
+            claimed(3_000, 3_010, 0, token, 4_000),
+            ended(3_100, 3_010, false),
+            over(3_100),
+        ]);
+        let found = judge(&events, Promise::Nothing);
+        assert_eq!(found.tokens.len(), 1, "{token}");
+        assert_eq!(found.verdict(), Verdict::Violation);
+    }
+}
+
+#[test]
+fn tokens_of_two_that_asked_at_the_same_time_may_be_seen_in_any_order() {
+    let mut events = good(30);
+    events.extend([
+        asked(3_000, 0),
+        asked(3_000, 1),
+        claimed(3_000, 3_010, 0, 101, 4_000),
+        ended(3_100, 3_010, false),
+        claimed(3_000, 3_110, 1, 100, 4_000),
+        ended(3_200, 3_110, false),
+        over(3_200),
+    ]);
+    assert_eq!(judge(&events, Promise::Claims).tokens, []);
+}
+
+#[test]
+fn a_token_that_goes_back_after_a_fault_that_allows_it_is_as_documented() {
+    let mut events = good(30);
+    events.extend([
+        asked(3_000, 0),
+        claimed(3_000, 3_010, 0, 3, 4_000),
+        ended(3_100, 3_010, false),
+        over(3_100),
+    ]);
+    let cells = Fault::ALL.map(|fault| Cell::new(fault, Promise::Nothing, "").token_regress());
+    let promises = Guarantees::new("hand", Order::Fair, cells.to_vec());
+    let found = check(&History::of(&events), &promises, TTL, &[]);
+    assert_eq!(found.tokens[0].documented, Some(Kind::Pause));
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+}
+
+/// The first writes after the second got the name; `accepted`: by the fence, after it took one of the second.
+fn late_write(accepted: bool) -> Vec<Event> {
+    let mut events = good(30);
+    events.extend([
+        asked(3_000, 0),
+        claimed(3_000, 3_010, 0, 100, 3_400),
+        asked(3_000, 1),
+        claimed(3_000, 3_500, 1, 101, 4_500),
+        wrote(3_600, 3_500, true),
+        wrote(3_650, 3_010, accepted),
+        wrote(3_660, 3_500, true),
+        ended(3_700, 3_010, true),
+        ended(3_800, 3_500, false),
+        over(3_900),
+    ]);
+    events
+}
+
+#[test]
+fn a_late_write_is_found_and_is_no_surprise_where_only_claims_are_promised() {
+    let found = judge(&late_write(false), Promise::Claims);
+    assert_eq!((found.stale.len(), found.stale_refused), (1, 1));
+    assert_eq!(found.stale_accepted, []);
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+    let found = judge(&late_write(false), Promise::Effects);
+    assert_eq!(found.verdict(), Verdict::Violation);
+}
+
+#[test]
+fn a_late_write_past_the_fence_is_a_violation() {
+    let found = judge(&late_write(true), Promise::Claims);
+    assert_eq!(found.stale_accepted.len(), 1);
+    assert_eq!(found.verdict(), Verdict::Violation);
+}
+
+#[test]
+fn a_name_that_nobody_gets_any_more_is_a_violation() {
+    let mut events = good(30);
+    events.extend([asked(3_000, 0), over(20_000)]);
+    let found = judge(&events, Promise::Claims);
+    assert_eq!(found.gaps, [(3_000 * MS, 20_000 * MS)]);
+    assert_eq!(found.longest_gap, 17_000 * MS);
+    assert_eq!(found.verdict(), Verdict::Violation);
+}
+
+#[test]
+fn a_name_that_nobody_wants_may_lie_free() {
+    let mut events = good(30);
+    events.push(over(20_000));
+    let found = judge(&events, Promise::Claims);
+    assert_eq!(found.gaps, []);
+    assert!(found.longest_gap < 100 * MS);
+}
+
+#[test]
+fn those_who_are_told_no_and_ask_again_wait_all_the_same() {
+    let mut events = good(30);
+    for at in (3_000..20_000).step_by(50) {
+        events.extend([
+            asked(at, 0),
+            Event::Refused {
+                at: (at + 10) * MS,
+                worker: 0,
+                name: "n".into(),
+                why: "no".into(),
+            },
+        ]);
+    }
+    events.push(over(20_000));
+    assert_eq!(judge(&events, Promise::Claims).gaps.len(), 1);
+}
+
+#[test]
+fn names_are_judged_on_their_own() {
+    let mut events = good(30);
+    events.extend(good(30).into_iter().map(|mut event| {
+        match &mut event {
+            Event::Asked { name, worker, .. } => {
+                *name = "m".into();
+                *worker += 3;
+            }
+            Event::Claimed {
+                name,
+                worker,
+                acquisition,
+                ..
+            } => {
+                *name = "m".into();
+                *worker += 3;
+                *acquisition += 1_000_000;
+            }
+            Event::Ended { acquisition, .. } | Event::Wrote { acquisition, .. } => {
+                *acquisition += 1_000_000;
+            }
+            _ => {}
+        }
+        event
+    }));
+    assert_eq!(judge(&events, Promise::Effects).violations(), 0);
+}
+
+#[test]
+fn a_log_is_read_as_it_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events");
+    let mut log = Log::create(&path).unwrap();
+    let mut events = overlapping(Some(Kind::LostReply));
+    events.push(claimed(1, 2, 3, u64::MAX, 4));
+    for event in &events {
+        log.say(event).unwrap();
+    }
+    assert_eq!(event::read(&path).unwrap(), events);
+    assert!(Log::create(&path).is_err(), "a log is never written over");
+    std::fs::write(&path, "{\"event\":\"unknown\"}\n").unwrap();
+    assert!(event::read(&path).is_err());
+}
