@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use tenure_torture::plan::Kind;
 
 use crate::duration;
 use crate::exit::Exit;
@@ -30,10 +32,12 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0        done; `run`: the command's own code, whatever it is
-  1        `break`: no such hold; `check`: a required promise is not kept
+  1        `break`: no such hold; `check`: a required promise is not kept; `torture`: a
+           promise was broken
   2        wrong usage, nothing was touched
   69       the store is unreachable
-  70       the store said something unexpected, or the system refused something
+  70       the store said something unexpected, or the system refused something;
+           `torture`: too little happened to say anything
   75       busy, somebody else holds the lock (another number with -E)
   76       the lock was lost while the command ran; the command was ended
   77       the store denied access
@@ -85,6 +89,8 @@ pub(crate) enum Action {
     Watch(Watch),
     /// Measure the store against the rawest way to do the same
     Bench(Bench),
+    /// Try to break the lock on this store, and draw what happened
+    Torture(Torture),
     /// Print a completion script
     Completions(Completions),
     /// Print the manual page
@@ -215,6 +221,37 @@ pub(crate) struct Bench {
     /// Rounds per measurement; as many as fit into about a second when left out
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Torture {
+    /// For how long
+    #[arg(long = "for", value_name = "DURATION", default_value = "20s")]
+    #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) lasts: Duration,
+    /// Processes that want the lock
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) workers: u8,
+    /// Names that they share
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) names: u8,
+    /// Repeat the faults of another run [default: random]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Lease of each lock; faults last a little longer
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) ttl: Duration,
+    /// Only these: pause, kill, delay, stall, cut, lost-reply [default: all that are possible]
+    ///
+    /// pause and kill hit the process that holds; the others its connection, where the URL names plain TCP servers.
+    #[arg(long, value_name = "FAULT", value_delimiter = ',')]
+    pub(crate) faults: Vec<Kind>,
+    /// Directory for events and page [default: a new one among the temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -3,10 +3,10 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done; for `run`: the command's own code, whatever it is |
-//! | 1 | `break`: there is no such hold; `check`: a required promise is not kept |
+//! | 1 | `break`: there is no such hold; `check`: a required promise is not kept; `torture`: a promise was broken |
 //! | 2 | wrong usage; nothing was touched |
 //! | 69 | the store is unreachable |
-//! | 70 | the store said something unexpected, or the system refused us something |
+//! | 70 | the store said something unexpected, or the system refused us something; `torture`: not enough happened |
 //! | 75 (`-E N`) | busy: somebody else holds the lock |
 //! | 76 | the lock was lost while the command ran; it was ended |
 //! | 77 | the store denied us access |

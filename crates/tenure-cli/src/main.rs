@@ -8,6 +8,7 @@ mod completion;
 mod hold;
 mod look;
 mod run;
+mod torture;
 mod watch;
 
 mod flocks;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     match arguments.get(1).and_then(|first| first.to_str()) {
         Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
         Some(bench::ARGUMENT) => return bench::worker(&arguments[2..]),
+        Some(torture::ARGUMENT) => return torture::worker(),
         _ => {}
     }
     args::parse(arguments).map_or_else(ExitCode::from, |cli| {
@@ -54,6 +56,7 @@ async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
         Action::Check(args) => check::check(common, args, talk).await,
         Action::Watch(args) => watch::watch(common, args, talk).await,
         Action::Bench(args) => bench::bench(common, args, talk).await,
+        Action::Torture(args) => torture::torture(common, args, talk).await,
         Action::Completions(args) => completion::completions(args, talk),
         Action::Man => completion::man(talk),
     }

@@ -108,6 +108,27 @@ fn mistakes_are_refused_before_anything_is_touched() {
         (&["break", "x"], &["--token"]),
         (&["break", "x", "--token", "many"], &["many", "--token"]),
         (&["hold"], &["NAME"]),
+        (
+            &["torture", "--faults", "earthquake"],
+            &["earthquake", "--faults", "pause"],
+        ),
+        (
+            &["torture", "--faults", "stall"],
+            &["--faults stall", "no network"],
+        ),
+        (
+            &["torture", "--faults", "server-kill"],
+            &["server-kill", "not ours"],
+        ),
+        (&["torture", "--workers", "1"], &["--workers", "1", "2"]),
+        (&["torture", "--names", "0"], &["--names", "0", "1"]),
+        (&["torture", "--ttl", "20ms"], &["--ttl 20ms", "200ms"]),
+        (
+            &["torture", "--for", "2s", "--ttl", "1s"],
+            &["--for 2s", "--ttl"],
+        ),
+        (&["torture", "--seed", "x"], &["--seed", "x"]),
+        (&["-u", "memory:", "torture"], &["memory", "file:"]),
     ];
     for (arguments, words) in cases {
         let arguments: Vec<_> = arguments.iter().map(OsStr::new).collect();
@@ -214,6 +235,7 @@ fn help_completions_and_the_manual_name_every_action() {
         "check",
         "watch",
         "bench",
+        "torture",
         "completions",
         "man",
     ];

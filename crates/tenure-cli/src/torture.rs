@@ -1,0 +1,170 @@
+//! `tenure torture`: tries to break the lock on this store. What it does is in `tenure-torture`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use tenure::{Error, ErrorKind, OwnerId};
+use tenure_torture::checker::Verdict;
+use tenure_torture::crew::Program;
+use tenure_torture::runner::{self, Setup};
+
+use crate::args::{self, Common};
+use crate::exit::Exit;
+use crate::look::answer;
+use crate::output::Talk;
+use crate::signals::Signals;
+use crate::store;
+
+/// First argument of a worker. Nobody types it.
+pub(crate) const ARGUMENT: &str = "__torture";
+
+/// A shorter lease measures how busy this machine is, and not the lock.
+const SHORTEST_TTL: Duration = Duration::from_millis(200);
+/// Ends well before clocks in nanoseconds do.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A worker process, from begin to end. It is silent but for its own mistakes, which go to a file.
+pub(crate) fn worker() -> ExitCode {
+    match tenure_torture::worker::main() {
+        Ok(()) => Exit::Done.into(),
+        Err(why) => {
+            eprintln!("tenure: a worker ended: {why}");
+            Exit::Failed.into()
+        }
+    }
+}
+
+/// One run and its verdict.
+pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let setup = setup(common, args)?;
+        let shown = store::redacted(store::url(common));
+        talk.notice(format!("seed {}, store {shown}", setup.seed));
+        talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
+        let (_, left_out) = runner::possible(&setup.url, false);
+        if let Some(why) = left_out.filter(|_| args.faults.is_empty()) {
+            talk.notice(format!(
+                "faults of the link are left out, only pause and kill happen: {why}"
+            ));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (faults, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let run = tenure_torture::torture(setup, shown, stop.clone(), move |fault| {
+            // Nobody listens when all is over.
+            let _ = faults.send(fault.to_owned());
+        });
+        let mut run = std::pin::pin!(run);
+        let mut signals = Signals::listen()
+            .map_err(|error| Error::new(ErrorKind::Backend, format!("no signals: {error}")))?;
+        let report = loop {
+            tokio::select! {
+                report = &mut run => break report?,
+                Some(fault) = told.recv() => {
+                    talk.detail(&fault);
+                    talk.event("fault", json!({ "fault": fault }));
+                }
+                _ = signals.next() => {
+                    talk.notice("ending early");
+                    stop.store(true, Ordering::SeqCst);
+                }
+            }
+        };
+        let exit = match report.verdict() {
+            Verdict::Ok => Exit::Done,
+            Verdict::Violation => Exit::No,
+            Verdict::NotEnough => Exit::Failed,
+        };
+        Ok(match talk.json {
+            true => (vec![report.json().to_string()], exit),
+            false => (report.lines().to_vec(), exit),
+        })
+    })
+    .await
+}
+
+/// What was asked for, as far as it makes sense. Nothing is touched before that.
+fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
+    let wrong = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    let url = store::url(common).to_owned();
+    tenure_torture::check(&url)?;
+    if args.ttl < SHORTEST_TTL {
+        return wrong(format!(
+            "--ttl {:?} is too short to torture: that would measure this machine; the least is {SHORTEST_TTL:?}",
+            args.ttl
+        ));
+    }
+    if args.lasts < args.ttl * 3 || args.lasts > LONGEST {
+        return wrong(format!(
+            "--for {:?} leaves no time for faults; it is at least three times --ttl, and at most 30 days",
+            args.lasts
+        ));
+    }
+    let (possible, left_out) = runner::possible(&url, false);
+    let mut faults = args.faults.clone();
+    faults.sort_unstable();
+    faults.dedup();
+    if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
+        let why = match kind.is_server() {
+            true => "the server is not ours to kill; that is for tests that start one",
+            false => left_out.unwrap_or("this store has no link"),
+        };
+        return wrong(format!("--faults {kind} is not possible here: {why}"));
+    }
+    if faults.is_empty() {
+        faults = possible;
+    }
+    let program = std::env::current_exe();
+    let seed = args.seed.unwrap_or_else(random);
+    let out = args.out.clone().unwrap_or_else(|| {
+        // A number of its own: a seed may be run twice.
+        let mark = &OwnerId::random().to_hex()[..8];
+        std::env::temp_dir().join(format!("tenure-torture-{seed}-{mark}"))
+    });
+    Ok(Setup {
+        url,
+        lasts: args.lasts,
+        workers: args.workers.into(),
+        names: args.names.into(),
+        seed,
+        ttl: args.ttl,
+        hold: args.ttl.mul_f64(0.8),
+        faults,
+        out,
+        program: Program {
+            // The path of the running program may be gone; its image in the kernel is not.
+            path: match cfg!(target_os = "linux") {
+                true => "/proc/self/exe".into(),
+                false => program.unwrap_or_else(|_| "tenure".into()),
+            },
+            arguments: vec![ARGUMENT.into()],
+        },
+        server: None,
+    })
+}
+
+/// Short enough to be typed again.
+fn random() -> u64 {
+    u64::from_str_radix(&OwnerId::random().to_hex()[..8], 16).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_torture::plan::Kind;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_fault_that_can_be_asked_for() {
+        use clap::CommandFactory as _;
+        let mut command = args::Cli::command();
+        let torture = command.find_subcommand_mut("torture");
+        let help = torture.map(|it| it.render_long_help().to_string());
+        let help = help.unwrap_or_default();
+        for kind in Kind::ALL.iter().filter(|kind| !kind.is_server()) {
+            assert!(help.contains(kind.as_str()), "{kind}");
+        }
+    }
+}
