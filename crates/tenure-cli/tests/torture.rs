@@ -79,3 +79,17 @@ fn a_store_that_is_not_there_is_one_line() {
     assert!(!talk.contains("hunter2"), "{talk}");
     assert!(!out.exists(), "nothing was made for nothing");
 }
+
+#[test]
+fn two_runs_at_one_store_would_disturb_each_other() {
+    let store = Store::new();
+    let mut other = store.start(&["hold", "tenure-torture-0"]);
+    assert!(other.line().starts_with("acquired"));
+    let out = store.path("out");
+    let output = store.output(&["torture", "-q", "--out", out.to_str().unwrap()]);
+    let talk = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{talk}");
+    assert!(talk.contains("another run"), "{talk}");
+    assert_eq!(talk.lines().count(), 1, "{talk}");
+    assert!(!out.exists());
+}

@@ -109,10 +109,13 @@ pub async fn torture(
 }
 
 /// The lease that the store really gives, which may be longer than what was asked for: faults have to outlast it.
-/// A store that grants nothing now says so here.
+/// A store that grants nothing now says so here, and so does another run on it.
 async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
     let Some(guard) = client.lock(name).ttl(ttl).try_acquire().await? else {
-        return Ok(ttl);
+        return Err(Error::new(
+            ErrorKind::WaitElapsed,
+            format!("{name} is held, so another run is at this store; try again when it is over"),
+        ));
     };
     let left = guard.remaining();
     guard.release().await?;

@@ -71,11 +71,11 @@ pub fn possible(url: &str, has_server: bool) -> (Vec<Kind>, Option<&'static str>
     (kinds.collect(), place.err())
 }
 
-/// The names that a run of this seed locks; nobody else uses them.
+/// The names that a run locks. The same in each run: stores keep a record of every name,
+/// some of them for ever.
 pub fn names(setup: &Setup) -> Vec<String> {
-    let mark = now() / 1_000_000 % 1_000_000_000;
     (0..setup.names)
-        .map(|number| format!("tenure-torture-{mark}-{number}"))
+        .map(|number| format!("tenure-torture-{number}"))
         .collect()
 }
 
