@@ -77,10 +77,10 @@
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
-//! | `mysql:` | S L | E | E | E L | E L | X r | E | E r | S | E |
-//! | `mysql:` restart_guard=off | S L | E | E | X | X | X r | E | E r | S | E |
-//! | `postgres:` | S L | E | E | E L | E L | X r | X | E L r | S | E |
-//! | `postgres:` restart_guard=off | S L | E | E | X | X | X r | X | E L r | S | E |
+//! | `mysql:` | S L | E | X | E L | E L | X r | E | E r | S | E |
+//! | `mysql:` restart_guard=off | S L | E | X | X | X | X r | E | E r | S | E |
+//! | `postgres:` | S L | E | X | E L | E L | X r | X | E L r | S | E |
+//! | `postgres:` restart_guard=off | S L | E | X | X | X | X r | X | E L r | S | E |
 //! | `mysql:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table, commits may be lost with the power | S L | E | E | E | X | - | X | E L | S | E |

@@ -57,8 +57,8 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         ),
         Cell::new(
             Fault::Partition,
-            Claims,
-            "the deadline passes before the server ends the silent session; a late write is stopped by the token only",
+            Nothing,
+            "a connection that breaks frees its locks at once, and their holders learn it at their next look (validate); in silence the deadline passes before the server ends the session",
         ),
         restart(Fault::StoreRestart),
         restart(Fault::PowerLoss),
