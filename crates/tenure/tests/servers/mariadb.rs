@@ -139,9 +139,16 @@ impl MariaDb {
         stream.is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|count| count == 1))
     }
 
-    /// SIGKILL.
+    /// SIGKILL. The next start is in another second: that is how runs of a server are told apart, and each counts its
+    /// connections from the beginning.
     pub(crate) fn kill(&self) {
         self.process.lock().unwrap().take().unwrap().kill();
+        let second = || {
+            let now = std::time::SystemTime::now();
+            now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+        };
+        let killed = second();
+        until("the next second", || second() > killed);
     }
 
     /// SIGSTOP.
