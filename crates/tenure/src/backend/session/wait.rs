@@ -139,8 +139,9 @@ impl Store {
             is_shared: wanted.is_shared,
         };
         match link.ask(give, Some(request.owner)).await {
-            Ok(_) => self.leave(request, link),
-            Err(_) => {
+            // Whoever closes the client waits for the end of every session that waits.
+            Ok(_) if !self.closing.is_raised() => self.leave(request, link),
+            _ => {
                 self.forget(request.owner);
                 self.drop_link(link).await;
             }
