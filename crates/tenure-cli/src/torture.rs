@@ -44,7 +44,7 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
         let shown = store::redacted(store::url(common));
         talk.notice(format!("seed {}, store {shown}", setup.seed));
         talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
-        let (_, left_out) = runner::possible(&setup.url, false);
+        let (_, left_out) = runner::possible(&setup.url, None);
         if let Some(why) = left_out.filter(|_| args.faults.is_empty()) {
             talk.notice(format!(
                 "faults of the link are left out, only pause and kill happen: {why}"
@@ -102,13 +102,13 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             args.lasts
         ));
     }
-    let (possible, left_out) = runner::possible(&url, false);
+    let (possible, left_out) = runner::possible(&url, None);
     let mut faults = args.faults.clone();
     faults.sort_unstable();
     faults.dedup();
     if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
-        let why = match kind.is_server() {
-            true => "the server is not ours to kill; that is for tests that start one",
+        let why = match kind.is_around() {
+            true => "servers and clocks are not ours to damage; that is for tests that start them",
             false => left_out.unwrap_or("this store has no link"),
         };
         return wrong(format!("--faults {kind} is not possible here: {why}"));
@@ -140,8 +140,9 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
                 false => program.unwrap_or_else(|_| "tenure".into()),
             },
             arguments: vec![ARGUMENT.into()],
+            environment: Vec::new(),
         },
-        server: None,
+        site: None,
     })
 }
 
@@ -163,7 +164,7 @@ mod tests {
         let torture = command.find_subcommand_mut("torture");
         let help = torture.map(|it| it.render_long_help().to_string());
         let help = help.unwrap_or_default();
-        for kind in Kind::ALL.iter().filter(|kind| !kind.is_server()) {
+        for kind in Kind::ALL.iter().filter(|kind| !kind.is_around()) {
             assert!(help.contains(kind.as_str()), "{kind}");
         }
     }

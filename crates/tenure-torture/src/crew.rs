@@ -12,13 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::worker::{Settings, VARIABLE};
 
-/// How to start a worker: a program and its arguments. It calls [`crate::worker::main`].
+/// How to start a worker. It calls [`crate::worker::main`].
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program.
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// What is added to its environment.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// All workers of a run.
@@ -57,6 +59,7 @@ impl Crew {
     fn launch(&self, settings: &Settings) -> io::Result<Child> {
         Command::new(&self.program.path)
             .args(&self.program.arguments)
+            .envs(self.program.environment.iter().cloned())
             .env(VARIABLE, serde_json::to_string(settings)?)
             // Its end is the word to stop.
             .stdin(Stdio::piped())

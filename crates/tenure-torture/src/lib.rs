@@ -78,7 +78,7 @@ pub async fn torture(
     let mut setup = setup;
     setup.ttl = lease(&client, &names[0], setup.ttl).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
-    let (_, left_out) = runner::possible(&setup.url, setup.server.is_some());
+    let (_, left_out) = runner::possible(&setup.url, setup.site.as_deref());
     let promises = client.guarantees().clone();
     let events = {
         let (inner, names) = (setup.clone(), names.clone());

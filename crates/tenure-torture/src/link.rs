@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use crate::random::Random;
 use crate::register::lock;
+
+/// How long a byte takes that comes alone.
+const BYTE: Duration = Duration::from_secs(1);
 
 /// What is done to the messages of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,10 @@ pub enum Trouble {
     Cut,
     /// Requests pass, replies do not; whoever missed one is cut off afterwards.
     LostReply,
+    /// Requests pass, replies are noise of the same length; whoever got some is cut off afterwards.
+    Garbage,
+    /// Replies come byte by byte, one a second.
+    Trickle,
 }
 
 /// One connection through us.
@@ -28,7 +36,7 @@ struct Pair {
     id: u64,
     client: TcpStream,
     server: TcpStream,
-    /// A reply was kept back: what comes later must not be taken for it.
+    /// A reply was kept back or spoilt: what comes later must not be taken for it.
     dirty: Arc<AtomicBool>,
 }
 
@@ -150,7 +158,7 @@ fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()>
     for (from, to, is_reply) in ways {
         let (shared, dirty) = (shared.clone(), dirty.clone());
         std::thread::spawn(move || {
-            pass(&shared, from, to, is_reply, &dirty);
+            pass(&shared, from, to, is_reply, &dirty, id);
             let mut state = lock(&shared.state);
             // One way closed is both closed: none of the protocols uses half a connection.
             if let Some(at) = state.pairs.iter().position(|pair| pair.id == id) {
@@ -168,8 +176,10 @@ fn pass(
     mut to: TcpStream,
     is_reply: bool,
     dirty: &AtomicBool,
+    id: u64,
 ) {
     let mut bytes = [0; 16 * 1024];
+    let mut noise = Random::new(id);
     loop {
         let count = match from.read(&mut bytes) {
             Ok(0) | Err(_) => return,
@@ -183,20 +193,46 @@ fn pass(
                     .wait(state)
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
             }
-            if state.trouble == Trouble::LostReply && is_reply {
+            let spoils = matches!(state.trouble, Trouble::LostReply | Trouble::Garbage);
+            if spoils && is_reply {
                 // Under the lock: who ends the trouble sees the mark, or we see the end.
                 dirty.store(true, Ordering::SeqCst);
             }
             state.trouble
         };
-        if let Trouble::Delay(late) = trouble {
-            std::thread::sleep(late);
-        }
-        if dirty.load(Ordering::SeqCst) && is_reply {
+        if dirty.load(Ordering::SeqCst) && is_reply && trouble != Trouble::Garbage {
             continue;
         }
-        if trouble == Trouble::Cut || to.write_all(&bytes[..count]).is_err() {
+        let got = &mut bytes[..count];
+        match trouble {
+            Trouble::Delay(late) => std::thread::sleep(late),
+            Trouble::Garbage if is_reply => got.fill_with(|| noise.number() as u8),
+            _ => {}
+        }
+        let done = match trouble {
+            Trouble::Cut => return,
+            Trouble::Trickle if is_reply => trickle(shared, got, &mut to),
+            _ => to.write_all(got),
+        };
+        if done.is_err() {
             return;
         }
     }
+}
+
+/// Passes one byte a second, and what is left when the trouble is over.
+fn trickle(shared: &Shared, bytes: &[u8], to: &mut TcpStream) -> io::Result<()> {
+    let mut state = lock(&shared.state);
+    for (at, byte) in bytes.iter().enumerate() {
+        if state.trouble != Trouble::Trickle {
+            drop(state);
+            return to.write_all(&bytes[at..]);
+        }
+        to.write_all(&[*byte])?;
+        (state, _) = shared
+            .changed
+            .wait_timeout_while(state, BYTE, |state| state.trouble == Trouble::Trickle)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+    }
+    Ok(())
 }

@@ -17,16 +17,14 @@ use crate::worker::worker_of;
 /// Who wrote at most this long ago holds now, in nanoseconds.
 const FRESH: u64 = 20_000_000;
 
-/// The server under the locks, for callers who run it themselves.
-pub trait Server: Send + Sync {
-    /// It stands still.
-    fn stop(&self);
-    /// It goes on.
-    fn go_on(&self);
-    /// It dies at once.
-    fn kill(&self);
-    /// It is there again.
-    fn start(&self);
+/// What is around the workers, for callers who run it themselves: servers and clocks.
+pub trait Site: Send + Sync {
+    /// The faults that it can make.
+    fn kinds(&self) -> Vec<Kind>;
+    /// Begins one. A clock jumps by `lasts`.
+    fn begin(&self, kind: Kind, lasts: Duration);
+    /// Ends it: all is as before, but for clocks that have jumped and leaders that were replaced.
+    fn end(&self, kind: Kind);
 }
 
 /// A fault that has begun.
@@ -42,18 +40,18 @@ pub struct Nemesis {
     began: u64,
     plan: std::iter::Peekable<std::vec::IntoIter<Planned>>,
     running: Vec<Running>,
-    server: Option<Arc<dyn Server>>,
+    site: Option<Arc<dyn Site>>,
     log: Log,
 }
 
 impl Nemesis {
     /// Starts the plan at the instant `began`.
-    pub fn new(began: u64, plan: Vec<Planned>, server: Option<Arc<dyn Server>>, log: Log) -> Self {
+    pub fn new(began: u64, plan: Vec<Planned>, site: Option<Arc<dyn Site>>, log: Log) -> Self {
         Self {
             began,
             plan: plan.into_iter().peekable(),
             running: Vec::new(),
-            server,
+            site,
             log,
         }
     }
@@ -84,7 +82,7 @@ impl Nemesis {
         if self.began + next.at > now {
             return Ok(());
         }
-        let worker = match next.kind.is_server() {
+        let worker = match next.kind.is_around() {
             true => None,
             // Nobody has it: the fault waits until somebody does.
             false => match register.holder(&names[next.name], FRESH).map(worker_of) {
@@ -132,7 +130,7 @@ impl Nemesis {
                 link.set(trouble);
             }
         };
-        match (planned.kind, worker, &self.server) {
+        match (planned.kind, worker, &self.site) {
             (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::STOP),
             (Kind::Kill, Some(worker), _) => {
                 // Before it is done, so that no claim is counted for longer than it was believed in.
@@ -143,8 +141,9 @@ impl Nemesis {
             (Kind::Stall, ..) => link(Trouble::Stall),
             (Kind::Cut, ..) => link(Trouble::Cut),
             (Kind::LostReply, ..) => link(Trouble::LostReply),
-            (Kind::ServerPause, _, Some(server)) => server.stop(),
-            (Kind::ServerKill, _, Some(server)) => server.kill(),
+            (Kind::Garbage, ..) => link(Trouble::Garbage),
+            (Kind::Trickle, ..) => link(Trouble::Trickle),
+            (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
             _ => {}
         }
         self.running.push(Running {
@@ -157,16 +156,15 @@ impl Nemesis {
     }
 
     fn end(&mut self, fault: Running, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
-        match (fault.planned.kind, fault.worker, &self.server) {
+        match (fault.planned.kind, fault.worker, &self.site) {
             (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::CONT),
             (Kind::Kill, Some(worker), _) => crew.replace(worker)?,
-            (Kind::ServerPause, _, Some(server)) => server.go_on(),
-            (Kind::ServerKill, _, Some(server)) => server.start(),
             (_, Some(worker), _) => {
                 if let Some(link) = links.get(worker) {
                     link.set(Trouble::None);
                 }
             }
+            (kind, None, Some(site)) => site.end(kind),
             _ => {}
         }
         self.log.say(&Event::Fault {

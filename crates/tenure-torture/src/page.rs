@@ -268,7 +268,9 @@ svg text{font:12px system-ui,sans-serif;fill:var(--text)}svg text.small{font-siz
 .pause{fill:#c80;background:#c80}.kill{fill:#000;background:#555;stroke:var(--text)}\
 .delay{fill:#8a6;background:#8a6}.stall{fill:#0aa;background:#0aa}.cut{fill:#a0a;background:#a0a}\
 .lost-reply{fill:#64d;background:#64d}.server-pause{fill:#c80;background:#c80}\
-.server-kill{fill:#000;background:#555}\
+.server-kill,.leader-kill{fill:#000;background:#555}.leader-pause{fill:#c80;background:#c80}\
+.garbage{fill:#b35;background:#b35}.trickle{fill:#5ab;background:#5ab}\
+.clock-forward,.clock-back,.client-clock{fill:#27c;background:#27c}\
 .legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem}\
 .legend i{display:inline-block;width:1rem;height:.7rem;margin-right:.35rem}\
 table{border-collapse:collapse}td,th{text-align:left;padding:.15rem .8rem .15rem 0;border-bottom:1px solid var(--line)}";

@@ -30,23 +30,44 @@ pub enum Kind {
     Cut,
     /// Requests go through, replies never come, then the connection breaks.
     LostReply,
+    /// Requests go through, replies are noise, then the connection breaks.
+    Garbage,
+    /// Replies come byte by byte, one a second.
+    Trickle,
     /// The server stands still for longer than the ttl and goes on.
     ServerPause,
     /// The server is killed and started again.
     ServerKill,
+    /// The leader of several servers stands still until another one leads, and goes on.
+    LeaderPause,
+    /// The leader of several servers is killed, and started again when another one leads.
+    LeaderKill,
+    /// The server's wall clock jumps forward by more than the ttl, and stays there.
+    ClockForward,
+    /// The server's wall clock jumps back by more than the ttl, and stays there.
+    ClockBack,
+    /// The wall clock of all workers jumps forward by more than the ttl, and later back.
+    ClientClock,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 15] = [
         Self::Pause,
         Self::Kill,
         Self::Delay,
         Self::Stall,
         Self::Cut,
         Self::LostReply,
+        Self::Garbage,
+        Self::Trickle,
         Self::ServerPause,
         Self::ServerKill,
+        Self::LeaderPause,
+        Self::LeaderKill,
+        Self::ClockForward,
+        Self::ClockBack,
+        Self::ClientClock,
     ];
 
     /// The word for it on the command line.
@@ -58,8 +79,15 @@ impl Kind {
             Self::Stall => "stall",
             Self::Cut => "cut",
             Self::LostReply => "lost-reply",
+            Self::Garbage => "garbage",
+            Self::Trickle => "trickle",
             Self::ServerPause => "server-pause",
             Self::ServerKill => "server-kill",
+            Self::LeaderPause => "leader-pause",
+            Self::LeaderKill => "leader-kill",
+            Self::ClockForward => "clock-forward",
+            Self::ClockBack => "clock-back",
+            Self::ClientClock => "client-clock",
         }
     }
 
@@ -67,13 +95,13 @@ impl Kind {
     pub const fn is_link(self) -> bool {
         matches!(
             self,
-            Self::Delay | Self::Stall | Self::Cut | Self::LostReply
+            Self::Delay | Self::Stall | Self::Cut | Self::LostReply | Self::Garbage | Self::Trickle
         )
     }
 
-    /// Whether it happens to the server, and so to everybody.
-    pub const fn is_server(self) -> bool {
-        matches!(self, Self::ServerPause | Self::ServerKill)
+    /// Whether it happens to what is around the workers, and so to all of them at once.
+    pub const fn is_around(self) -> bool {
+        !self.is_link() && !matches!(self, Self::Pause | Self::Kill)
     }
 
     /// The row of the guarantee table that says what still holds.
@@ -81,10 +109,18 @@ impl Kind {
         match self {
             Self::Pause => Fault::HolderPaused,
             Self::Kill => Fault::HolderKilled,
-            Self::Delay | Self::Stall | Self::Cut | Self::LostReply | Self::ServerPause => {
-                Fault::Partition
-            }
+            Self::Delay
+            | Self::Stall
+            | Self::Cut
+            | Self::LostReply
+            | Self::Garbage
+            | Self::Trickle
+            | Self::ServerPause => Fault::Partition,
             Self::ServerKill => Fault::StoreRestart,
+            Self::LeaderPause | Self::LeaderKill => Fault::Failover,
+            Self::ClockForward => Fault::StoreClockForward,
+            Self::ClockBack => Fault::StoreClockBack,
+            Self::ClientClock => Fault::ClientClock,
         }
     }
 }
@@ -148,9 +184,13 @@ pub fn plan(
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
             // For longer than the ttl: the store gives the name to somebody else meanwhile.
-            Kind::Pause | Kind::Stall | Kind::ServerPause => part(12, 20),
+            Kind::Pause | Kind::Stall | Kind::Trickle | Kind::ServerPause => part(12, 20),
+            // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
+            Kind::LeaderPause | Kind::LeaderKill => part(12, 20),
+            // Not for so long, but by so much.
+            Kind::ClockForward | Kind::ClockBack | Kind::ClientClock => part(12, 20),
             Kind::Delay => part(10, 20),
-            Kind::LostReply => part(2, 10),
+            Kind::LostReply | Kind::Garbage => part(2, 10),
             Kind::Kill | Kind::Cut => part(0, 5),
             // Up again within the leases that it may have forgotten.
             Kind::ServerKill => part(0, 3),
@@ -162,8 +202,8 @@ pub fn plan(
             late: part(0, 2),
             name: part(0, 10) as usize % names.max(1),
         });
-        // Server faults hit all; some time for everybody to come back.
-        at += match kind.is_server() {
+        // What hits all leaves some time for everybody to come back.
+        at += match kind.is_around() {
             true => lasts + part(15, 25),
             false => part(8, 16),
         };

@@ -13,7 +13,7 @@ use crate::clock::{nanos, now};
 use crate::crew::{Crew, Program};
 use crate::event::{self, Event, Log};
 use crate::link::Link;
-use crate::nemesis::{Nemesis, Server};
+use crate::nemesis::{Nemesis, Site};
 use crate::place::Place;
 use crate::plan::{Kind, plan};
 use crate::register::Register;
@@ -45,8 +45,8 @@ pub struct Setup {
     pub out: PathBuf,
     /// What a worker is.
     pub program: Program,
-    /// The server, where the caller runs it.
-    pub server: Option<Arc<dyn Server>>,
+    /// What is around them, where the caller runs it.
+    pub site: Option<Arc<dyn Site>>,
 }
 
 /// The file of events in the directory of a run.
@@ -60,12 +60,13 @@ pub fn talk_of(out: &Path) -> PathBuf {
 }
 
 /// The faults that can be made on this store, and in words why not all.
-pub fn possible(url: &str, has_server: bool) -> (Vec<Kind>, Option<&'static str>) {
+pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<&'static str>) {
     let place = Place::of(url);
+    let around = site.map_or_else(Vec::new, Site::kinds);
     let kinds = Kind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
         kind if kind.is_link() => place.is_ok(),
-        kind if kind.is_server() => has_server,
+        kind if kind.is_around() => around.contains(kind),
         _ => true,
     });
     (kinds.collect(), place.err())
@@ -126,7 +127,7 @@ pub fn run(
         setup.lasts,
         setup.names,
     );
-    let mut nemesis = Nemesis::new(began, plan, setup.server.clone(), log.again()?);
+    let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.again()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
         nemesis.step(&mut crew, &links, &register, names, tell)?;

@@ -64,7 +64,7 @@ fn fault(kind: Kind, at: u64, until: u64) -> Event {
         at: at * MS,
         until: until * MS,
         kind,
-        worker: (!kind.is_server()).then_some(0),
+        worker: (!kind.is_around()).then_some(0),
     }
 }
 

@@ -41,7 +41,7 @@ fn report() -> Report {
             troubles: Kind::ALL
                 .map(|kind| Trouble {
                     kind,
-                    worker: (!kind.is_server()).then_some(0),
+                    worker: (!kind.is_around()).then_some(0),
                     from: second,
                     to: 2 * second,
                 })

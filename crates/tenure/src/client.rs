@@ -368,6 +368,8 @@ impl Client {
     /// Ends all waits (with [`Closed`](ErrorKind::Closed)) and the link to the store.
     /// Holds that are left are lost, with the reason [`SessionGone`](crate::LostReason::SessionGone);
     /// release them before.
+    /// What is being released in the background, for guards that were dropped, is waited for, at most a second:
+    /// so a program may end right after this.
     pub async fn close(&self) {
         self.driver.close().await;
     }

@@ -5,13 +5,20 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+
 use tenure_torture::clock::now;
 use tenure_torture::worker::{self, Held, Settings};
 
 /// What is wrong with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
+    /// Nothing; it asks again and again.
     None,
+    /// Nothing; it listens for releases, and looks for itself from time to time.
+    NoneListening,
+    /// Nothing; it stands in a queue, and gives back what it was granted as it gave up.
+    NoneQueueing,
     /// Believes that it holds until it releases.
     NoDeadline,
     /// Counts the lease from when the reply came, not from before the request was sent.
@@ -22,18 +29,39 @@ pub(crate) enum Bug {
     RenewWithoutOwner,
     /// Its token is a counter, which the server forgets with everything else.
     PlainCounterToken,
+    /// Waits until it is told of a release, and for nothing else: a holder that dies tells nobody.
+    NoPoll,
+    /// Stands in a queue, gives up after a while, and keeps what it was granted at that moment.
+    NoGiveBack,
+    /// Trusts a server that was started a moment ago to know who holds what.
+    NoRestartGuard,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Self; 6] = [
+    /// Whether there is a mistake.
+    pub(crate) fn is_one(self) -> bool {
+        !matches!(self, Self::None | Self::NoneListening | Self::NoneQueueing)
+    }
+
+    pub(crate) const ALL: [Self; 11] = [
         Self::None,
+        Self::NoneListening,
+        Self::NoneQueueing,
         Self::NoDeadline,
         Self::DeadlineFromReply,
         Self::ReleaseWithoutOwner,
         Self::RenewWithoutOwner,
         Self::PlainCounterToken,
+        Self::NoPoll,
+        Self::NoGiveBack,
+        Self::NoRestartGuard,
     ];
 }
+
+/// How long one waits for a message before it looks for itself.
+const POLL: Duration = Duration::from_millis(100);
+/// How long one stands in the queue before it gives up and comes again.
+const WAIT: Duration = Duration::from_millis(15);
 
 pub(crate) struct Locks {
     bug: Bug,
@@ -43,6 +71,8 @@ pub(crate) struct Locks {
     life: u64,
     connection: Mutex<Option<BufReader<TcpStream>>>,
     number: Mutex<u64>,
+    /// What was asked for and not given back; in a queue all of it is kept alive at once, as by a session.
+    mine: Mutex<Vec<String>>,
 }
 
 impl Locks {
@@ -58,6 +88,7 @@ impl Locks {
             life: settings.life,
             connection: Mutex::default(),
             number: Mutex::default(),
+            mine: Mutex::default(),
         }
     }
 
@@ -83,12 +114,79 @@ impl Locks {
         })
     }
 
+    /// One request that is answered later, over a connection of its own; `None` when that took too long.
+    async fn ask_patiently(&self, line: &str, patience: Duration) -> Option<String> {
+        let ask = async {
+            let stream = tokio::net::TcpStream::connect(&self.address).await.ok()?;
+            let mut stream = tokio::io::BufReader::new(stream);
+            let line = format!("{line}\n");
+            stream.get_mut().write_all(line.as_bytes()).await.ok()?;
+            let mut answer = String::new();
+            let got = stream.read_line(&mut answer).await.ok()?;
+            (got > 0).then(|| answer.trim().to_owned())
+        };
+        tokio::time::timeout(patience, ask).await.ok().flatten()
+    }
+
     fn deadline(&self, sent: u64) -> u64 {
         let from = match self.bug {
             Bug::DeadlineFromReply => now(),
             _ => sent,
         };
         from + self.ttl - self.ttl / 100 - 2_000_000
+    }
+
+    fn new_owner(&self) -> String {
+        let mut number = self.number.lock().unwrap();
+        *number += 1;
+        format!("{}-{}-{number}", self.worker, self.life)
+    }
+
+    /// Keeps all alive that this client has asked for.
+    fn renew_all(&self, name: &str) {
+        let mine = self.mine.lock().unwrap().clone();
+        for owner in mine {
+            // What is not held is not renewed.
+            let ttl = self.ttl / 1_000_000;
+            let _ = self.ask(&format!("renew {name} {owner} {ttl}"));
+        }
+    }
+
+    fn free(&self, name: &str, owner: &str) {
+        self.mine.lock().unwrap().retain(|it| it != owner);
+        let _ = self.ask(&format!("free {name} {owner}"));
+    }
+
+    /// One attempt; the answer of the server to it.
+    async fn ask_for(&self, name: &str, owner: &str) -> Result<String, String> {
+        let ttl = self.ttl / 1_000_000;
+        let is_queueing = matches!(self.bug, Bug::NoneQueueing | Bug::NoGiveBack);
+        if is_queueing {
+            self.mine.lock().unwrap().push(owner.into());
+            self.renew_all(name);
+            let line = format!("queue {name} {owner} {ttl}");
+            let answer = self.ask_patiently(&line, WAIT).await;
+            if answer.is_none() {
+                match self.bug {
+                    Bug::NoGiveBack => tokio::time::sleep(WAIT).await,
+                    _ => self.free(name, owner),
+                }
+            }
+            return Ok(answer.unwrap_or_default());
+        }
+        let answer = self.ask(&format!("take {name} {owner} {ttl}"));
+        answer.ok_or_else(|| "the server is gone".into())
+    }
+
+    /// Until it is worth to ask again.
+    async fn wait(&self, name: &str) {
+        let patience = match self.bug {
+            Bug::NoneListening => POLL,
+            Bug::NoPoll => Duration::MAX,
+            _ => return tokio::time::sleep(Duration::from_millis(5)).await,
+        };
+        let line = format!("listen {name} -");
+        let _ = self.ask_patiently(&line, patience).await;
     }
 }
 
@@ -97,30 +195,31 @@ impl worker::Locks for &'static Locks {
 
     async fn acquire(&self, name: &str) -> Result<Hold, String> {
         loop {
-            let number = {
-                let mut number = self.number.lock().unwrap();
-                *number += 1;
-                *number
-            };
-            let owner = format!("{}-{}-{number}", self.worker, self.life);
+            let owner = self.new_owner();
             let sent = now();
-            let answer = self.ask(&format!("take {name} {owner} {}", self.ttl / 1_000_000));
-            let answer = answer.ok_or("the server is gone")?;
-            if let Some((counter, clock)) = answer.split_once(' ') {
-                let token = match self.bug {
+            let answer = self.ask_for(name, &owner).await?;
+            let words: Vec<u64> = answer.split(' ').map_while(|it| it.parse().ok()).collect();
+            let &[counter, clock, since] = words.as_slice() else {
+                self.wait(name).await;
+                continue;
+            };
+            // Whoever held before the server was started does so no longer than this.
+            if self.bug != Bug::NoRestartGuard && sent < since + self.ttl {
+                self.free(name, &owner);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            return Ok(Hold {
+                name: name.into(),
+                owner,
+                token: match self.bug {
                     Bug::PlainCounterToken => counter,
                     _ => clock,
-                };
-                return Ok(Hold {
-                    name: name.into(),
-                    owner,
-                    token: token.parse().unwrap(),
-                    deadline: self.deadline(sent),
-                    renewed: sent,
-                    locks: self,
-                });
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+                },
+                deadline: self.deadline(sent),
+                renewed: sent,
+                locks: self,
+            });
         }
     }
 
@@ -175,6 +274,6 @@ impl Held for Hold {
             Bug::ReleaseWithoutOwner => "*",
             _ => &self.owner,
         };
-        let _ = self.locks.ask(&format!("free {} {owner}", self.name));
+        self.locks.free(&self.name, owner);
     }
 }

@@ -1,21 +1,31 @@
 //! A small lock server inside the test, which can forget everything and answer late.
+//!
+//! A hold lasts for a lease. Who waits does so in one of two ways, as clients of real servers do: it listens for the
+//! next release, and hears nothing of a lease that runs out; or it stands in a queue, and is handed the lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_torture::clock::now;
-use tenure_torture::nemesis::Server;
+use tenure_torture::nemesis::Site;
+use tenure_torture::plan::Kind;
 
 #[derive(Default)]
 struct Data {
     /// Owner and end of each hold.
     holds: HashMap<String, (String, u64)>,
+    /// Who waits for which name: owner, lease in ms, where to say so.
+    queue: VecDeque<(String, String, u64, TcpStream)>,
+    /// Who wants to hear of releases of which name.
+    ears: Vec<(String, TcpStream)>,
     counter: u64,
     down: bool,
     grants: u64,
+    /// Since when it has been up; one that has not been killed has been up for ever.
+    since: u64,
 }
 
 /// The server; it lives as long as the test program.
@@ -43,20 +53,21 @@ impl Store {
     }
 }
 
-impl Server for Store {
-    fn stop(&self) {}
+impl Site for Store {
+    fn kinds(&self) -> Vec<Kind> {
+        vec![Kind::ServerKill]
+    }
 
-    fn go_on(&self) {}
-
-    fn kill(&self) {
+    fn begin(&self, _: Kind, _: Duration) {
         *self.data.lock().unwrap() = Data {
             down: true,
             ..Data::default()
         };
     }
 
-    fn start(&self) {
-        self.data.lock().unwrap().down = false;
+    fn end(&self, _: Kind) {
+        let mut data = self.data.lock().unwrap();
+        (data.down, data.since) = (false, now());
     }
 }
 
@@ -68,7 +79,9 @@ fn serve(stream: &TcpStream, data: &Mutex<Data>, late: Duration) {
             if data.down {
                 return;
             }
-            let answer = act(&mut data, &line);
+            let Some(answer) = act(&mut data, &line, stream) else {
+                continue;
+            };
             (answer, data.grants % 2 == 1)
         };
         if is_late && answer != "no\n" {
@@ -80,37 +93,81 @@ fn serve(stream: &TcpStream, data: &Mutex<Data>, late: Duration) {
     }
 }
 
-/// `take NAME OWNER MS`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner.
-fn act(data: &mut Data, line: &str) -> String {
+/// `take NAME OWNER MS`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner. `queue` is `take` that is answered
+/// when it is granted, `listen NAME -` is answered when somebody frees it; none: it will be.
+fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
     let words: Vec<_> = line.split(' ').collect();
     let (verb, name, owner) = (words[0], words[1], words[2]);
-    let until = |ms: &str| now() + ms.parse::<u64>().unwrap() * 1_000_000;
-    let now = now();
-    data.holds.retain(|_, hold| hold.1 > now);
+    let lease = words.get(3).map_or(0, |ms| ms.parse().unwrap());
+    let until = now() + lease * 1_000_000;
+    hand_over(data);
     let is_his = |hold: &(String, u64)| owner == "*" || hold.0 == owner;
     let hold = data.holds.get(name);
     match verb {
-        "take" if hold.is_none() => {
-            data.holds
-                .insert(name.into(), (owner.into(), until(words[3])));
-            data.counter += 1;
-            data.grants += 1;
-            // A plain counter, and one that not even the loss of all data sets back.
-            return format!("{} {now}\n", data.counter);
+        "take" | "queue" if hold.is_none() => {
+            return Some(grant(data, name, owner, lease));
+        }
+        "queue" => {
+            let stream = stream.try_clone().unwrap();
+            let place = (name.into(), owner.into(), lease, stream);
+            data.queue.push_back(place);
+            return None;
+        }
+        "listen" => {
+            let ear = (name.into(), stream.try_clone().unwrap());
+            data.ears.push(ear);
+            return None;
         }
         "renew" if hold.is_some_and(is_his) => {
             let owner = hold.unwrap().0.clone();
-            data.holds.insert(name.into(), (owner, until(words[3])));
+            data.holds.insert(name.into(), (owner, until));
         }
         // Whoever holds it, or nobody any more.
         "renew" if owner == "*" => {
-            data.holds
-                .insert(name.into(), (owner.into(), until(words[3])));
+            data.holds.insert(name.into(), (owner.into(), until));
         }
-        "free" if hold.is_some_and(is_his) => {
+        "free" => {
+            data.queue.retain(|waiter| waiter.1 != owner);
+            if !hold.is_some_and(is_his) {
+                return Some("no\n".into());
+            }
             data.holds.remove(name);
+            hand_over(data);
+            data.ears.retain(|(wanted, ear)| {
+                let is_it = wanted == name;
+                // Who is gone does not hear it.
+                let _ = is_it.then(|| (&mut &*ear).write_all(b"freed\n"));
+                !is_it
+            });
         }
-        _ => return "no\n".into(),
+        _ => return Some("no\n".into()),
     }
-    "yes\n".into()
+    Some("yes\n".into())
+}
+
+/// Ends leases, and gives what is free to the first who waits for it.
+fn hand_over(data: &mut Data) {
+    let now = now();
+    data.holds.retain(|_, hold| hold.1 > now);
+    let mut rest = VecDeque::new();
+    while let Some((name, owner, lease, stream)) = data.queue.pop_front() {
+        if data.holds.contains_key(&name) {
+            rest.push_back((name, owner, lease, stream));
+            continue;
+        }
+        let answer = grant(data, &name, &owner, lease);
+        // It may be gone, which nobody knows before its lease is over.
+        let _ = (&mut &stream).write_all(answer.as_bytes());
+    }
+    data.queue = rest;
+}
+
+/// A plain counter, a token that not even the loss of all data sets back, and since when the server has been up.
+fn grant(data: &mut Data, name: &str, owner: &str, lease: u64) -> String {
+    let now = now();
+    data.holds
+        .insert(name.into(), (owner.into(), now + lease * 1_000_000));
+    data.counter += 1;
+    data.grants += 1;
+    format!("{} {now} {}\n", data.counter, data.since)
 }

@@ -1,21 +1,28 @@
-//! Short runs on real stores. A run ends after so many faults, not after a time.
+//! Runs on real stores, each in a configuration of the guarantee table: what is promised must hold, and what is not
+//! promised must be seen to break.
+//!
+//! A run ends when each fault was there and enough was granted, not after a time. `TENURE_TORTURE_FOR=30m` makes each
+//! of them last that long instead, and prints its verdict.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod databases;
+mod files;
+mod quorums;
+mod redis;
 #[path = "../../../tenure/tests/servers/mod.rs"]
 mod servers;
+mod site;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use servers::redis::{self, Redis};
+use site::{Around, Store};
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::crew::Program;
 use tenure_torture::event;
 use tenure_torture::history::History;
-use tenure_torture::nemesis::Server;
 use tenure_torture::plan::Kind;
 use tenure_torture::report::Report;
 use tenure_torture::runner::{self, Setup};
@@ -29,170 +36,195 @@ fn worker_process() {
     }
 }
 
-struct OurRedis(Redis);
+/// A run to come.
+pub(crate) struct Run {
+    setup: Setup,
+    dir: tempfile::TempDir,
+    /// A name for what is printed.
+    name: &'static str,
+}
 
-impl Server for OurRedis {
-    fn stop(&self) {
-        self.0.stop();
-    }
+/// A run that is over.
+pub(crate) struct Done {
+    report: Report,
+    /// With the events and the page.
+    _dir: tempfile::TempDir,
+}
 
-    fn go_on(&self) {
-        self.0.go_on();
-    }
+impl std::ops::Deref for Done {
+    type Target = Report;
 
-    fn kill(&self) {
-        self.0.kill();
-    }
-
-    fn start(&self) {
-        self.0.launch();
+    fn deref(&self) -> &Report {
+        &self.report
     }
 }
 
-fn setup(url: String, out: &Path, server: Option<Arc<dyn Server>>) -> Setup {
-    let ttl = Duration::from_millis(500);
-    let (faults, _) = runner::possible(&url, server.is_some());
-    Setup {
-        url,
-        // More than any of these needs; it is ended before.
-        lasts: Duration::from_secs(600),
-        workers: 4,
-        names: 1,
-        seed: 5,
-        ttl,
-        hold: ttl.mul_f64(0.8),
-        faults,
-        out: out.to_owned(),
-        program: Program {
-            path: std::env::current_exe().unwrap(),
-            arguments: ["--exact", "worker_process", "--nocapture"]
-                .map(Into::into)
-                .to_vec(),
-        },
-        server,
+impl Run {
+    /// On `url`, which is served by `store`, whose wall clock is `clock`.
+    pub(crate) fn on(
+        name: &'static str,
+        url: String,
+        store: Option<Box<dyn Store>>,
+        clock: Option<servers::clock::Clock>,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let around = Around::new(store, clock);
+        let ttl = Duration::from_secs(1);
+        let lasts = long();
+        let (faults, _) = runner::possible(&url, Some(&around));
+        let setup = Setup {
+            url,
+            // More than any of these needs; it is ended before.
+            lasts: lasts.unwrap_or(Duration::from_secs(600)),
+            workers: if lasts.is_some() { 6 } else { 4 },
+            names: 1,
+            seed: 5,
+            ttl,
+            hold: ttl.mul_f64(0.8),
+            faults,
+            out: dir.path().join("out"),
+            program: Program {
+                path: std::env::current_exe().unwrap(),
+                arguments: ["--exact", "worker_process", "--nocapture"]
+                    .map(Into::into)
+                    .to_vec(),
+                environment: around.environment(),
+            },
+            site: Some(Arc::new(around)),
+        };
+        Self { setup, dir, name }
     }
-}
 
-/// A whole run, which ends at the first fault at which `is_enough` says so of what was found by then.
-fn torture(setup: Setup, is_enough: impl Fn(usize, &Findings) -> bool + Send + 'static) -> Report {
-    let stop = Arc::new(AtomicBool::new(false));
-    let raised = stop.clone();
-    let (events, kinds, ttl) = (
-        runner::events_of(&setup.out),
-        setup.faults.clone(),
-        setup.ttl,
-    );
-    let nothing = tenure::guarantees::Guarantees::new(
-        "any",
-        tenure::guarantees::Order::Unordered(""),
-        Vec::new(),
-    );
-    let mut made = 0;
-    let on_fault = move |_: &str| {
-        made += 1;
-        let history = History::of(&event::read(&events).unwrap());
-        if is_enough(made, &check(&history, &nothing, ttl, &kinds)) {
-            raised.store(true, Ordering::SeqCst);
+    /// Another lease, and holds up to it.
+    pub(crate) fn ttl(mut self, ttl: Duration) -> Self {
+        (self.setup.ttl, self.setup.hold) = (ttl, ttl.mul_f64(0.8));
+        self
+    }
+
+    /// Only these faults.
+    pub(crate) fn only(mut self, faults: &[Kind]) -> Self {
+        for kind in faults {
+            assert!(self.setup.faults.contains(kind), "{kind} is not possible");
         }
-    };
-    let run = tenure_torture::torture(setup, "shown".into(), stop, on_fault);
+        self.setup.faults = faults.to_vec();
+        self
+    }
+
+    /// All but these.
+    pub(crate) fn without(mut self, faults: &[Kind]) -> Self {
+        self.setup.faults.retain(|kind| !faults.contains(kind));
+        self
+    }
+
+    /// Until each fault was there; all that the table promises must hold, and tokens never go back.
+    #[track_caller]
+    pub(crate) fn keeps_its_promise(self) -> Done {
+        let kinds = self.setup.faults.len();
+        let report = self.go(move |made, found| made > kinds && found.not_enough.is_none());
+        assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
+        assert_eq!(report.findings.stale_accepted, []);
+        assert_eq!(report.findings.tokens, []);
+        report
+    }
+
+    /// Until two held at once, under this fault. Were it never to happen, the table would be wrong, or the harness blind.
+    #[track_caller]
+    pub(crate) fn lets_two_hold(mut self, kind: Kind) -> Done {
+        self.setup.faults = vec![kind];
+        // Held for long, so that the fault falls into a hold and not between two.
+        self.setup.hold = self.setup.ttl;
+        let report = self.go(|made, found| {
+            let seen = !found.overlaps.is_empty() && found.not_enough.is_none();
+            seen || made > 100
+        });
+        assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
+        assert!(!report.findings.overlaps.is_empty(), "{}", text(&report));
+        for overlap in &report.findings.overlaps {
+            assert_eq!(overlap.documented, Some(kind));
+        }
+        report
+    }
+
+    fn go(self, is_enough: impl Fn(usize, &Findings) -> bool + Send + 'static) -> Done {
+        let Self { setup, dir, name } = self;
+        block_on(until_it_grants(&setup.url));
+        let stop = Arc::new(AtomicBool::new(false));
+        let raised = stop.clone();
+        let (events, kinds, ttl) = (
+            runner::events_of(&setup.out),
+            setup.faults.clone(),
+            setup.ttl,
+        );
+        let nothing = tenure::guarantees::Guarantees::new(
+            "any",
+            tenure::guarantees::Order::Unordered(""),
+            Vec::new(),
+        );
+        let mut made = 0;
+        let on_fault = move |_: &str| {
+            made += 1;
+            if long().is_some() {
+                return;
+            }
+            let history = History::of(&event::read(&events).unwrap());
+            if is_enough(made, &check(&history, &nothing, ttl, &kinds)) {
+                raised.store(true, Ordering::SeqCst);
+            }
+        };
+        let run = tenure_torture::torture(setup, name.to_owned(), stop, on_fault);
+        let report = block_on(run).unwrap();
+        if long().is_some() {
+            println!("{}", text(&report));
+        }
+        Done { report, _dir: dir }
+    }
+}
+
+/// Makes tables that are missing, and waits for a server that does not trust itself yet.
+async fn until_it_grants(url: &str) {
+    let client = tenure::connect(url).await.unwrap();
+    client.init().await.unwrap();
+    let attempt = async || client.lock("tenure-torture-0").try_acquire().await;
+    let start = Instant::now();
+    while let Err(error) = attempt().await.map(drop) {
+        assert!(start.elapsed() < servers::PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.close().await;
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
-    runtime.block_on(run).unwrap()
+    runtime.block_on(work)
 }
 
-/// All kinds were there, and enough was granted.
-fn two_of_each(kinds: usize) -> impl Fn(usize, &Findings) -> bool {
-    move |made, found| made > 2 * kinds && found.not_enough.is_none()
+fn text(report: &Report) -> String {
+    report.lines().join("\n")
 }
 
-#[test]
-fn files_keep_what_they_promise() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("file:{}", dir.path().join("locks").display());
-    let setup = setup(url, &dir.path().join("out"), None);
-    assert_eq!(setup.faults, [Kind::Pause, Kind::Kill]);
-    let report = torture(setup, two_of_each(2));
-    assert_eq!(report.verdict(), Verdict::Ok, "{:?}", report.lines());
-    // A kernel that holds the lock for a stopped process lets nobody else write.
-    assert_eq!(report.findings.stale, []);
-    assert!(report.left_out.unwrap().contains("network"));
-
-    let page = std::fs::read_to_string(&report.page).unwrap();
-    assert!(page.contains("<svg") && page.contains("class=\"fault pause\""));
-    assert!(
-        !page.contains("<script") && !page.contains("http"),
-        "it needs nobody"
-    );
+/// How long each run is to last, if that was said.
+fn long() -> Option<Duration> {
+    let text = std::env::var("TENURE_TORTURE_FOR").ok()?;
+    let (number, unit) = text.split_at(text.len() - 1);
+    let number: u64 = number.parse().unwrap();
+    Some(match unit {
+        "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(number * 60),
+        "h" => Duration::from_secs(number * 3600),
+        _ => panic!("TENURE_TORTURE_FOR is {text}; write 90s, 30m or 8h"),
+    })
 }
 
-#[test]
-fn redis_keeps_what_it_promises_with_all_faults_of_holders_and_links() {
-    if redis::is_missing() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let server = Redis::start(&[]);
-    let url = format!("{}?restart_guard=off&timeout=1s", server.url());
-    let setup = setup(url, dir.path(), None);
-    assert_eq!(setup.faults.len(), 6);
-    let report = torture(setup, two_of_each(6));
-    assert_eq!(report.verdict(), Verdict::Ok, "{:?}", report.lines());
-    assert_eq!(report.findings.overlaps, []);
-    assert_eq!(report.findings.stale_accepted, []);
-    assert_eq!(report.fault_counts().len(), 6);
-}
-
-#[test]
-fn redis_that_stands_still_keeps_what_it_promises() {
-    if redis::is_missing() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let server = Redis::start(&[]);
-    let url = format!("{}?restart_guard=off&timeout=1s", server.url());
-    let mut setup = setup(url, dir.path(), Some(Arc::new(OurRedis(server))));
-    setup.faults = vec![Kind::ServerPause, Kind::Pause];
-    let report = torture(setup, two_of_each(2));
-    assert_eq!(report.verdict(), Verdict::Ok, "{:?}", report.lines());
-    assert_eq!(report.findings.overlaps, []);
-}
-
-/// What the table says is not promised must be found: else the harness finds nothing, or the table is wrong.
-#[test]
-fn redis_that_forgets_lets_two_hold_at_once_as_documented() {
-    if redis::is_missing() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let server = Redis::start(&[]);
-    let url = format!("{}?restart_guard=off&timeout=1s", server.url());
-    let mut setup = setup(url, dir.path(), Some(Arc::new(OurRedis(server))));
-    setup.faults = vec![Kind::ServerKill];
-    // Held for long, so that a restart falls into a hold and not between two.
-    setup.ttl = Duration::from_secs(2);
-    setup.hold = Duration::from_secs(2);
-    let report = torture(setup, |made, found| {
-        made > 3 && !found.overlaps.is_empty() && found.not_enough.is_none()
-    });
-    assert_eq!(report.verdict(), Verdict::Ok, "{:?}", report.lines());
-    assert!(!report.findings.overlaps.is_empty());
-    for overlap in &report.findings.overlaps {
-        assert_eq!(overlap.documented, Some(Kind::ServerKill));
-    }
-    // The token outlives the loss, so the fence still holds.
-    assert_eq!(report.findings.tokens, []);
-    assert_eq!(report.findings.stale_accepted, []);
+/// Whether the compiler is missing with which clocks are made.
+pub(crate) fn is_clock_missing() -> bool {
+    servers::is_missing(&["cc"])
 }
 
 #[test]
 fn a_store_in_memory_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let setup = setup("memory:".into(), dir.path(), None);
-    let run = tenure_torture::torture(setup, "memory:".into(), Arc::default(), |_: &str| {});
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let error = runtime.block_on(run).unwrap_err();
+    let run = Run::on("memory", "memory:".into(), None, None);
+    let run = tenure_torture::torture(run.setup, "memory:".into(), Arc::default(), |_: &str| {});
+    let error = block_on(run).unwrap_err();
     assert!(error.to_string().contains("file:"), "{error}");
 }

@@ -190,6 +190,33 @@ pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>
     Ok(())
 }
 
+/// Rule 14: also when the program ends right after: `close` waits for what is being released.
+pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("last"));
+    let (theirs, their_name) = (case.clone(), name.clone());
+    let program = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let client = theirs.client().await?;
+            drop(theirs.take(&client, &their_name).await?);
+            client.close().await;
+            Ok::<_, Failure>(())
+        })
+    });
+    match program.join() {
+        Ok(outcome) => outcome?,
+        Err(_) => return Err(Failure::new("it panicked")),
+    }
+    let lock = client.lock(&name).ttl(case.long());
+    case.soon("the next holder", lock.acquire())
+        .await??
+        .release()
+        .await?;
+    Ok(())
+}
+
 /// Rule 14: also when the runtime of its client is gone; then the lease ends it, if not we.
 pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("orphan"));

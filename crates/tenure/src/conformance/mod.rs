@@ -108,6 +108,7 @@ behaviours! {
     ending::break_lock_ends_exactly_that_hold, "13", nothing;
     ending::closing_a_client_ends_its_holds, "5", nothing;
     ending::a_dropped_guard_releases, "14", nothing;
+    ending::a_dropped_guard_is_released_before_close_returns, "14", nothing;
     ending::a_guard_dropped_outside_the_runtime_releases, "14", nothing;
     ending::a_guard_may_outlive_its_runtime, "14", nothing;
     ending::a_dropped_release_goes_on, "14", nothing;

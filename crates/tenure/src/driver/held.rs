@@ -374,9 +374,7 @@ impl Held {
             (_, Err(err)) => {
                 let driver = self.driver.clone();
                 let hold = self.hold(false);
-                self.driver
-                    .spawner
-                    .spawn(driver.release_until_definite(hold));
+                self.driver.see_to(driver.release_until_definite(hold));
                 // Asking took longer than the lease.
                 match self.state() {
                     State::Lost(reason) => lost(reason),
@@ -420,7 +418,7 @@ impl Drop for Releasing {
             Err(pending) => pending,
         };
         let (driver, hold) = (self.driver.clone(), self.hold.clone());
-        self.driver.spawner.spawn(async move {
+        self.driver.see_to(async move {
             if let Some(pending) = pending
                 && pending.await.is_ok()
             {

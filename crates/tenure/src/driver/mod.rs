@@ -3,6 +3,7 @@
 //! It knows no backend by name, save in the advice that comes with a refusal. Every background task it
 //! starts ends with the client or with the hold it serves.
 
+mod chores;
 pub(crate) mod held;
 mod renewal;
 mod turns;
@@ -23,12 +24,16 @@ use crate::options::{Mode, Options, Renew};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
+use chores::Chores;
 use held::Held;
 use renewal::Renewals;
 use turns::{Turn, Turns};
 
 /// How long the question "who holds it?" may take after a wait has ended in vain: a login to a database included.
 const INSPECT_LIMIT: Duration = Duration::from_millis(300);
+
+/// How long [`Driver::close`] waits for what is still being released.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A ttl must be this many times the round trip: less, and renewal at ttl/3 with its retries
 /// has no room. (`reliability`: refuse a ttl below ten measured round trips.)
@@ -43,6 +48,7 @@ pub(crate) struct Driver {
     spawner: Spawner,
     turns: Arc<Turns>,
     renewals: Arc<Renewals>,
+    chores: Arc<Chores>,
     closed: Flag,
 }
 
@@ -81,6 +87,7 @@ impl Driver {
             spawner,
             turns: Arc::default(),
             renewals,
+            chores: Arc::default(),
             closed: Flag::new(),
         }))
     }
@@ -264,8 +271,7 @@ impl Driver {
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
         let hold = Hold::new(request, grant.token);
         let give_back = |hold: Hold, err: Error| {
-            self.spawner
-                .spawn(self.clone().release_until_definite(hold));
+            self.see_to(self.clone().release_until_definite(hold));
             Err(err)
         };
         if grant
@@ -366,13 +372,30 @@ impl Driver {
             .with_step(step)
     }
 
-    /// Ends all waits and all holds, then the backend's sessions.
+    /// Clears up in the background; [`close`](Driver::close) waits for it.
+    fn see_to(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let chore = self.chores.begin();
+        self.spawner.spawn(async move {
+            work.await;
+            drop(chore);
+        });
+    }
+
+    /// Ends all waits and all holds, lets what is being released go, then ends the backend's sessions.
     pub(crate) async fn close(&self) {
         self.closed.raise();
         // Before the backend gives anything back: nobody may believe longer than that.
         // `hold` looks at the flag after it has made a hold known, so none slips through.
         self.renewals.all_lost(LostReason::SessionGone);
         self.renewals.stop();
+        // The program may end right after this, and its background tasks with it. On the real clock: it bounds how
+        // long the caller waits for a store that is silent.
+        let clock = Clock::system();
+        tokio::select! {
+            biased;
+            () = self.chores.all_done() => {}
+            () = clock.sleep_until(clock.now().after(FAREWELL)) => {}
+        }
         self.backend.close().await;
     }
 }
@@ -459,8 +482,7 @@ impl Attempt {
                 if err.kind() == ErrorKind::Indeterminate {
                     let hold = Hold::new(&self.request, 0);
                     self.driver
-                        .spawner
-                        .spawn(self.driver.clone().release_until_definite(hold));
+                        .see_to(self.driver.clone().release_until_definite(hold));
                 }
                 Err(err)
             }
@@ -490,7 +512,7 @@ impl Drop for Attempt {
         // Quick stores are done at once, in or out of a runtime.
         let polled = self.driver.spawner.poll_anywhere(Box::pin(see_to_its_end));
         if let Err(Some(pending)) = polled {
-            self.driver.spawner.spawn(pending);
+            self.driver.see_to(pending);
         }
     }
 }

@@ -20,7 +20,8 @@ impl Clock {
 
     pub(crate) fn make() -> Self {
         let dir = Directory::new("clock");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/clock.c");
+        let source = dir.path().join("clock.c");
+        std::fs::write(&source, include_str!("clock.c")).unwrap();
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
         let output = cc

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::jute::Wire;
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
@@ -65,6 +66,16 @@ impl Zookeeper {
     pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
         let server = Self::prepare(settings);
         server.configure(lines);
+        server.begin();
+        server.until_serving();
+        server
+    }
+
+    /// A server whose wall clock the test sets.
+    pub(crate) fn start_with_clock(clock: &Clock) -> Self {
+        let mut server = Self::prepare(&[]);
+        server.command.splice(0..0, clock.command());
+        server.configure(&[]);
         server.begin();
         server.until_serving();
         server

@@ -1,0 +1,138 @@
+//! MariaDB and PostgreSQL, by their sessions and by a table.
+
+use std::time::Duration;
+
+use tenure_torture::plan::Kind;
+
+use crate::servers::clock::Clock;
+use crate::servers::mariadb::{self as mariadb_server, MariaDb};
+use crate::servers::postgres::{self as postgres_server, Postgres};
+use crate::{Run, is_clock_missing};
+
+/// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.
+const TTL: Duration = Duration::from_secs(2);
+/// For leases in a table.
+const SHORT: Duration = Duration::from_secs(1);
+const GUARDED: &str = "?tls=off&timeout=1s&restart_guard=3s";
+const TRUSTED: &str = "?tls=off&timeout=1s&restart_guard=off";
+const TABLE: &str = "?mode=table&tls=off&timeout=1s";
+const SHEDLOCK: &str = "?mode=table&dialect=shedlock&tls=off&timeout=1s";
+
+/// What breaks a connection frees the locks of its session, before their holder can know.
+const VOID_FOR_SESSIONS: [Kind; 6] = [
+    Kind::Delay,
+    Kind::Stall,
+    Kind::Cut,
+    Kind::LostReply,
+    Kind::Garbage,
+    Kind::Trickle,
+];
+
+fn mysql(name: &'static str, options: &str) -> Run {
+    let clock = Clock::make();
+    let server = MariaDb::start_with(&clock.command(), &[]);
+    let url = server.url() + options;
+    Run::on(name, url, Some(Box::new(server)), Some(clock)).ttl(TTL)
+}
+
+fn postgres(name: &'static str, options: &str) -> Run {
+    let clock = Clock::make();
+    let server = Postgres::start_with(&clock.command(), &[]);
+    let url = server.url() + options;
+    Run::on(name, url, Some(Box::new(server)), Some(clock)).ttl(TTL)
+}
+
+macro_rules! on {
+    ($database:ident, $server:ident) => {
+        mod $database {
+            use super::*;
+
+            fn is_missing() -> bool {
+                $server::is_missing() || is_clock_missing()
+            }
+
+            /// All that must not make two hold at once.
+            #[test]
+            fn sessions() {
+                if is_missing() {
+                    return;
+                }
+                let mut faults = vec![Kind::Pause, Kind::Kill, Kind::ClientClock];
+                if stringify!($database) == "mysql" {
+                    faults.push(Kind::ClockForward);
+                }
+                let run = super::$database("sessions", TRUSTED).only(&faults);
+                assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+
+            #[test]
+            fn sessions_with_the_guard() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("sessions, guard", GUARDED);
+                let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+                assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+
+            #[test]
+            fn sessions_whose_server_forgets_let_two_hold() {
+                if is_missing() {
+                    return;
+                }
+                // Whoever looks less often at its connection learns later that it is gone.
+                let options = format!("{TRUSTED}&validate=2s");
+                super::$database("sessions, no guard", &options).lets_two_hold(Kind::ServerKill);
+            }
+
+            #[test]
+            fn sessions_whose_connections_break() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("sessions, links", TRUSTED).only(&VOID_FOR_SESSIONS);
+                run.keeps_its_promise();
+            }
+
+            #[test]
+            fn sessions_that_are_cut_let_two_hold() {
+                if is_missing() {
+                    return;
+                }
+                super::$database("sessions, cut", TRUSTED).lets_two_hold(Kind::Cut);
+            }
+
+            #[test]
+            fn a_table() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("table", TABLE).ttl(SHORT);
+                let run = run.without(&[Kind::ClockForward]);
+                assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+
+            #[test]
+            fn a_table_whose_clock_jumps_forward_lets_two_hold() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("table, clock", TABLE).ttl(SHORT);
+                run.lets_two_hold(Kind::ClockForward);
+            }
+
+            #[test]
+            fn the_table_of_shedlock() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
+                let run = run.only(&[Kind::Pause, Kind::Kill, Kind::Stall, Kind::LostReply]);
+                assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+        }
+    };
+}
+
+on!(mysql, mariadb_server);
+on!(postgres, postgres_server);

@@ -1,0 +1,71 @@
+//! etcd and ZooKeeper, alone and as three.
+
+use std::time::Duration;
+
+use tenure_torture::plan::Kind;
+
+use crate::servers::clock::Clock;
+use crate::servers::etcd::{self, Etcd};
+use crate::servers::zookeeper::{self, Ensemble, Zookeeper};
+use crate::{Run, is_clock_missing};
+
+/// Longer than an election takes, twice.
+const TTL: Duration = Duration::from_secs(2);
+
+#[track_caller]
+fn nothing_overlaps(run: Run) {
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
+fn etcd_of_one() {
+    if etcd::is_missing() || is_clock_missing() {
+        return;
+    }
+    let etcd = Etcd::start(1, &[]);
+    let url = format!("{}?timeout=1s", etcd.url());
+    nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), None));
+}
+
+/// A leader that stood still and goes on may end leases that were renewed meanwhile, in the versions that `check`
+/// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
+#[test]
+fn etcd_of_three() {
+    if etcd::is_missing() || is_clock_missing() {
+        return;
+    }
+    let etcd = Etcd::start(3, &[]);
+    let url = format!("{}?timeout=1s", etcd.url());
+    let run = Run::on("etcd of three", url, Some(Box::new(etcd)), None).ttl(TTL);
+    nothing_overlaps(run.without(&[Kind::LeaderPause]));
+}
+
+#[test]
+fn zookeeper_of_one() {
+    if zookeeper::is_missing() || is_clock_missing() {
+        return;
+    }
+    let clock = Clock::make();
+    let server = Zookeeper::start_with_clock(&clock);
+    let url = format!(
+        "zookeeper://127.0.0.1:{}/locks?ttl=1s&timeout=1s",
+        server.port()
+    );
+    nothing_overlaps(Run::on(
+        "zookeeper",
+        url,
+        Some(Box::new(server)),
+        Some(clock),
+    ));
+}
+
+#[test]
+fn zookeeper_of_three() {
+    if zookeeper::is_missing() || is_clock_missing() {
+        return;
+    }
+    let ensemble = Ensemble::start();
+    let url = format!("zookeeper://{}/locks?ttl=2s&timeout=1s", ensemble.hosts());
+    let run = Run::on("zookeeper of three", url, Some(Box::new(ensemble)), None).ttl(TTL);
+    nothing_overlaps(run);
+}

@@ -1,0 +1,133 @@
+//! One Redis in each way to run it, failover, and Redlock.
+
+use std::time::Duration;
+
+use tenure_torture::plan::Kind;
+
+use crate::servers::clock::Clock;
+use crate::servers::redis::{self, Cluster, Redis, Watched, independent, redlock_url};
+use crate::site::Masters;
+use crate::{Run, is_clock_missing};
+
+const TTL: Duration = Duration::from_millis(500);
+/// Longer than any lease of a run.
+const GUARDED: &str = "?timeout=1s&restart_guard=2s";
+const TRUSTED: &str = "?timeout=1s&restart_guard=off";
+
+fn is_missing() -> bool {
+    redis::is_missing() || is_clock_missing()
+}
+
+fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, lines);
+    let url = format!("{}{options}", server.url());
+    Run::on(name, url, Some(Box::new(server)), Some(clock)).ttl(TTL)
+}
+
+/// Overlaps are documented for these, so they would hide others.
+const VOID: [Kind; 2] = [Kind::ServerKill, Kind::ClockForward];
+
+#[test]
+fn redis_alone() {
+    if is_missing() {
+        return;
+    }
+    let report = run("redis", TRUSTED, &[])
+        .without(&VOID)
+        .keeps_its_promise();
+    assert_eq!(report.findings.overlaps, []);
+    assert_eq!(report.fault_counts().len(), 11);
+}
+
+#[test]
+fn redis_with_the_format_of_redisson() {
+    if is_missing() {
+        return;
+    }
+    let options = format!("{TRUSTED}&dialect=redisson");
+    let run = run("redis, redisson", &options, &[]).without(&VOID);
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
+fn redis_that_forgets_lets_two_hold() {
+    if is_missing() {
+        return;
+    }
+    run("redis, no guard", TRUSTED, &[]).lets_two_hold(Kind::ServerKill);
+}
+
+#[test]
+fn redis_that_forgets_with_the_guard() {
+    if is_missing() {
+        return;
+    }
+    let run = run("redis, guard", GUARDED, &[]).only(&[Kind::ServerKill, Kind::Pause]);
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
+fn redis_with_its_log_on_disk() {
+    if is_missing() {
+        return;
+    }
+    for (fsync, options) in [("everysec", GUARDED), ("always", "?timeout=1s")] {
+        let fsync = format!("appendfsync {fsync}");
+        let run = run("redis, log", options, &["appendonly yes", &fsync]);
+        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+    }
+}
+
+#[test]
+fn redis_whose_clock_jumps_forward_lets_two_hold() {
+    if is_missing() {
+        return;
+    }
+    let report = run("redis, clock", TRUSTED, &[]).lets_two_hold(Kind::ClockForward);
+    assert_eq!(
+        (
+            report.findings.tokens.len(),
+            report.findings.stale_accepted.len()
+        ),
+        (0, 0)
+    );
+}
+
+#[test]
+fn sentinel() {
+    if is_missing() {
+        return;
+    }
+    let watched = Watched::start(500);
+    let url = format!("{}{TRUSTED}", watched.url());
+    Run::on("sentinel", url, Some(Box::new(watched)), None)
+        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .keeps_its_promise();
+}
+
+#[test]
+fn cluster() {
+    if is_missing() {
+        return;
+    }
+    let cluster = Cluster::start(true);
+    let url = format!("{}{TRUSTED}", cluster.url());
+    Run::on("cluster", url, Some(Box::new(cluster)), None)
+        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .keeps_its_promise();
+}
+
+#[test]
+fn redlock() {
+    if is_missing() {
+        return;
+    }
+    let masters = independent(5);
+    let url = format!("{}{GUARDED}", redlock_url(&masters));
+    let run = Run::on("redlock", url, Some(Box::new(Masters(masters))), None);
+    let report = run.keeps_its_promise();
+    assert_eq!(report.findings.overlaps, []);
+    assert_eq!(report.fault_counts().len(), 5);
+}

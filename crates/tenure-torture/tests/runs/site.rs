@@ -1,0 +1,313 @@
+//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the trouble with them.
+
+use std::ffi::OsString;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tenure_torture::nemesis::Site;
+use tenure_torture::plan::Kind;
+
+use crate::servers::clock::Clock;
+use crate::servers::etcd::{Etcd, Member};
+use crate::servers::mariadb::MariaDb;
+use crate::servers::postgres::Postgres;
+use crate::servers::redis::{Cluster, Redis, Watched};
+use crate::servers::until;
+use crate::servers::zookeeper::{Ensemble, Zookeeper};
+
+/// One process of a store.
+pub(crate) trait Node {
+    fn stop(&self);
+    fn go_on(&self);
+    fn kill(&self);
+    fn start(&self);
+}
+
+macro_rules! node {
+    ($server:ty, $start:ident) => {
+        impl Node for $server {
+            fn stop(&self) {
+                <$server>::stop(self);
+            }
+
+            fn go_on(&self) {
+                <$server>::go_on(self);
+            }
+
+            fn kill(&self) {
+                <$server>::kill(self);
+            }
+
+            fn start(&self) {
+                <$server>::$start(self);
+            }
+        }
+    };
+}
+
+node!(Redis, launch);
+node!(Member, start);
+node!(Zookeeper, begin);
+node!(MariaDb, launch);
+node!(Postgres, launch);
+
+/// A store, as one or as several processes.
+pub(crate) trait Store: Send + Sync {
+    fn nodes(&self) -> Vec<&dyn Node>;
+
+    /// How many of them are hit when the store is.
+    fn victims(&self) -> usize {
+        self.nodes().len()
+    }
+
+    /// Which of them leads; waits until one does.
+    fn leader(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns when all is as it was before somebody was hit.
+    fn settle(&self) {}
+}
+
+macro_rules! alone {
+    ($($server:ty),*) => {$(
+        impl Store for $server {
+            fn nodes(&self) -> Vec<&dyn Node> {
+                vec![self]
+            }
+        }
+    )*};
+}
+
+alone!(Redis, MariaDb, Postgres);
+
+impl Store for Zookeeper {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        vec![self]
+    }
+
+    fn settle(&self) {
+        self.until_serving();
+    }
+}
+
+impl Store for Ensemble {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.nodes.iter().map(|it| it as _).collect()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        Some(Self::leader(self))
+    }
+
+    fn settle(&self) {
+        self.until_whole();
+    }
+}
+
+impl Store for Etcd {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.members.iter().map(|it| it as _).collect()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        (self.members.len() > 1).then(|| Self::leader(self))
+    }
+
+    fn settle(&self) {
+        self.until_ready();
+    }
+}
+
+/// The masters of a Redlock, of which a minority is hit.
+pub(crate) struct Masters(pub(crate) Vec<Redis>);
+
+impl Store for Masters {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.0.iter().map(|it| it as _).collect()
+    }
+
+    fn victims(&self) -> usize {
+        (self.0.len() - 1) / 2
+    }
+}
+
+impl Store for Watched {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.servers.iter().map(|it| it as _).collect()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let mut found = None;
+        until("there is a primary", || {
+            let port = self.primary_port();
+            let is_it = |server: &Redis| {
+                server.port() == port
+                    && server.is_up()
+                    && server.info("replication", "role") == "master"
+            };
+            found = self.servers.iter().position(is_it);
+            found.is_some()
+        });
+        found
+    }
+
+    fn settle(&self) {
+        until("the replica follows", || {
+            let followers = self.servers.iter().filter(|server| {
+                server.is_up() && server.info("replication", "master_link_status") == "up"
+            });
+            followers.count() == 1
+        });
+    }
+}
+
+impl Store for Cluster {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.nodes.iter().map(|it| it as _).collect()
+    }
+
+    /// The one that has the first name of a run.
+    fn leader(&self) -> Option<usize> {
+        let mut found = None;
+        until("somebody has the slot", || {
+            let up = self.nodes.iter().find(|node| node.is_up());
+            let slot = up.map(|node| node.ask(&["CLUSTER", "KEYSLOT", "tenure-torture-0"]).int());
+            let owner = self.owner(u16::try_from(slot.unwrap()).unwrap());
+            let is_it = |node: &&Redis| node.port() == owner.port() && node.is_up();
+            found = self.nodes.iter().find(is_it).map(Redis::port);
+            found.is_some()
+        });
+        let port = found.unwrap();
+        self.nodes.iter().position(|node| node.port() == port)
+    }
+
+    fn settle(&self) {
+        until("every master has its replica", || {
+            let followers = self.nodes.iter().filter(|node| {
+                node.is_up() && node.info("replication", "master_link_status") == "up"
+            });
+            followers.count() == self.nodes.len() / 2
+        });
+    }
+}
+
+/// A store and the clocks that can be moved.
+pub(crate) struct Around {
+    store: Option<Box<dyn Store>>,
+    server_clock: Option<(Clock, Mutex<i64>)>,
+    worker_clock: Clock,
+    /// Those that were hit and are still down, and how often that was done.
+    hit: Mutex<(Vec<usize>, usize)>,
+}
+
+impl Around {
+    pub(crate) fn new(store: Option<Box<dyn Store>>, server_clock: Option<Clock>) -> Self {
+        Self {
+            store,
+            server_clock: server_clock.map(|clock| (clock, Mutex::new(0))),
+            worker_clock: Clock::make(),
+            hit: Mutex::default(),
+        }
+    }
+
+    /// What gives workers the clock that is moved.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let words = self.worker_clock.command();
+        let pairs = words.iter().filter_map(|word| word.split_once('='));
+        pairs
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect()
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.store.as_deref().unwrap()
+    }
+
+    fn hit_some(&self, act: impl Fn(&dyn Node)) {
+        let nodes = self.store().nodes();
+        let mut hit = self.hit.lock().unwrap();
+        let count = self.store().victims();
+        // Others each time, where not all are hit.
+        hit.0 = (0..count)
+            .map(|at| (at + hit.1 * count) % nodes.len())
+            .collect();
+        hit.1 += 1;
+        for at in &hit.0 {
+            act(nodes[*at]);
+        }
+    }
+
+    fn hit_leader(&self, act: impl Fn(&dyn Node)) {
+        let leader = self.store().leader().unwrap();
+        self.hit.lock().unwrap().0 = vec![leader];
+        act(self.store().nodes()[leader]);
+    }
+
+    fn heal(&self, act: impl Fn(&dyn Node)) {
+        let hit = std::mem::take(&mut self.hit.lock().unwrap().0);
+        for at in hit {
+            act(self.store().nodes()[at]);
+        }
+        self.store().settle();
+    }
+
+    /// In whole seconds, and at least by so much.
+    fn jump(&self, by: Duration, sign: i64) {
+        let (clock, offset) = self.server_clock.as_ref().unwrap();
+        let mut offset = offset.lock().unwrap();
+        *offset += sign * seconds(by);
+        clock.set(*offset);
+    }
+}
+
+fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap() + 1
+}
+
+impl Site for Around {
+    fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = vec![Kind::ClientClock];
+        if let Some(store) = &self.store {
+            kinds.extend([Kind::ServerPause, Kind::ServerKill]);
+            if store.leader().is_some() {
+                kinds.extend([Kind::LeaderPause, Kind::LeaderKill]);
+            }
+        }
+        if self.server_clock.is_some() {
+            kinds.extend([Kind::ClockForward, Kind::ClockBack]);
+        }
+        kinds
+    }
+
+    fn begin(&self, kind: Kind, lasts: Duration) {
+        match kind {
+            Kind::ServerPause => self.hit_some(|it| it.stop()),
+            Kind::ServerKill => self.hit_some(|it| it.kill()),
+            Kind::LeaderPause => self.hit_leader(|it| it.stop()),
+            Kind::LeaderKill => self.hit_leader(|it| it.kill()),
+            Kind::ClockForward => self.jump(lasts, 1),
+            Kind::ClockBack => self.jump(lasts, -1),
+            Kind::ClientClock => self.worker_clock.set(seconds(lasts)),
+            kind => panic!("{kind} is not about servers and clocks"),
+        }
+    }
+
+    fn end(&self, kind: Kind) {
+        match kind {
+            Kind::ServerPause => self.heal(|it| it.go_on()),
+            Kind::ServerKill => self.heal(|it| it.start()),
+            Kind::LeaderPause | Kind::LeaderKill => {
+                // Another one leads before it is back, or nothing has failed over.
+                let new = self.store().leader();
+                assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
+                match kind {
+                    Kind::LeaderPause => self.heal(|it| it.go_on()),
+                    _ => self.heal(|it| it.start()),
+                }
+            }
+            Kind::ClientClock => self.worker_clock.set(0),
+            _ => {}
+        }
+    }
+}
