@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure::guarantees::{Cell, Guarantees, Promise};
+use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
 use crate::history::{Claim, History};
@@ -16,6 +16,10 @@ pub const FEWEST_FAULTS: usize = 3;
 /// A name may lie free for so long while somebody waits, beside three ttl and the faults that touch it. Generous:
 /// this is to find waits that never end, not slow machines.
 const GAP: Duration = Duration::from_secs(5);
+
+/// A waiter that the machine forgot for a while loses its place, without any fault of ours. So many are chance, and
+/// up to a fiftieth of all acquisitions.
+const STRAY: usize = 5;
 
 /// Two believed at the same time that they hold the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +47,17 @@ pub struct Slip {
     pub documented: Option<Kind>,
 }
 
+/// Somebody who came later was served before somebody who waited and had no trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overtaking {
+    /// Who waited, and since when.
+    pub waiter: (usize, u64),
+    /// Who was served.
+    pub acquisition: u64,
+    /// When.
+    pub at: u64,
+}
+
 /// All that was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
@@ -58,6 +73,10 @@ pub struct Findings {
     pub stale_accepted: Vec<Slip>,
     /// Writes of the newest holder that the fenced register refused.
     pub lawful_refused: usize,
+    /// Those who were served out of turn.
+    pub overtakings: Vec<Overtaking>,
+    /// Whether those are so many that the store cannot be as fair as its table says.
+    pub unfair: bool,
     /// The longest time without a holder while somebody waited.
     pub longest_gap: u64,
     /// Gaps beyond all reason, from and to.
@@ -97,6 +116,7 @@ impl Findings {
         overlaps.filter(|it| it.documented.is_none()).count()
             + slips.filter(|it| it.documented.is_none()).count()
             + self.gaps.len()
+            + usize::from(self.unfair)
     }
 }
 
@@ -118,7 +138,12 @@ pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[K
         judge.tokens(&claims, &mut found);
         judge.writes(&claims, &mut found);
         judge.gaps(name, &claims, &mut found);
+        judge.turns(name, &claims, &mut found);
     }
+    let overtakings = found.overtakings.len();
+    found.unfair = matches!(promises.order, Order::Fair)
+        && overtakings > STRAY
+        && overtakings * 50 > history.claims.len();
     found
 }
 
@@ -261,6 +286,34 @@ impl Judge<'_> {
         match weak(self.promises.cell(Kind::Pause.cause())) {
             true => Some(Kind::Pause),
             false => self.excuse(at, weak),
+        }
+    }
+
+    /// Only somebody who came a whole ttl later has certainly come later: a request takes a while until it stands in
+    /// the queue. And who was in trouble meanwhile, or shortly before, may have lost its place.
+    fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
+        for claim in claims {
+            let has_trouble = |worker: usize, since: u64| {
+                self.history.troubles.iter().any(|it| {
+                    it.worker.is_none_or(|hit| hit == worker)
+                        && it.from <= claim.start
+                        && it.to.saturating_add(2 * self.ttl) >= since
+                })
+            };
+            let overtaken = self.history.waits.iter().find(|wait| {
+                wait.name == name
+                    && wait.worker != claim.worker
+                    && wait.from.saturating_add(self.ttl) <= claim.asked
+                    && wait.to > claim.start
+                    && !has_trouble(wait.worker, wait.from)
+            });
+            if let Some(wait) = overtaken {
+                found.overtakings.push(Overtaking {
+                    waiter: (wait.worker, wait.from),
+                    acquisition: claim.acquisition,
+                    at: claim.start,
+                });
+            }
         }
     }
 

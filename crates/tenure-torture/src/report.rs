@@ -86,12 +86,14 @@ impl Report {
         let overlaps = found.overlaps.iter();
         let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
         let mut line = format!(
-            "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; longest gap {:.1} s{}",
+            "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; out of turn {}{}; longest gap {:.1} s{}",
             self.verdict_text(),
             documented(found.overlaps.len(), overlaps),
             documented(found.stale.len(), worse(&found.stale)),
             documented(found.stale_accepted.len(), worse(&found.stale_accepted)),
             documented(found.tokens.len(), worse(&found.tokens)),
+            found.overtakings.len(),
+            if found.unfair { " (NOT FAIR)" } else { "" },
             found.longest_gap as f64 / 1e9,
             if found.gaps.is_empty() {
                 ""
@@ -155,6 +157,8 @@ impl Report {
             "late_writes_past_fence_not_documented": worse(&found.stale_accepted),
             "token_regressions": found.tokens.len(),
             "token_regressions_not_documented": worse(&found.tokens),
+            "out_of_turn": found.overtakings.len(),
+            "unfair": found.unfair,
             "longest_gap_ms": found.longest_gap / 1_000_000,
             "gaps_too_long": found.gaps.len(),
             "left_over": self.left_over,

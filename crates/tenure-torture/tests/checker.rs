@@ -354,6 +354,47 @@ fn those_who_are_told_no_and_ask_again_wait_all_the_same() {
     assert_eq!(judge(&events, Promise::Claims).gaps.len(), 1);
 }
 
+/// Worker 9 waits from the begin, and all others are served before it.
+fn passed_over(count: u64) -> Vec<Event> {
+    let mut events = good(count);
+    events.push(asked(0, 9));
+    // The pauses of a good run are over long before anything counts.
+    events.extend([claimed(0, count * 100, 9, count + 1, count * 100 + 500)]);
+    events
+}
+
+#[test]
+fn a_waiter_that_is_passed_over_again_and_again_is_a_violation_where_turns_are_promised() {
+    let found = judge(&passed_over(40), Promise::Effects);
+    assert!(found.unfair && found.overtakings.len() > 20, "{found:?}");
+    assert_eq!(found.overtakings[0].waiter, (9, 0));
+    assert_eq!(found.verdict(), Verdict::Violation);
+    let mut promises = promises(Promise::Effects);
+    promises.order = Order::Unordered("");
+    let found = check(&History::of(&passed_over(40)), &promises, TTL, &[]);
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+}
+
+#[test]
+fn who_was_in_trouble_may_lose_its_turn() {
+    let mut events = passed_over(40);
+    events.push(Event::Fault {
+        at: 100 * MS,
+        until: 3_900 * MS,
+        kind: Kind::Stall,
+        worker: Some(9),
+    });
+    let found = judge(&events, Promise::Effects);
+    assert_eq!(found.overtakings, []);
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+}
+
+#[test]
+fn a_single_one_out_of_turn_is_chance() {
+    let found = judge(&passed_over(15), Promise::Effects);
+    assert!(!found.overtakings.is_empty() && !found.unfair, "{found:?}");
+}
+
 #[test]
 fn names_are_judged_on_their_own() {
     let mut events = good(30);
