@@ -7,7 +7,8 @@ use tenure_torture::plan::Kind;
 use crate::servers::clock::Clock;
 use crate::servers::mariadb::{self as mariadb_server, MariaDb};
 use crate::servers::postgres::{self as postgres_server, Postgres};
-use crate::{Run, is_clock_missing};
+use crate::{Run, is_clock_missing, text};
+use tenure_torture::checker::Verdict;
 
 /// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.
 const TTL: Duration = Duration::from_secs(2);
@@ -65,6 +66,18 @@ macro_rules! on {
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 
+            /// Tokens are made of the clock and of what a server counts since its start.
+            #[test]
+            fn sessions_whose_clock_goes_back() {
+                if is_missing() {
+                    return;
+                }
+                let run = super::$database("sessions, back", TRUSTED).only(&[Kind::ClockBack]);
+                let report = run.go(|made, found| made > 3 && found.not_enough.is_none());
+                assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
+                assert_eq!(report.findings.overlaps, []);
+            }
+
             #[test]
             fn sessions_with_the_guard() {
                 if is_missing() {
@@ -117,8 +130,10 @@ macro_rules! on {
                 if is_missing() {
                     return;
                 }
-                let run = super::$database("table, clock", TABLE).ttl(SHORT);
-                run.lets_two_hold(Kind::ClockForward);
+                for options in [TABLE, SHEDLOCK] {
+                    let run = super::$database("table, clock", options).ttl(SHORT);
+                    run.lets_two_hold(Kind::ClockForward);
+                }
             }
 
             #[test]
@@ -127,11 +142,21 @@ macro_rules! on {
                     return;
                 }
                 let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
-                let run = run.only(&[Kind::Pause, Kind::Kill, Kind::Stall, Kind::LostReply]);
+                let run = run.without(&[Kind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
         }
     };
+}
+
+/// It takes a session for overdue that has been silent for no longer than its clock has jumped.
+#[test]
+fn postgres_whose_clock_jumps_forward_lets_two_hold() {
+    if postgres_server::is_missing() || is_clock_missing() {
+        return;
+    }
+    let run = postgres("sessions, clock", TRUSTED);
+    run.lets_two_hold(Kind::ClockForward);
 }
 
 on!(mysql, mariadb_server);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
+use crate::servers::clock::Clock;
 use crate::servers::database::File;
 use crate::{Run, is_clock_missing};
 
@@ -14,10 +15,9 @@ fn file() {
     }
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file:{}", dir.path().join("locks").display());
-    let run = Run::on("file", url, None, None).ttl(Duration::from_millis(500));
-    let report = run
-        .only(&[Kind::Pause, Kind::Kill, Kind::ClientClock])
-        .keeps_its_promise();
+    let run = Run::on("file", url, None, Some(Clock::make())).ttl(Duration::from_millis(500));
+    let report = run.keeps_its_promise();
+    assert_eq!(report.fault_counts().len(), 4, "both ways the clock, too");
     // A kernel that holds the lock for a stopped process lets nobody else write.
     assert_eq!(report.findings.stale, []);
     assert!(report.left_out.unwrap().contains("network"));
@@ -30,27 +30,30 @@ fn file() {
     );
 }
 
-fn sqlite(name: &'static str) -> (Run, File) {
+fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, File) {
     let file = File::new();
     let url = format!("{}?timeout=1s", file.url());
-    (Run::on(name, url, None, None), file)
+    (Run::on(name, url, None, clock), file)
 }
 
 #[test]
-fn sqlite_when_holders_are_stopped_and_killed() {
+fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
     if is_clock_missing() {
         return;
     }
-    let (run, _file) = sqlite("sqlite");
-    run.only(&[Kind::Pause, Kind::Kill]).keeps_its_promise();
+    let (run, _file) = sqlite("sqlite", Some(Clock::make()));
+    let run = run.without(&[Kind::ClockForward]);
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
 /// Its clock is that of this host, and leases end by it.
 #[test]
-fn sqlite_when_the_clock_jumps() {
+fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
     if is_clock_missing() {
         return;
     }
-    let (run, _file) = sqlite("sqlite, clock");
+    let (run, _file) = sqlite("sqlite, clock", Some(Clock::make()));
+    run.lets_two_hold(Kind::ClockForward);
+    let (run, _file) = sqlite("sqlite, clock of a client", None);
     run.lets_two_hold(Kind::ClientClock);
 }

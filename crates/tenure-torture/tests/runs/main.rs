@@ -145,8 +145,13 @@ impl Run {
         report
     }
 
+    /// Until `is_enough` says so of how many faults there were, and of what was found by then.
     fn go(self, is_enough: impl Fn(usize, &Findings) -> bool + Send + 'static) -> Done {
-        let Self { setup, dir, name } = self;
+        let Self {
+            setup,
+            mut dir,
+            name,
+        } = self;
         block_on(until_it_grants(&setup.url));
         let stop = Arc::new(AtomicBool::new(false));
         let raised = stop.clone();
@@ -176,15 +181,21 @@ impl Run {
         if long().is_some() {
             println!("{}", text(&report));
         }
+        if report.verdict() != Verdict::Ok {
+            // Somebody will want to look at it.
+            dir.disable_cleanup(true);
+        }
         Done { report, _dir: dir }
     }
 }
 
 /// Makes tables that are missing, and waits for a server that does not trust itself yet.
 async fn until_it_grants(url: &str) {
+    // Longer than any guard here, by more than the second to which servers tell how long they have been up.
+    let ttl = Duration::from_secs(5);
     let client = tenure::connect(url).await.unwrap();
     client.init().await.unwrap();
-    let attempt = async || client.lock("tenure-torture-0").try_acquire().await;
+    let attempt = async || client.lock("tenure-torture-0").ttl(ttl).try_acquire().await;
     let start = Instant::now();
     while let Err(error) = attempt().await.map(drop) {
         assert!(start.elapsed() < servers::PATIENCE, "{error}");

@@ -64,8 +64,15 @@ fn zookeeper_of_three() {
     if zookeeper::is_missing() || is_clock_missing() {
         return;
     }
-    let ensemble = Ensemble::start();
+    let clock = Clock::make();
+    let ensemble = Ensemble::start_with_clock(&clock);
     let url = format!("zookeeper://{}/locks?ttl=2s&timeout=1s", ensemble.hosts());
-    let run = Run::on("zookeeper of three", url, Some(Box::new(ensemble)), None).ttl(TTL);
+    let run = Run::on(
+        "zookeeper of three",
+        url,
+        Some(Box::new(ensemble)),
+        Some(clock),
+    )
+    .ttl(TTL);
     nothing_overlaps(run);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_torture::plan::Kind;
 
 use crate::servers::clock::Clock;
-use crate::servers::redis::{self, Cluster, Redis, Watched, independent, redlock_url};
+use crate::servers::redis::{self, Cluster, Redis, Watched, redlock_url};
 use crate::site::Masters;
 use crate::{Run, is_clock_missing};
 
@@ -13,6 +13,8 @@ const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.
 const GUARDED: &str = "?timeout=1s&restart_guard=2s";
 const TRUSTED: &str = "?timeout=1s&restart_guard=off";
+
+const DIALECTS: [&str; 2] = ["", "&dialect=redisson"];
 
 fn is_missing() -> bool {
     redis::is_missing() || is_clock_missing()
@@ -63,8 +65,11 @@ fn redis_that_forgets_with_the_guard() {
     if is_missing() {
         return;
     }
-    let run = run("redis, guard", GUARDED, &[]).only(&[Kind::ServerKill, Kind::Pause]);
-    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+    for dialect in DIALECTS {
+        let run = run("redis, guard", &format!("{GUARDED}{dialect}"), &[]);
+        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+    }
 }
 
 #[test]
@@ -85,14 +90,12 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
     if is_missing() {
         return;
     }
-    let report = run("redis, clock", TRUSTED, &[]).lets_two_hold(Kind::ClockForward);
-    assert_eq!(
-        (
-            report.findings.tokens.len(),
-            report.findings.stale_accepted.len()
-        ),
-        (0, 0)
-    );
+    for dialect in DIALECTS {
+        let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
+        let report = run.lets_two_hold(Kind::ClockForward);
+        assert_eq!(report.findings.tokens, []);
+        assert_eq!(report.findings.stale_accepted, []);
+    }
 }
 
 #[test]
@@ -119,15 +122,41 @@ fn cluster() {
         .keeps_its_promise();
 }
 
+/// So many masters, all with the same wall clock.
+fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> Run {
+    let clock = Clock::make();
+    let masters: Vec<_> = (0..count)
+        .map(|_| Redis::start_with_clock(&clock, lines))
+        .collect();
+    let url = format!("{}{options}", redlock_url(&masters));
+    Run::on(name, url, Some(Box::new(Masters(masters))), Some(clock))
+}
+
 #[test]
-fn redlock() {
+fn redlock_of_five() {
     if is_missing() {
         return;
     }
-    let masters = independent(5);
-    let url = format!("{}{GUARDED}", redlock_url(&masters));
-    let run = Run::on("redlock", url, Some(Box::new(Masters(masters))), None);
+    let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
     let report = run.keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
-    assert_eq!(report.fault_counts().len(), 5);
+    assert_eq!(report.fault_counts().len(), 6);
+}
+
+#[test]
+fn redlock_with_its_logs_on_disk() {
+    if is_missing() {
+        return;
+    }
+    let lines = ["appendonly yes", "appendfsync always"];
+    let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[Kind::ServerKill]);
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
+fn redlock_whose_clocks_jump_forward_lets_two_hold() {
+    if is_missing() {
+        return;
+    }
+    redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(Kind::ClockForward);
 }

@@ -211,9 +211,12 @@ impl Around {
         }
     }
 
-    /// What gives workers the clock that is moved.
+    /// What gives workers the clock that is moved. Where there is no server, the clock of the store is theirs.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
-        let words = self.worker_clock.command();
+        let words = match (&self.store, &self.server_clock) {
+            (None, Some((clock, _))) => clock.command(),
+            _ => self.worker_clock.command(),
+        };
         let pairs = words.iter().filter_map(|word| word.split_once('='));
         pairs
             .map(|(key, value)| (key.into(), value.into()))
@@ -267,7 +270,10 @@ fn seconds(time: Duration) -> i64 {
 
 impl Site for Around {
     fn kinds(&self) -> Vec<Kind> {
-        let mut kinds = vec![Kind::ClientClock];
+        let mut kinds = Vec::new();
+        if self.store.is_some() || self.server_clock.is_none() {
+            kinds.push(Kind::ClientClock);
+        }
         if let Some(store) = &self.store {
             kinds.extend([Kind::ServerPause, Kind::ServerKill]);
             if store.leader().is_some() {

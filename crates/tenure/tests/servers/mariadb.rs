@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::operator::Operator;
-use super::process::{Directory, Port, Process, new_directory};
+use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
 use super::until;
 
 /// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
@@ -69,7 +69,16 @@ impl MariaDb {
 
     /// `before`: what stands before the program, to set its environment.
     pub(crate) fn start_with(before: &[String], options: &[&str]) -> Self {
-        let (dir, port) = (new_directory("mariadb"), Port::reserve());
+        Self::start_in(new_directory("mariadb"), before, options)
+    }
+
+    /// With its files on a disk: in shared memory it maps its log, and a kill loses nothing of that.
+    pub(crate) fn start_on_disk(options: &[&str]) -> Self {
+        Self::start_in(new_directory_on_disk("mariadb"), &[], options)
+    }
+
+    fn start_in(dir: PathBuf, before: &[String], options: &[&str]) -> Self {
+        let port = Port::reserve();
         let copied = Command::new("cp")
             .arg("-a")
             .arg(template().path().join("data"))

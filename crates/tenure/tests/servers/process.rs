@@ -47,14 +47,22 @@ pub(crate) fn is_root() -> bool {
 /// In memory where there is such a place: a server that syncs each write would make all tests wait for the
 /// disk, and none of them is about what a disk forgets.
 pub(crate) fn new_directory(what: &str) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match memory.is_dir() {
+        true => new_directory_in(memory, what),
+        false => new_directory_in(&std::env::temp_dir(), what),
+    }
+}
+
+/// The same on a disk.
+pub(crate) fn new_directory_on_disk(what: &str) -> PathBuf {
+    new_directory_in(Path::new(env!("CARGO_TARGET_TMPDIR")), what)
+}
+
+fn new_directory_in(place: &Path, what: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("tenure-test-{what}-{}-{count}", std::process::id());
-    let memory = Path::new("/dev/shm");
-    let dir = match memory.is_dir() {
-        true => memory.join(name),
-        false => std::env::temp_dir().join(name),
-    };
+    let dir = place.join(format!("tenure-test-{what}-{}-{count}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir).unwrap();
     dir

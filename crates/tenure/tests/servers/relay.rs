@@ -2,7 +2,7 @@
 //! into, and where nothing has to be aimed at.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -20,7 +20,7 @@ pub(crate) struct Relay {
 }
 
 struct Shared {
-    target: SocketAddr,
+    target: Mutex<SocketAddr>,
     /// Grows with each call of `cut`.
     cuts: watch::Sender<u64>,
     held: watch::Sender<bool>,
@@ -30,7 +30,7 @@ impl Relay {
     /// In front of that port of this machine.
     pub(crate) fn start(target: u16) -> Self {
         let shared = Arc::new(Shared {
-            target: SocketAddr::from(([127, 0, 0, 1], target)),
+            target: Mutex::new(local(target)),
             cuts: watch::Sender::new(0),
             held: watch::Sender::new(false),
         });
@@ -59,6 +59,11 @@ impl Relay {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// New connections go to that port of this machine; those that are there stay where they are.
+    pub(crate) fn lead_to(&self, target: u16) {
+        *self.shared.target.lock().unwrap() = local(target);
+    }
+
     /// Cuts all connections. New ones are welcome.
     pub(crate) fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
@@ -77,9 +82,14 @@ impl Drop for Relay {
     }
 }
 
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 async fn serve(shared: Arc<Shared>, client: TcpStream) {
     let mut cuts = shared.cuts.subscribe();
-    let Ok(server) = TcpStream::connect(shared.target).await else {
+    let target = *shared.target.lock().unwrap();
+    let Ok(server) = TcpStream::connect(target).await else {
         return;
     };
     let nodelay = client.set_nodelay(true).and(server.set_nodelay(true));

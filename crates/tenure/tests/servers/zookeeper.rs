@@ -322,8 +322,23 @@ impl Ensemble {
         Self::start_with(&[], &[])
     }
 
+    /// Servers whose wall clock the test sets.
+    pub(crate) fn start_with_clock(clock: &Clock) -> Self {
+        Self::begin(&clock.command(), &[], &[])
+    }
+
     pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
-        let nodes: Vec<_> = (0..3).map(|_| Zookeeper::prepare(settings)).collect();
+        Self::begin(&[], settings, lines)
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    fn begin(before: &[String], settings: &[&str], lines: &[&str]) -> Self {
+        let node = |_| {
+            let mut node = Zookeeper::prepare(settings);
+            node.command.splice(0..0, before.iter().cloned());
+            node
+        };
+        let nodes: Vec<_> = (0..3).map(node).collect();
         let line = |(at, node): (usize, &Zookeeper)| {
             let [follow, elect] = &node.peers;
             let (follow, elect) = (follow.number(), elect.number());

@@ -11,6 +11,7 @@ mod support;
 mod access;
 mod clocks;
 mod ends;
+mod failovers;
 mod names;
 mod poolers;
 mod sharing;

@@ -8,6 +8,7 @@ mod servers;
 
 mod support;
 
+mod failovers;
 mod faults;
 mod holders;
 mod load;

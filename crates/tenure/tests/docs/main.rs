@@ -1,12 +1,16 @@
 //! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites them.
 
+mod evidence;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
 use tenure::Client;
-use tenure::guarantees::{Fault, Guarantees, Order};
+use tenure::guarantees::{Fault, Guarantees, Order, Promise};
+
+use evidence::{Evidence, evidence};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -166,6 +170,9 @@ This page is written by `TENURE_BLESS=1 cargo test -p tenure --test docs` from w
 - **L**: the next holder may have to wait.
 - **r**: tokens may go backward.
 
+Each letter has a test that shows it, on a real server under that fault, or the reason why there is none.
+An **X** is shown as well: there, two holders at the same time are what the test waits for.
+
 The letters are about a hold under its default options.
 An operator who breaks a lock, and a holder with `max_hold` or without renewal, give up **S** for **E**: then the hold ends while its process may go on.
 
@@ -200,8 +207,8 @@ An operator who breaks a lock, and a holder with `max_hold` or without renewal, 
 | Shared holds, permits | {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
 
-| Fault | Promise | Why |
-| --- | --- | --- |
+| Fault | Promise | Why | Shown by |
+| --- | --- | --- | --- |
 ",
             title(guarantees),
             guarantees.fit,
@@ -216,7 +223,19 @@ An operator who breaks a lock, and a holder with `max_hold` or without renewal, 
             yes_no(guarantees.lock_delay),
         );
         for cell in &guarantees.faults {
-            let _ = writeln!(page, "| {} | {cell} | {} |", cell.fault.as_str(), cell.note);
+            let (fault, note) = (cell.fault.as_str(), cell.note);
+            let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
+                (Promise::NotApplicable, _) => "-".to_owned(),
+                (_, Evidence::NotShown(why)) => format!("nothing: {why}"),
+                (_, Evidence::Shown(tests)) => {
+                    let tests: Vec<_> = tests
+                        .iter()
+                        .map(|test| format!("`{}`", place(test)))
+                        .collect();
+                    tests.join(", ")
+                }
+            };
+            let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
         }
     }
     page
@@ -244,7 +263,7 @@ async fn the_guarantees_page_says_what_the_backends_declare() {
 
 #[tokio::test]
 async fn the_crate_page_has_the_same_table() {
-    let source = include_str!("../src/lib.rs");
+    let source = include_str!("../../src/lib.rs");
     let docs: Vec<_> = source
         .lines()
         .filter_map(|line| line.strip_prefix("//! "))
@@ -297,9 +316,24 @@ fn the_readme_lists_the_exit_codes_of_the_command_line() {
     assert!(codes.len() > 10, "{codes:?}");
 }
 
+/// Where a test stands, as it is named in pages.
+fn place(test: &str) -> String {
+    let (file, test) = test.split_once("::").unwrap();
+    match file.split_once('/') {
+        Some(("runs", file)) => format!("tenure-torture/tests/runs/{file}.rs::{test}"),
+        _ => format!("{file}.rs::{test}"),
+    }
+}
+
 #[test]
-fn the_tests_that_the_failures_page_names_exist() {
-    let page = fs::read_to_string(repository().join("docs/failures.md")).unwrap();
+fn the_tests_that_pages_name_exist() {
+    for page in ["failures", "guarantees"] {
+        let page = fs::read_to_string(repository().join(format!("docs/{page}.md"))).unwrap();
+        all_exist(&page);
+    }
+}
+
+fn all_exist(page: &str) {
     let named: Vec<_> = page
         .split('`')
         .filter_map(|code| code.split_once(".rs::"))
@@ -307,6 +341,7 @@ fn the_tests_that_the_failures_page_names_exist() {
     assert!(named.len() > 20, "{}", named.len());
     for (file, test) in named {
         let source = fs::read_to_string(repository().join(format!("crates/{file}.rs")));
+        let test = test.rsplit("::").next().unwrap();
         let source = source.unwrap_or_else(|err| panic!("crates/{file}.rs: {err}"));
         assert!(
             // Or the same on several stores: `fn test<Store>()`.

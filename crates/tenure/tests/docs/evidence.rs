@@ -1,0 +1,193 @@
+//! Which test shows what the guarantee table says of a fault. A cell without one says why.
+
+use tenure::guarantees::{Fault, Guarantees};
+
+/// What stands behind a cell.
+pub(crate) enum Evidence {
+    /// These tests, `CRATE/FILE::TEST` without `.rs`; of the torture harness: `runs/FILE::TEST`.
+    Shown(&'static [&'static str]),
+    /// None, and why.
+    NotShown(&'static str),
+}
+
+use Evidence::{NotShown, Shown};
+
+const POWER: Evidence =
+    NotShown("takes a machine that loses power; the server's own `fsync` is trusted");
+const SLEEP: Evidence = NotShown(
+    "takes a machine that sleeps; deadlines are measured on `CLOCK_BOOTTIME`, which goes on meanwhile",
+);
+const GO: Evidence = NotShown(
+    "takes a machine whose clock may be set: the server reads it without the C library; its leases are measured on a monotonic clock",
+);
+const NO_CLOCK: Evidence = NotShown("there is no wall clock in it");
+
+/// For every cell of every configuration whose fault can happen.
+pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
+    let setting = of.setting.as_str();
+    let has = |word: &str| setting.contains(word);
+    match of.backend {
+        "memory" => memory(fault),
+        "file" => file(fault),
+        "redis" => redis(fault, &has),
+        "redlock" => redlock(fault, &has),
+        "etcd" => etcd(fault, has("three")),
+        "zookeeper" => zookeeper(fault, has("one")),
+        "mysql" | "postgres" if has("mode=table") => table(fault, of.backend == "mysql", &has),
+        "mysql" | "postgres" => sessions(fault, of.backend == "mysql", &has),
+        "sqlite" => sqlite(fault),
+        other => panic!("nothing is known of {other}"),
+    }
+}
+
+fn memory(fault: Fault) -> Evidence {
+    match fault {
+        Fault::HolderKilled => NotShown("holder and store are one process"),
+        Fault::HolderPaused => {
+            Shown(&["tenure/tests/memory::without_a_store_lease_a_fixed_hold_is_ended_by_us"])
+        }
+        Fault::ClientSuspended => SLEEP,
+        _ => NO_CLOCK,
+    }
+}
+
+fn file(fault: Fault) -> Evidence {
+    match fault {
+        Fault::PowerLoss => POWER,
+        Fault::ClientSuspended => SLEEP,
+        _ => Shown(&["runs/files::file"]),
+    }
+}
+
+fn redis(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
+    let is_redisson = has("redisson");
+    match fault {
+        Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
+            Shown(&["runs/redis::redis_that_forgets_lets_two_hold"])
+        }
+        Fault::PowerLoss if has("always") => POWER,
+        Fault::StoreRestart if has("appendfsync") => {
+            Shown(&["runs/redis::redis_with_its_log_on_disk"])
+        }
+        // A server that was killed has nothing left, as after a loss of power.
+        Fault::StoreRestart | Fault::PowerLoss => {
+            Shown(&["runs/redis::redis_that_forgets_with_the_guard"])
+        }
+        Fault::Failover => Shown(&[
+            "tenure/tests/redis/failovers::a_replica_that_lags_takes_over",
+            "runs/redis::sentinel",
+            "runs/redis::cluster",
+        ]),
+        Fault::StoreClockForward => {
+            Shown(&["runs/redis::redis_whose_clock_jumps_forward_lets_two_hold"])
+        }
+        Fault::ClientSuspended => SLEEP,
+        _ if is_redisson => Shown(&["runs/redis::redis_with_the_format_of_redisson"]),
+        _ => Shown(&["runs/redis::redis_alone"]),
+    }
+}
+
+fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
+    match fault {
+        Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
+            Shown(&["tenure/tests/redis/majorities::without_the_guard_two_hold_it"])
+        }
+        Fault::PowerLoss if has("always") => POWER,
+        Fault::StoreRestart if has("always") => {
+            Shown(&["runs/redis::redlock_with_its_logs_on_disk"])
+        }
+        Fault::StoreClockForward => {
+            Shown(&["runs/redis::redlock_whose_clocks_jump_forward_lets_two_hold"])
+        }
+        Fault::Partition => Shown(&[
+            "runs/redis::redlock_of_five",
+            "tenure/tests/redlock::a_minority_may_fail_in_any_way",
+        ]),
+        Fault::ClientSuspended => SLEEP,
+        _ => Shown(&["runs/redis::redlock_of_five"]),
+    }
+}
+
+fn etcd(fault: Fault, is_three: bool) -> Evidence {
+    match fault {
+        Fault::PowerLoss => POWER,
+        Fault::StoreClockForward | Fault::StoreClockBack => GO,
+        Fault::ClientSuspended => SLEEP,
+        Fault::Failover => Shown(&[
+            "runs/quorums::etcd_of_three",
+            "tenure/tests/etcd/members::the_leader_is_stopped",
+        ]),
+        _ if is_three => Shown(&["runs/quorums::etcd_of_three"]),
+        _ => Shown(&["runs/quorums::etcd_of_one"]),
+    }
+}
+
+fn zookeeper(fault: Fault, is_one: bool) -> Evidence {
+    match fault {
+        Fault::PowerLoss => POWER,
+        Fault::ClientSuspended => SLEEP,
+        _ if is_one => Shown(&["runs/quorums::zookeeper_of_one"]),
+        _ => Shown(&["runs/quorums::zookeeper_of_three"]),
+    }
+}
+
+fn sessions(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
+    match fault {
+        Fault::Partition => Shown(&["runs/databases::sessions_that_are_cut_let_two_hold"]),
+        Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
+            Shown(&["runs/databases::sessions_whose_server_forgets_let_two_hold"])
+        }
+        // Sessions are gone with the server, whatever it has on disk.
+        Fault::StoreRestart | Fault::PowerLoss => {
+            Shown(&["runs/databases::sessions_with_the_guard"])
+        }
+        Fault::Failover if is_mysql => {
+            Shown(&["tenure/tests/session/failovers::another_mariadb_takes_over"])
+        }
+        Fault::Failover => Shown(&["tenure/tests/session/failovers::another_postgres_takes_over"]),
+        Fault::StoreClockForward if !is_mysql => {
+            Shown(&["runs/databases::postgres_whose_clock_jumps_forward_lets_two_hold"])
+        }
+        Fault::StoreClockBack => Shown(&["runs/databases::sessions_whose_clock_goes_back"]),
+        Fault::ClientSuspended => SLEEP,
+        _ => Shown(&["runs/databases::sessions"]),
+    }
+}
+
+fn table(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
+    match fault {
+        Fault::StoreRestart | Fault::PowerLoss if setting_loses(has) => match is_mysql {
+            true => Shown(&["tenure/tests/table/failovers::a_mariadb_that_loses_commits"]),
+            false => Shown(&["tenure/tests/table/failovers::a_postgres_that_loses_commits"]),
+        },
+        Fault::PowerLoss => POWER,
+        Fault::Failover if is_mysql => {
+            Shown(&["tenure/tests/table/failovers::another_mariadb_takes_over"])
+        }
+        Fault::Failover => Shown(&["tenure/tests/table/failovers::another_postgres_takes_over"]),
+        Fault::StoreClockForward => {
+            Shown(&["runs/databases::a_table_whose_clock_jumps_forward_lets_two_hold"])
+        }
+        Fault::ClientSuspended => SLEEP,
+        _ if has("shedlock") => Shown(&["runs/databases::the_table_of_shedlock"]),
+        _ => Shown(&["runs/databases::a_table"]),
+    }
+}
+
+/// Whether a killed server may lose a commit, and not only one without power.
+fn setting_loses(has: &dyn Fn(&str) -> bool) -> bool {
+    has("commits may be lost") && !has("with the power")
+}
+
+fn sqlite(fault: Fault) -> Evidence {
+    match fault {
+        Fault::PowerLoss => POWER,
+        Fault::StoreClockForward | Fault::ClientClock => {
+            Shown(&["runs/files::sqlite_when_the_clock_jumps_forward_lets_two_hold"])
+        }
+        Fault::ClientSuspended => SLEEP,
+        _ => Shown(&[
+            "runs/files::sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back",
+        ]),
+    }
+}

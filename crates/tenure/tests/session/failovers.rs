@@ -1,0 +1,34 @@
+//! Another server answers under the same address. It knows nothing of the sessions of the first.
+
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::postgres::{self, Postgres};
+use crate::servers::relay::Relay;
+use crate::support::{Database, OPTIONS, connect, name, soon, take};
+
+/// The table says so: the first server may live on, cut off from those who now go to the second.
+async fn two_hold_it(first: &dyn Database, second: &dyn Database) {
+    let relay = Relay::start(first.port());
+    let url = format!("{}?{OPTIONS}", first.url_at(relay.port()));
+    let name = name("failover");
+    let old = take(&connect(&url).await, &name).await;
+    relay.lead_to(second.port());
+    let new = take(&connect(&url).await, &name).await;
+    assert!(old.is_held(), "nobody has told its holder");
+    assert!(new.is_held());
+    soon(new.release()).await.unwrap();
+    soon(old.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_mariadb_takes_over() {
+    if !mariadb::is_missing() {
+        two_hold_it(&MariaDb::start(&[]), &MariaDb::start(&[])).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_postgres_takes_over() {
+    if !postgres::is_missing() {
+        two_hold_it(&Postgres::start(&[]), &Postgres::start(&[])).await;
+    }
+}

@@ -1,0 +1,101 @@
+//! A replica takes over that has not heard of the last grants.
+
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::relay::Relay;
+use crate::support::{Db, OPTIONS, TTL, connect, soon};
+
+/// The table says so: what was not copied is not there.
+async fn two_hold_it(first: &Db, second: &Db) {
+    let (relay, url) = match first {
+        Db::MySql(server) => {
+            let relay = Relay::start(server.port());
+            let url = server.url_at(relay.port()) + OPTIONS;
+            (relay, url)
+        }
+        Db::Postgres(server, _) => {
+            let relay = Relay::start(server.port());
+            let url = server.url_at(relay.port()) + OPTIONS;
+            (relay, url)
+        }
+        Db::File(_) => unreachable!(),
+    };
+    first.init().await;
+    second.init().await;
+    let old = connect(&url).await;
+    let lock = old.lock("failover").ttl(TTL * 10);
+    let old = soon(lock.acquire()).await.unwrap();
+    relay.lead_to(match second {
+        Db::MySql(server) => server.port(),
+        Db::Postgres(server, _) => server.port(),
+        Db::File(_) => unreachable!(),
+    });
+    let new = connect(&url).await;
+    let lock = new.lock("failover").ttl(TTL * 10);
+    let new = soon(lock.acquire()).await.unwrap();
+    assert!(old.is_held(), "nobody has told its holder");
+    assert!(
+        new.token() > old.token(),
+        "{} follows {}, by the clock",
+        new.token(),
+        old.token()
+    );
+    soon(new.release()).await.unwrap();
+    soon(old.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_mariadb_takes_over() {
+    if let (Some(first), Some(second)) = (Db::mysql(&[]), Db::mysql(&[])) {
+        two_hold_it(&first, &second).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_postgres_takes_over() {
+    if let (Some(first), Some(second)) = (Db::postgres(&[]), Db::postgres(&[])) {
+        two_hold_it(&first, &second).await;
+    }
+}
+
+/// No replica at all: the server itself comes back without them. The table says so of servers that answer a commit
+/// before it is written.
+async fn it_forgets(db: &Db) {
+    db.init().await;
+    // The tables themselves are to outlast it.
+    match db {
+        Db::Postgres(..) => drop(db.rows("CHECKPOINT")),
+        _ => drop(db.rows("FLUSH LOGS")),
+    }
+    let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
+    // Not renewed: a renewal would tell, which makes it a matter of luck who is first.
+    let lock = first
+        .lock("lossy")
+        .ttl(TTL * 10)
+        .renew(tenure::Renew::Never);
+    let old = soon(lock.acquire()).await.unwrap();
+    db.restart();
+    let lock = second.lock("lossy").ttl(TTL * 10);
+    let new = soon(lock.acquire()).await.unwrap();
+    assert!(old.is_held(), "nobody has told its holder");
+    assert!(new.token() > old.token(), "by the clock");
+    soon(new.release()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_loses_commits() {
+    let lossy = [
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-flush-log-at-timeout=2000",
+    ];
+    if !mariadb::is_missing() {
+        it_forgets(&Db::MySql(MariaDb::start_on_disk(&lossy))).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_loses_commits() {
+    let lossy = ["synchronous_commit=off", "wal_writer_delay=10s"];
+    if let Some(db) = Db::postgres(&lossy) {
+        it_forgets(&db).await;
+    }
+}
