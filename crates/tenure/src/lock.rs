@@ -443,7 +443,7 @@ impl Lock {
         until: Until,
         fallback: Option<&Owner>,
     ) -> Result<Result<Guard, LockName>, Error> {
-        let start = rand::random_range(0..names.len());
+        let start = self.driver.clock.random() as usize % names.len();
         let order = || names[start..].iter().chain(&names[..start]);
         for name in order() {
             if let Some(entrance) = self.acquire_one(name, Until::Once, fallback).await? {

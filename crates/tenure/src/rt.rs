@@ -65,6 +65,17 @@ impl Clock {
             },
         }
     }
+
+    /// The next number of the seed that a test gave its clock; `None`: chance is the system's.
+    pub(crate) fn seeded(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|clock| clock.chance())
+    }
+
+    /// A random number, for jitter. Not for secrets: a test can know it beforehand.
+    pub(crate) fn random(&self) -> u32 {
+        self.seeded()
+            .map_or_else(rand::random, |number| (number >> 32) as u32)
+    }
 }
 
 /// How late a sleeper may be after the machine was suspended.
@@ -86,6 +97,8 @@ fn boot_time() -> Time {
 pub struct VirtualClock {
     nanos: AtomicU64,
     sleepers: Mutex<Sleepers>,
+    /// Where the numbers that replace chance have come to.
+    chance: Mutex<Option<u64>>,
 }
 
 #[derive(Default)]
@@ -118,6 +131,23 @@ impl VirtualClock {
     /// The instant of the earliest sleeper, if anything sleeps.
     pub fn next_wake(&self) -> Option<Time> {
         lock(&self.sleepers).wakers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// From now on, what clients on this clock leave to chance (owner ids, jitter) follows from `seed`:
+    /// time and chance are what has to be fixed for a test to take the same course twice.
+    pub fn seed(&self, seed: u64) {
+        *lock(&self.chance) = Some(seed);
+    }
+
+    /// SplitMix64, as in the torture harness: a seed must mean the same in every version.
+    fn chance(&self) -> Option<u64> {
+        let mut chance = lock(&self.chance);
+        let state = chance.as_mut()?;
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = *state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Some(mixed ^ (mixed >> 31))
     }
 }
 

@@ -207,8 +207,9 @@ impl Held {
 
     pub(super) fn unanswered(self: &Arc<Self>, err: &Error) {
         tracing::debug!(name = %self.name, backend = self.driver.backend_name, %err, "renewal unanswered");
-        let now = self.driver.clock.now();
-        lock(&self.lease).lease.unanswered(now, rand::random());
+        let clock = &self.driver.clock;
+        let now = clock.now();
+        lock(&self.lease).lease.unanswered(now, clock.random());
         self.schedule_or_lose();
     }
 

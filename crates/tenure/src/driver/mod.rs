@@ -226,7 +226,7 @@ impl Driver {
     fn request(&self, name: &LockName, options: &Options, wait: bool) -> Request {
         Request {
             name: name.clone(),
-            owner: OwnerId::random(),
+            owner: self.fresh_owner(),
             mode: options.mode,
             ttl: options.ttl,
             wait,
@@ -241,6 +241,14 @@ impl Driver {
             propose: None,
             holder: self.describe(options),
             stop: Flag::new(),
+        }
+    }
+
+    fn fresh_owner(&self) -> OwnerId {
+        let half = || self.clock.seeded().map(u128::from);
+        match half().zip(half()) {
+            Some((high, low)) => OwnerId::from_bytes((high << 64 | low).to_be_bytes()),
+            None => OwnerId::random(),
         }
     }
 
@@ -332,7 +340,7 @@ impl Driver {
             let now = self.clock.now();
             let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
             let Some(pause) =
-                left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)))
+                left.and_then(|left| pace::next(attempt, self.clock.random(), None, Some(left)))
             else {
                 return;
             };

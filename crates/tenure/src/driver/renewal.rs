@@ -147,6 +147,7 @@ async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
             (driver.clock.clone(), renewals.next_due())
         };
         tokio::select! {
+            biased;
             () = clock.sleep_until(next) => {}
             () = renewals.earlier.notified() => {}
         }

@@ -10,7 +10,8 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::holder::Status;
 use crate::kernel::table::Table;
 use crate::name::LockName;
-use crate::rt::lock;
+use crate::rt::{VirtualClock, lock};
+use crate::time::Time;
 
 /// What a test can do to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +37,33 @@ impl Backend {
     /// # Panics
     /// On a store that runs on the real clock.
     pub fn advance(&self, by: Duration) {
-        let clock = self
-            .0
+        self.virtual_clock().advance(by);
+        self.0.with_state(|_, _| ());
+    }
+
+    /// The instant of the earliest timer on this clock, if anything sleeps: how far a test can
+    /// [`advance`](Backend::advance) in one step without missing anything.
+    ///
+    /// # Panics
+    /// On a store that runs on the real clock.
+    pub fn next_wake(&self) -> Option<Time> {
+        self.virtual_clock().next_wake()
+    }
+
+    /// From now on, what clients of this store leave to chance (owner ids, jitter) follows from `seed`,
+    /// so that a test on one thread takes the same course each time.
+    ///
+    /// # Panics
+    /// On a store that runs on the real clock.
+    pub fn seed(&self, seed: u64) {
+        self.virtual_clock().seed(seed);
+    }
+
+    fn virtual_clock(&self) -> &VirtualClock {
+        self.0
             .virtual_clock
             .as_ref()
-            .expect("advance needs `with_virtual_clock`");
-        clock.advance(by);
-        self.0.with_state(|_, _| ());
+            .expect("only a store made by `with_virtual_clock` has a clock that can be moved")
     }
 
     /// The next request of that step is disturbed. Calls queue up.
@@ -153,6 +174,7 @@ impl Backend {
                     drop(apply(&store));
                     let resumed = lock(&store.state).resumed.get_or_insert_default().clone();
                     tokio::select! {
+                        biased;
                         () = resumed.raised() => {}
                         () = stop_raised => {}
                     }
