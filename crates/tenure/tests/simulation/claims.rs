@@ -1,0 +1,209 @@
+//! Who believes to hold what, what was written meanwhile, and what must not be.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tenure::{Guard, LostReason, OwnerId};
+
+use crate::history::Event;
+use crate::world::{NAMES, World};
+
+/// What is known of a name.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Name {
+    /// The newest grant as the store has it.
+    pub(crate) holder: Option<(u64, OwnerId)>,
+    /// The greatest token that somebody was given, and how many times one was.
+    greatest: u64,
+    turn: u64,
+    fenced: Register,
+    plain: Register,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Register {
+    token: u64,
+    turn: u64,
+}
+
+/// From the return of an acquisition to the call of its release; in between it ends when the guard says so.
+pub(crate) struct Claim {
+    client: usize,
+    guard: Arc<Guard>,
+    lost: Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>,
+    parts: Vec<Part>,
+}
+
+/// One name of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) name: usize,
+    pub(crate) token: u64,
+    owner: OwnerId,
+    /// Its number among the claims on the name.
+    turn: u64,
+}
+
+impl World {
+    /// The greatest tokens so far: what is asked for from now on gets greater ones.
+    pub(crate) fn floors(&self) -> [u64; NAMES.len()] {
+        self.state().names.map(|name| name.greatest)
+    }
+
+    /// An acquisition returned. `floors`: from before it was asked for; `None` for an entrance into a hold.
+    pub(crate) fn claim(
+        &self,
+        client: usize,
+        guard: Guard,
+        floors: Option<&[u64; NAMES.len()]>,
+    ) -> (u64, Arc<Guard>, Vec<Part>) {
+        let guard = Arc::new(guard);
+        let mut state = self.state();
+        let mut parts = Vec::new();
+        for ((name, token), owner) in guard.tokens().zip(guard.owner_ids()) {
+            let token = token.get();
+            let name = NAMES
+                .iter()
+                .position(|known| *known == name.as_str())
+                .unwrap();
+            let record = &mut state.names[name];
+            if let Some(floors) = floors {
+                record.turn += 1;
+                if token <= floors[name] {
+                    let (name, floor) = (NAMES[name], floors[name]);
+                    let what = format!("token {token} of {name} does not grow: {floor} was before");
+                    state.violation.get_or_insert(what);
+                }
+            }
+            let record = &mut state.names[name];
+            record.greatest = record.greatest.max(token);
+            let turn = record.turn;
+            parts.push(Part {
+                name,
+                token,
+                owner,
+                turn,
+            });
+            let at = self.clock.now();
+            state.history.note(Event {
+                at,
+                client,
+                what: "acquired",
+                name: NAMES[name],
+                number: token,
+            });
+        }
+        if floors.is_some() {
+            state.counts.acquired += 1;
+        }
+        // A claim that has ended does not begin again, so claims begin to overlap here or never.
+        if guard.is_held() {
+            let clash = state.claims.values().find_map(|other| {
+                let pairs = parts
+                    .iter()
+                    .flat_map(|mine| other.parts.iter().map(move |theirs| (mine, theirs)));
+                let is_excused = |part: &Part| state.broken.contains(&(part.name, part.token));
+                let clashes = |(mine, theirs): &(&Part, &Part)| {
+                    let same = mine.name == theirs.name && mine.owner != theirs.owner;
+                    same && !is_excused(mine) && !is_excused(theirs)
+                };
+                let (mine, _) = pairs.into_iter().find(clashes)?;
+                let is_held = other.guard.is_held();
+                is_held.then_some((mine.name, other.client, other.guard.remaining()))
+            });
+            if let Some((name, other, left)) = clash {
+                let name = NAMES[name];
+                let what = format!(
+                    "claims overlap: client {client} acquired {name}, client {other} holds it for another {left:?}"
+                );
+                state.violation.get_or_insert(what);
+            }
+        }
+        let id = state.next_claim;
+        state.next_claim += 1;
+        let lost = Box::pin(guard.lost());
+        let claim = Claim {
+            client,
+            guard: guard.clone(),
+            lost,
+            parts: parts.clone(),
+        };
+        state.claims.insert(id, claim);
+        (id, guard, parts)
+    }
+
+    /// The claim ends here, and its guard is ours again.
+    pub(crate) fn unclaim(&self, id: u64, guard: Arc<Guard>) -> Guard {
+        drop(self.state().claims.remove(&id));
+        Arc::try_unwrap(guard).expect("a guard has one worker")
+    }
+
+    /// A client was killed, and its claims with it.
+    pub(crate) fn forget(&self, client: usize) {
+        let gone: Vec<_> = {
+            let claims = &mut self.state().claims;
+            claims
+                .extract_if(.., |_, claim| claim.client == client)
+                .collect()
+        };
+        // Not under the lock: a guard that is dropped tries to release.
+        drop(gone);
+    }
+
+    /// Whoever is awake and does not hold any more has been told so.
+    pub(crate) fn check_losses(&self, is_frozen: impl Fn(usize) -> bool) {
+        let mut state = self.state();
+        let mut silent = None;
+        for claim in state.claims.values_mut() {
+            if claim.guard.is_held() || is_frozen(claim.client) {
+                continue;
+            }
+            let told = claim
+                .lost
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            match told {
+                // Polled once more it would panic; what it said stays.
+                Poll::Ready(reason) => claim.lost = Box::pin(std::future::ready(reason)),
+                Poll::Pending => silent = Some((claim.client, claim.parts[0].name)),
+            }
+        }
+        if let Some((client, name)) = silent {
+            let what = format!("client {client} was not told that {} is lost", NAMES[name]);
+            state.violation.get_or_insert(what);
+        }
+    }
+
+    /// A write arrives at the resource, on its plain and on its fenced side.
+    pub(crate) fn write(&self, part: Part) {
+        let mut state = self.state();
+        if state.broken.contains(&(part.name, part.token)) {
+            return;
+        }
+        state.counts.writes += 1;
+        let name = &mut state.names[part.name];
+        let is_late = part.turn < name.plain.turn;
+        name.plain.turn = part.turn;
+        let mut what = None;
+        let mut refused = 0;
+        if part.token < name.fenced.token {
+            refused = 1;
+            if part.turn == name.turn {
+                what = Some("the fence refused the holder");
+            }
+        } else {
+            if part.turn < name.fenced.turn {
+                what = Some("the fence took a stale write");
+            }
+            name.fenced.token = part.token;
+            name.fenced.turn = part.turn;
+        }
+        state.counts.refused_writes += refused;
+        state.counts.late_writes += u64::from(is_late);
+        if let Some(what) = what {
+            let what = format!("{what}: {part:?}");
+            state.violation.get_or_insert(what);
+        }
+    }
+}

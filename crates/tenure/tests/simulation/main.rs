@@ -1,0 +1,169 @@
+//! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and kernel as users have them, several
+//! clients and a store in one thread, and between them a network that loses, delays and doubles messages. A seed
+//! decides everything, so a history that fails can be had again.
+//!
+//! `machine.rs` runs the tasks, `network.rs`, `way.rs` and `server.rs` carry messages, `director.rs` makes the trouble,
+//! `worker.rs` plays the users, and `claims.rs` looks at what must hold.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod claims;
+mod director;
+mod history;
+mod machine;
+mod network;
+mod random;
+mod server;
+mod way;
+mod worker;
+mod world;
+
+use std::time::Duration;
+
+use director::{Setup, run};
+use world::{Counts, Plant};
+
+/// Virtual hours of an ordinary run.
+const HOURS: u64 = 100;
+
+fn setting(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a whole number")),
+    )
+}
+
+fn setup(seed: u64) -> Setup {
+    Setup {
+        seed,
+        storms: 6,
+        plant: None,
+        keeps_all: false,
+    }
+}
+
+fn add(sum: &mut Counts, counts: &Counts) {
+    sum.acquired += counts.acquired;
+    sum.cancelled += counts.cancelled;
+    sum.lost += counts.lost;
+    sum.writes += counts.writes;
+    sum.refused_writes += counts.refused_writes;
+    sum.late_writes += counts.late_writes;
+    sum.messages += counts.messages;
+    sum.message_faults += counts.message_faults;
+    sum.faults += counts.faults;
+}
+
+/// `TENURE_SIMULATION_SEED` alone repeats one history; with `TENURE_SIMULATION_HOURS` it is the first of many.
+#[test]
+fn nothing_goes_wrong_for_many_virtual_hours() {
+    let (hours, first) = (
+        setting("TENURE_SIMULATION_HOURS"),
+        setting("TENURE_SIMULATION_SEED"),
+    );
+    let enough = match (hours, first) {
+        (None, Some(_)) => Duration::ZERO,
+        (hours, _) => Duration::from_secs(hours.unwrap_or(HOURS) * 3_600),
+    };
+    let mut lasted = Duration::ZERO;
+    let mut sum = Counts::default();
+    let mut digests = 0;
+    for seed in first.unwrap_or(0).. {
+        let report = run(setup(seed)).unwrap_or_else(|failure| panic!("{failure:?}"));
+        lasted += report.lasted;
+        add(&mut sum, &report.counts);
+        digests ^= report.digest.rotate_left((seed % 64) as u32);
+        if lasted >= enough {
+            break;
+        }
+    }
+    let hours = lasted.as_secs_f64() / 3_600.0;
+    println!("{hours:.1} virtual hours, digest {digests:016x}: {sum:?}");
+    assert!(sum.acquired > 0 && sum.faults > 0 && sum.message_faults > 0);
+    // Else no fault was hard enough to prove anything.
+    assert!(sum.late_writes > 0 && sum.lost > 0, "{sum:?}");
+}
+
+#[test]
+fn a_seed_is_one_history() {
+    let history = |seed| {
+        let setup = Setup {
+            storms: 2,
+            keeps_all: true,
+            ..setup(seed)
+        };
+        let report = run(setup).unwrap();
+        (report.history, report.digest)
+    };
+    let (first, digest) = history(1);
+    assert!(first.lines().count() > 1_000);
+    assert!(history(1) == (first.clone(), digest), "another history");
+    assert!(history(2) != (first, digest), "the seed means nothing");
+}
+
+/// Each mistake has to be found, within few histories.
+fn is_found(plant: Plant, seeds: u64, by: &[&str]) {
+    let found = (0..seeds).find_map(|seed| {
+        let setup = Setup {
+            plant: Some(plant),
+            ..setup(seed)
+        };
+        run(setup).err()
+    });
+    let failure = found.unwrap_or_else(|| panic!("{plant:?} was not found in {seeds} histories"));
+    println!("{plant:?}: {failure}");
+    let is_expected = by.iter().any(|by| failure.what.contains(by));
+    assert!(is_expected, "{failure:?}");
+    // The same seed finds it again, at the same instant.
+    let setup = Setup {
+        plant: Some(plant),
+        ..setup(failure.seed)
+    };
+    let again = run(setup).err().unwrap();
+    assert_eq!((again.at, again.what), (failure.at, failure.what));
+}
+
+#[test]
+fn planted_mistake_deadline_from_the_reply() {
+    is_found(
+        Plant::DeadlineFromReply,
+        5,
+        &["claims overlap", "the fence refused the holder"],
+    );
+}
+
+#[test]
+fn planted_mistake_lost_renewal_counts_as_success() {
+    is_found(Plant::RenewalAlwaysYes, 5, &["claims overlap"]);
+}
+
+#[test]
+fn planted_mistake_release_by_name() {
+    is_found(Plant::ReleaseByName, 5, &["claims overlap"]);
+}
+
+#[test]
+fn planted_mistake_token_repeats_after_a_restart() {
+    is_found(Plant::TokenRepeats, 5, &["does not grow"]);
+}
+
+#[test]
+fn planted_mistake_grant_to_a_cancelled_waiter_is_swallowed() {
+    is_found(
+        Plant::CancelSwallowsGrant,
+        5,
+        &["is left", "wait for ever", "waits for ever"],
+    );
+}
+
+#[test]
+fn planted_mistake_restart_without_guard() {
+    is_found(Plant::NoRestartGuard, 5, &["claims overlap"]);
+}
+
+#[test]
+fn planted_mistake_store_with_a_fast_clock() {
+    is_found(Plant::FastStore, 5, &["claims overlap"]);
+}

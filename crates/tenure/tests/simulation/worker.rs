@@ -1,0 +1,231 @@
+//! What users do: acquire in all ways, work, write, release or not, change their mind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::rt::Flag;
+use tenure::{Client, Error, ErrorKind, Guard, Lock, Owner, Renew};
+use tokio::runtime::Handle;
+
+use crate::claims::Part;
+use crate::random::Random;
+use crate::world::{NAMES, World};
+
+pub(crate) struct Worker {
+    pub(crate) world: Arc<World>,
+    pub(crate) number: usize,
+    pub(crate) client: Client,
+    pub(crate) random: Random,
+    pub(crate) network: Handle,
+}
+
+/// How a lock is asked for.
+struct Way {
+    lock: Lock,
+    owner: Option<Owner>,
+    is_try: bool,
+    /// Its end is nobody's fault.
+    ends_by_itself: bool,
+}
+
+impl Worker {
+    pub(crate) async fn live(mut self) {
+        loop {
+            let end = self.world.work().await;
+            let pause = self.random.any_length(40_000);
+            tokio::select! {
+                biased;
+                () = end.raised() => {}
+                () = self.world.sleep(pause) => self.turn(&end).await,
+            }
+        }
+    }
+
+    async fn turn(&mut self, end: &Flag) {
+        if self.random.one_in(40) {
+            return self.look().await;
+        }
+        let way = self.way();
+        let floors = self.world.floors();
+        let outcome = {
+            let acquiring = async {
+                if way.is_try {
+                    way.lock.try_acquire().await
+                } else {
+                    way.lock.acquire().await.map(Some)
+                }
+            };
+            let patience = self
+                .random
+                .one_in(4)
+                .then(|| self.random.any_length(20_000));
+            let loses_interest = async {
+                match patience {
+                    Some(patience) => self.world.sleep(patience).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                outcome = acquiring => Some(outcome),
+                () = loses_interest => None,
+            }
+        };
+        match outcome {
+            None => {
+                self.world.state().counts.cancelled += 1;
+                self.world.note(self.number, "loses interest", "", 0);
+            }
+            Some(Ok(Some(guard))) => self.hold(guard, &floors, &way, end).await,
+            Some(Ok(None)) => {}
+            Some(Err(err)) => self.check(&err, way.ends_by_itself),
+        }
+    }
+
+    fn way(&mut self) -> Way {
+        let random = &mut self.random;
+        let name = random.pick(&NAMES);
+        let mut owner = None;
+        let mut lock = match random.below(14) {
+            0 => self.client.lock_all([name, random.pick(&NAMES)]),
+            1 => self.client.lock_any(NAMES),
+            2 => {
+                let new = Owner::new();
+                let lock = self.client.lock(name).owner(&new);
+                owner = Some(new);
+                lock
+            }
+            _ => self.client.lock(name),
+        };
+        lock = lock.ttl(Duration::from_secs(random.pick(&[3, 6, 10])));
+        let mut ends_by_itself = false;
+        match random.below(10) {
+            0 => {
+                lock = lock.renew(Renew::Never);
+                ends_by_itself = true;
+            }
+            1 => {
+                lock = lock.max_hold(random.millis(2_000, 15_000));
+                ends_by_itself = true;
+            }
+            _ => {}
+        }
+        if random.one_in(3) {
+            lock = lock.wait(random.any_length(15_000));
+        }
+        let is_try = random.one_in(6);
+        Way {
+            lock,
+            owner,
+            is_try,
+            ends_by_itself,
+        }
+    }
+
+    async fn hold(&mut self, guard: Guard, floors: &[u64; NAMES.len()], way: &Way, end: &Flag) {
+        let mut lost = Box::pin(guard.lost());
+        let (claim, guard, parts) = self.world.claim(self.number, guard, Some(floors));
+        let looks = self.random.below(4);
+        for _ in 0..looks {
+            let pause = self.random.any_length(8_000);
+            tokio::select! {
+                biased;
+                reason = &mut lost => {
+                    self.world.state().counts.lost += 1;
+                    self.world.note(self.number, "lost", NAMES[parts[0].name], reason as u64);
+                    if !way.ends_by_itself && self.is_fair() {
+                        self.world.violated(format!("lost in fair weather: {reason}"));
+                    }
+                    break;
+                }
+                () = end.raised() => break,
+                () = self.world.sleep(pause) => {}
+            }
+            if guard.is_held() {
+                self.write(&parts);
+            }
+            if way.owner.is_some() && self.random.one_in(2) {
+                self.enter_again(way, &parts).await;
+            }
+        }
+        let guard = self.world.unclaim(claim, guard);
+        self.world
+            .note(self.number, "ends", NAMES[parts[0].name], parts[0].token);
+        match self.random.below(8) {
+            0 | 1 => drop(guard),
+            2 => {
+                let pause = self.random.any_length(40);
+                tokio::select! {
+                    biased;
+                    _ = guard.release() => {}
+                    () = self.world.sleep(pause) => {}
+                }
+            }
+            _ => {
+                if let Err(err) = guard.release().await {
+                    self.check(&err, way.ends_by_itself);
+                }
+            }
+        }
+        if self.random.one_in(8) {
+            // A program that does not look at its guard: only the fence can stop it.
+            self.write(&parts);
+        }
+    }
+
+    async fn enter_again(&mut self, way: &Way, outer: &[Part]) {
+        match way.lock.acquire().await {
+            Ok(guard) => {
+                if guard.token().get() != outer[0].token {
+                    self.world
+                        .violated("an entrance has a token of its own".into());
+                }
+                let (claim, guard, _) = self.world.claim(self.number, guard, None);
+                let pause = self.random.any_length(1_000);
+                self.world.sleep(pause).await;
+                drop(self.world.unclaim(claim, guard));
+            }
+            Err(err) => self.check(&err, way.ends_by_itself),
+        }
+    }
+
+    async fn look(&mut self) {
+        let name = self.random.pick(&NAMES);
+        let Ok(status) = self.client.inspect(name).await else {
+            return;
+        };
+        let token = status.holds.first().and_then(|hold| hold.token);
+        if let Some(token) = token
+            && self.random.one_in(2)
+            && !self.is_fair()
+        {
+            let _ = self.client.break_lock(name, token).await;
+        }
+    }
+
+    /// The way of a write to the resource is not the way to the store, and can be long.
+    fn write(&mut self, parts: &[Part]) {
+        let mut delay = self.random.millis(1, 15);
+        if self.random.one_in(8) && !self.is_fair() {
+            delay = self.random.any_length(20_000);
+        }
+        let (world, part) = (self.world.clone(), self.random.pick(parts));
+        self.network.spawn(async move {
+            world.sleep(delay).await;
+            world.write(part);
+        });
+    }
+
+    fn is_fair(&self) -> bool {
+        self.world.state().fair
+    }
+
+    fn check(&self, err: &Error, ends_by_itself: bool) {
+        let kind = err.kind();
+        self.world.note(self.number, "fails", "", kind as u64);
+        let expected = kind == ErrorKind::WaitElapsed || ends_by_itself && kind == ErrorKind::Lost;
+        if self.is_fair() && !expected {
+            self.world.violated(format!("fails in fair weather: {err}"));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What all of a history share: the store, what is known of everybody, and what must hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tenure::backend::{Backend as _, memory};
+use tenure::rt::{Clock, Flag};
+use tenure::{LockName, OwnerId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::claims::{Claim, Name};
+use crate::history::{Event, History};
+use crate::random::Random;
+
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A mistake put in on purpose, to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plant {
+    /// Deadlines count from the reply.
+    DeadlineFromReply,
+    /// A renewal without an answer counts as one.
+    RenewalAlwaysYes,
+    /// A release frees the name, whoever has it.
+    ReleaseByName,
+    /// After a restart tokens begin anew.
+    TokenRepeats,
+    /// A waiter that gives up leaves its place, and the grant that comes to it, behind.
+    CancelSwallowsGrant,
+    /// A store that forgot its holds grants at once.
+    NoRestartGuard,
+    /// The store's clock is faster than ours by more than the margin.
+    FastStore,
+}
+
+pub(crate) struct World {
+    pub(crate) store: memory::Backend,
+    pub(crate) clock: Clock,
+    pub(crate) plant: Option<Plant>,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) random: Random,
+    /// Requests and replies are lost, late and doubled.
+    pub(crate) storm: bool,
+    /// All that a storm left behind is gone: nothing may fail.
+    pub(crate) fair: bool,
+    pub(crate) is_down: bool,
+    pub(crate) links: Vec<Link>,
+    pub(crate) counts: Counts,
+    /// Holds that somebody broke: they believe on until they are told, as documented.
+    pub(crate) broken: BTreeSet<(usize, u64)>,
+    pub(crate) names: [Name; NAMES.len()],
+    work: Work,
+    pub(crate) claims: BTreeMap<u64, Claim>,
+    pub(crate) next_claim: u64,
+    pub(crate) history: History,
+    pub(crate) violation: Option<String>,
+}
+
+/// Between a client and the store.
+#[derive(Default)]
+pub(crate) struct Link {
+    pub(crate) is_cut: bool,
+    /// The process at this end was killed.
+    pub(crate) is_dead: Arc<Flag>,
+    /// Raised when the client notices that its connection is gone.
+    pub(crate) client_notices: Arc<Flag>,
+    /// Raised when the store notices it, and forgets who waits there.
+    pub(crate) store_notices: Arc<Flag>,
+    /// Rung with the owner of a hold that was broken.
+    pub(crate) bell: Option<UnboundedSender<OwnerId>>,
+}
+
+/// What the workers are told.
+#[derive(Default)]
+struct Work {
+    is_on: bool,
+    resting: usize,
+    /// Raised when work begins.
+    begin: Arc<Flag>,
+    /// Raised when it is to end.
+    end: Arc<Flag>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) acquired: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) lost: u64,
+    pub(crate) writes: u64,
+    pub(crate) refused_writes: u64,
+    pub(crate) late_writes: u64,
+    pub(crate) messages: u64,
+    pub(crate) message_faults: u64,
+    pub(crate) faults: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, clients: usize, plant: Option<Plant>, keeps_all: bool) -> Self {
+        let store = memory::Backend::with_virtual_clock();
+        store.seed(seed ^ 0x5EED);
+        Self {
+            clock: store.clock(),
+            store,
+            plant,
+            state: Mutex::new(State {
+                random: Random::new(seed),
+                storm: false,
+                fair: false,
+                is_down: false,
+                links: (0..clients).map(|_| Link::default()).collect(),
+                counts: Counts::default(),
+                broken: BTreeSet::new(),
+                names: Default::default(),
+                work: Work::default(),
+                claims: BTreeMap::new(),
+                next_claim: 0,
+                history: History {
+                    keeps_all,
+                    ..History::default()
+                },
+                violation: None,
+            }),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn is_planted(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+
+    pub(crate) async fn sleep(&self, pause: Duration) {
+        self.clock.sleep_until(self.clock.now().after(pause)).await;
+    }
+
+    pub(crate) fn note(&self, client: usize, what: &'static str, name: &'static str, number: u64) {
+        let at = self.clock.now();
+        self.state().history.note(Event {
+            at,
+            client,
+            what,
+            name,
+            number,
+        });
+    }
+
+    pub(crate) fn violated(&self, what: String) {
+        self.state().violation.get_or_insert(what);
+    }
+
+    pub(crate) fn violation(&self) -> Option<String> {
+        self.state().violation.clone()
+    }
+
+    pub(crate) fn history(&self) -> String {
+        let state = self.state();
+        let lines = state.history.tail.iter().map(|event| format!("{event}\n"));
+        lines.collect()
+    }
+
+    pub(crate) fn digest(&self) -> u64 {
+        self.state().history.digest
+    }
+
+    /// Whether nobody holds and nobody waits, as the store sees it.
+    pub(crate) fn is_free(&self) -> bool {
+        NAMES.iter().all(|name| {
+            let status = self.store.status(&LockName::new(name).unwrap());
+            status.holds.is_empty() && status.queue.is_none_or(|queue| queue.is_empty())
+        })
+    }
+
+    // What workers are told.
+
+    pub(crate) fn begin_work(&self) {
+        let mut state = self.state();
+        let begin = std::mem::take(&mut state.work.begin);
+        state.work.end = Arc::default();
+        state.work.is_on = true;
+        state.work.resting = 0;
+        begin.raise();
+    }
+
+    pub(crate) fn end_work(&self) {
+        let mut state = self.state();
+        state.work.is_on = false;
+        state.work.end.raise();
+    }
+
+    pub(crate) fn resting(&self) -> usize {
+        self.state().work.resting
+    }
+
+    /// Waits for work. Returns what is raised when it is to end.
+    pub(crate) async fn work(&self) -> Arc<Flag> {
+        let begin = {
+            let mut state = self.state();
+            if state.work.is_on {
+                return state.work.end.clone();
+            }
+            state.work.resting += 1;
+            state.work.begin.clone()
+        };
+        begin.raised().await;
+        self.state().work.end.clone()
+    }
+}
