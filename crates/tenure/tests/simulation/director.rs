@@ -14,19 +14,23 @@ use crate::network::Door;
 use crate::random::Random;
 use crate::way::{LATEST, LIMIT, PLACE};
 use crate::worker::Worker;
-use crate::world::{Counts, Plant, World};
+use crate::world::{Counts, Plant, Weather, World};
 
 const CLIENTS: usize = 3;
 const WORKERS: usize = 3;
-/// The longest ttl that workers ask for.
+/// The longest ttl that workers ask for in a storm.
 const LONGEST: Duration = Duration::from_secs(10);
 const STORM: Duration = Duration::from_secs(480);
-const FAIR: Duration = Duration::from_secs(60);
+/// After a storm, so many short times of work, the first third of them with some losses.
+const BOUTS: u32 = 9;
+const BOUT: Duration = Duration::from_secs(6);
 /// Every waiter is served so soon after a storm: the guard of a restart, what died in the storm and its places in
 /// the queues, each at most a ttl or [`PLACE`], one after the other.
 const SETTLED: Duration = Duration::from_secs(60);
 /// In fair weather nothing is left to a lease, so after work all is free within some messages.
-const PROMPT: Duration = Duration::from_secs(2);
+const PROMPT: Duration = Duration::from_millis(100);
+/// A hold of unclear fate is released until the answer is clear: some ten tries, each with its time limit.
+const CLEAN: Duration = Duration::from_secs(20);
 /// More steps than that at one instant: something spins.
 const SPIN: u32 = 10_000;
 
@@ -164,12 +168,11 @@ impl Director {
         self.begin(client);
     }
 
-    /// A storm, the calm after it, fair weather, and the end of work.
+    /// A storm, the calm after it, then better weather.
     fn round(&mut self) -> Result<(), String> {
         let resting = |world: &World| world.resting() == CLIENTS * WORKERS;
-        let free = |world: &World| world.is_free();
         self.world.begin_work();
-        self.world.state().storm = true;
+        self.world.state().weather = Weather::Storm;
         self.later(Duration::ZERO, Act::Trouble);
         self.pass(STORM, |_| false)?;
         self.calm();
@@ -180,20 +183,33 @@ impl Director {
         }
         // What the storm delayed arrives, and may be granted to somebody who is gone.
         self.pass(LATEST, |_| false)?;
-        if !self.pass(LONGEST + PLACE, free)? {
+        if !self.pass(LONGEST + PLACE, World::is_free)? {
             return Err("something is left behind when all leases are over".into());
         }
-        self.world.state().fair = true;
+        for bout in 0..BOUTS {
+            let (weather, bound) = if bout < BOUTS / 3 {
+                (Weather::Drizzle, CLEAN)
+            } else {
+                (Weather::Fair, PROMPT)
+            };
+            self.bout(weather, bound)?;
+        }
+        Ok(())
+    }
+
+    /// Some work, and then all has to be free long before a lease ends.
+    fn bout(&mut self, weather: Weather, bound: Duration) -> Result<(), String> {
+        self.world.state().weather = weather;
         self.world.begin_work();
-        self.pass(FAIR, |_| false)?;
+        self.pass(BOUT, |_| false)?;
         self.world.end_work();
-        if !self.pass(SETTLED, resting)? {
-            return Err("a worker waits for ever in fair weather".into());
+        if !self.pass(SETTLED, |world| world.resting() == CLIENTS * WORKERS)? {
+            return Err(format!("a worker waits for ever: {weather:?}"));
         }
-        if !self.pass(PROMPT, free)? {
-            return Err("something is left to its lease in fair weather".into());
+        if !self.pass(bound, World::is_free)? {
+            return Err(format!("something is left to its lease: {weather:?}"));
         }
-        self.world.state().fair = false;
+        self.world.state().weather = Weather::Calm;
         Ok(())
     }
 
@@ -206,7 +222,7 @@ impl Director {
             self.notices(client, false);
         }
         let mut state = self.world.state();
-        state.storm = false;
+        state.weather = Weather::Calm;
         state.is_down = false;
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::rt::Flag;
 
 use crate::random::Random;
-use crate::world::World;
+use crate::world::{Weather, World};
 
 /// The time limit of a request.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
@@ -34,10 +34,18 @@ pub(crate) struct Fate {
 impl Way {
     pub(crate) fn fate(&self) -> Fate {
         let mut state = self.world.state();
-        let storm = state.storm;
+        let (storm, drizzle) = match state.weather {
+            Weather::Storm => (true, false),
+            Weather::Drizzle => (false, true),
+            Weather::Calm | Weather::Fair => (false, false),
+        };
         let mut faults = 0;
         let mut leg = |random: &mut Random| {
             let usual = random.millis(1, 15);
+            if drizzle && random.one_in(12) {
+                faults += 1;
+                return None;
+            }
             if !storm {
                 return Some(usual);
             }

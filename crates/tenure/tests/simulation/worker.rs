@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::claims::Part;
 use crate::random::Random;
-use crate::world::{NAMES, World};
+use crate::world::{NAMES, Weather, World};
 
 pub(crate) struct Worker {
     pub(crate) world: Arc<World>,
@@ -32,7 +32,8 @@ impl Worker {
     pub(crate) async fn live(mut self) {
         loop {
             let end = self.world.work().await;
-            let pause = self.random.any_length(40_000);
+            let pause = if self.is_stormy() { 40_000 } else { 3_000 };
+            let pause = self.random.any_length(pause);
             tokio::select! {
                 biased;
                 () = end.raised() => {}
@@ -55,10 +56,12 @@ impl Worker {
                     way.lock.acquire().await.map(Some)
                 }
             };
-            let patience = self
-                .random
-                .one_in(4)
-                .then(|| self.random.any_length(20_000));
+            // In the middle of a message as often as in the middle of a long wait.
+            let patience = match self.random.below(8) {
+                0 => Some(self.random.millis(0, 40)),
+                1 => Some(self.random.any_length(20_000)),
+                _ => None,
+            };
             let loses_interest = async {
                 match patience {
                     Some(patience) => self.world.sleep(patience).await,
@@ -83,6 +86,7 @@ impl Worker {
     }
 
     fn way(&mut self) -> Way {
+        let is_stormy = self.is_stormy();
         let random = &mut self.random;
         let name = random.pick(&NAMES);
         let mut owner = None;
@@ -97,7 +101,12 @@ impl Worker {
             }
             _ => self.client.lock(name),
         };
-        lock = lock.ttl(Duration::from_secs(random.pick(&[3, 6, 10])));
+        let ttl = if is_stormy {
+            random.pick(&[3, 6, 10])
+        } else {
+            60
+        };
+        lock = lock.ttl(Duration::from_secs(ttl));
         let mut ends_by_itself = false;
         match random.below(10) {
             0 => {
@@ -197,7 +206,7 @@ impl Worker {
         let token = status.holds.first().and_then(|hold| hold.token);
         if let Some(token) = token
             && self.random.one_in(2)
-            && !self.is_fair()
+            && self.is_stormy()
         {
             let _ = self.client.break_lock(name, token).await;
         }
@@ -206,7 +215,7 @@ impl Worker {
     /// The way of a write to the resource is not the way to the store, and can be long.
     fn write(&mut self, parts: &[Part]) {
         let mut delay = self.random.millis(1, 15);
-        if self.random.one_in(8) && !self.is_fair() {
+        if self.random.one_in(8) && self.is_stormy() {
             delay = self.random.any_length(20_000);
         }
         let (world, part) = (self.world.clone(), self.random.pick(parts));
@@ -216,8 +225,12 @@ impl Worker {
         });
     }
 
+    fn is_stormy(&self) -> bool {
+        self.world.state().weather == Weather::Storm
+    }
+
     fn is_fair(&self) -> bool {
-        self.world.state().fair
+        self.world.state().weather == Weather::Fair
     }
 
     fn check(&self, err: &Error, ends_by_itself: bool) {

@@ -34,6 +34,19 @@ pub(crate) enum Plant {
     FastStore,
 }
 
+/// What messages, and whoever sends them, have to bear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// All that can go wrong does.
+    Storm,
+    /// Nothing goes wrong any more, and what did may still have effects.
+    Calm,
+    /// Messages are lost now and then, nothing else; leases are long, so nothing ends by itself.
+    Drizzle,
+    /// Nothing goes wrong, so nothing may fail. Leases are long as well.
+    Fair,
+}
+
 pub(crate) struct World {
     pub(crate) store: memory::Backend,
     pub(crate) clock: Clock,
@@ -43,10 +56,7 @@ pub(crate) struct World {
 
 pub(crate) struct State {
     pub(crate) random: Random,
-    /// Requests and replies are lost, late and doubled.
-    pub(crate) storm: bool,
-    /// All that a storm left behind is gone: nothing may fail.
-    pub(crate) fair: bool,
+    pub(crate) weather: Weather,
     pub(crate) is_down: bool,
     pub(crate) links: Vec<Link>,
     pub(crate) counts: Counts,
@@ -108,8 +118,7 @@ impl World {
             plant,
             state: Mutex::new(State {
                 random: Random::new(seed),
-                storm: false,
-                fair: false,
+                weather: Weather::Calm,
                 is_down: false,
                 links: (0..clients).map(|_| Link::default()).collect(),
                 counts: Counts::default(),
