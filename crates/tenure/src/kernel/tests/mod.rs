@@ -3,6 +3,8 @@
 mod ballot_search;
 mod claims;
 mod explore;
+mod handoff;
+mod handoff_search;
 mod message;
 mod moves;
 mod properties;
