@@ -89,6 +89,8 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
+    mod search;
+
     use super::*;
     use crate::rt::poll_now;
 
