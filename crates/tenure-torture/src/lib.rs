@@ -111,6 +111,8 @@ pub async fn torture(
 /// The lease that the store really gives, which may be longer than what was asked for: faults have to outlast it.
 /// A store that grants nothing now says so here, and so does another run on it.
 async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
+    // The first request opens connections; a short lease may not last for that.
+    drop(client.inspect(name).await?);
     let Some(guard) = client.lock(name).ttl(ttl).try_acquire().await? else {
         return Err(Error::new(
             ErrorKind::WaitElapsed,

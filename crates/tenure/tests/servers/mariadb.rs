@@ -52,6 +52,8 @@ fn template() -> &'static Directory {
                 directory.path().join("data").display()
             ))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            // A server that starts clears away whatever tables others have in /tmp.
+            .arg(format!("--tmpdir={}", directory.path().display()))
             // Its log, 96 MB unless told otherwise, is copied for every server.
             .arg("--innodb-log-file-size=4M")
             .stdout(Stdio::null())
