@@ -148,7 +148,7 @@ const REDIS: &str = "build with the feature `redis`";
 /// | `mode=session` | locks are those of the server's sessions, which is so unless said; `mode=table`: rows of a table |
 /// | `timeout=2s` | limit of each request and each attempt to connect |
 /// | `socket=PATH` | a socket on this machine instead of the host |
-/// | `tls=prefer`, `ca=FILE`, `cert=FILE`, `key=FILE` | `off`, `prefer` or `on`; the authority to trust instead of the system's; a certificate of our own |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | `on`, which is so unless said for a server beyond this machine; `off`; `prefer`, which is so unless said on this machine: if the server offers it; the authority to trust instead of the system's; a certificate of our own |
 ///
 /// With `mode=session`:
 ///

@@ -173,6 +173,13 @@ impl Url {
 }
 
 impl Host {
+    /// Whether nothing that is sent there can leave this machine.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn is_this_machine(&self) -> bool {
+        let address = self.name.parse::<std::net::IpAddr>();
+        address.map_or(self.name == "localhost", |it| it.is_loopback())
+    }
+
     fn parse(text: &str, default: u16) -> Result<Self, Error> {
         let (name, port) = match text.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {

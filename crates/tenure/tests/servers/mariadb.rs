@@ -8,6 +8,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::operator::Operator;
 use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
+use super::redis::Certificates;
 use super::until;
 
 /// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
@@ -67,6 +68,16 @@ impl MariaDb {
     /// A server with [`USER`] and [`DATABASE`], and these options added.
     pub(crate) fn start(options: &[&str]) -> Self {
         Self::start_with(&[], options)
+    }
+
+    /// It offers TLS under that certificate, on its one port.
+    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+        let file = |name: &str| certificates.file(name).display().to_string();
+        Self::start(&[
+            &format!("--ssl-cert={}", file(&format!("{name}.crt"))),
+            &format!("--ssl-key={}", file(&format!("{name}.key"))),
+            &format!("--ssl-ca={}", file("ca.crt")),
+        ])
     }
 
     /// `before`: what stands before the program, to set its environment.

@@ -27,6 +27,7 @@ pub(crate) mod relay;
 pub(crate) mod resp;
 pub(crate) mod statements;
 pub(crate) mod wire;
+pub(crate) mod wiretap;
 pub(crate) mod zookeeper;
 
 use std::time::{Duration, Instant};

@@ -9,6 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::operator::Operator;
 use super::process::{Directory, Port, Process, is_root, new_directory};
+use super::redis::Certificates;
 use super::until;
 
 /// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
@@ -122,6 +123,21 @@ impl Postgres {
     /// A server with [`USER`] and [`DATABASE`], and these settings (`name=value`) added.
     pub(crate) fn start(settings: &[&str]) -> Self {
         Self::start_with(&[], settings)
+    }
+
+    /// It offers TLS under that certificate, on its one port.
+    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+        // The server wants the key to be its own, and reads it while it starts.
+        let own = Directory::new("postgres-certificate");
+        let mut settings = vec!["ssl=on".to_owned()];
+        for (setting, end) in [("ssl_cert_file", "crt"), ("ssl_key_file", "key")] {
+            let file = own.path().join(end);
+            std::fs::copy(certificates.file(&format!("{name}.{end}")), &file).unwrap();
+            settings.push(format!("{setting}={}", file.display()));
+        }
+        give_away(own.path());
+        let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+        Self::start(&settings)
     }
 
     /// `before`: what stands before the program, to set its environment.

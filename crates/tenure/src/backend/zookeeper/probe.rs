@@ -25,6 +25,8 @@ enum Found {
     NoConnection(io::Error),
     /// It hung up, or said nothing.
     Silence,
+    /// The same before it had proved who it is.
+    NoHandshake,
     Said(String),
 }
 
@@ -108,6 +110,9 @@ pub(super) async fn explain(settings: &Settings, err: Said) -> Error {
             Found::Said(_) => unreachable(format!(
                 "{host} does not answer like a ZooKeeper server; is the port right?"
             )),
+            Found::NoHandshake => unreachable(format!(
+                "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
+            )),
             Found::Silence if is_tls => unreachable(format!(
                 "{host} speaks TLS and opened no session; is it a ZooKeeper server that serves clients on this port?"
             )),
@@ -149,7 +154,7 @@ async fn shake_hands(host: Host, files: tls::Files, limit: Duration) -> Result<F
                 let inner = err.into_inner();
                 return match inner.and_then(|inner| inner.downcast::<rustls::Error>().ok()) {
                     Some(err) => Err(*err),
-                    None => Ok(Found::Silence),
+                    None => Ok(Found::NoHandshake),
                 };
             }
         }

@@ -1,0 +1,11 @@
+//! What somebody could try who is no friend, on every store alike: certificates that prove nothing, a network that
+//! takes encryption away, and whoever reads along.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod support;
+
+mod tls;

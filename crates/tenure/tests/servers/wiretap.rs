@@ -1,0 +1,98 @@
+//! Somebody between a client and its server who writes down what the client says, and may change what the server says.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// What becomes of the first bytes that a server sends on a connection.
+pub(crate) type Tamper = fn(&mut Vec<u8>);
+
+/// Ends with the test program: whoever listens here holds nothing but a port.
+pub(crate) struct Wiretap {
+    port: u16,
+    /// What clients said, connection by connection.
+    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Wiretap {
+    /// In front of that port of this machine.
+    pub(crate) fn before(target: u16, tamper: Tamper) -> Self {
+        Self::start(move |client, note| {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
+                return;
+            };
+            let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || {
+                let mut is_first = true;
+                carry(&mut from, &mut back, |bytes| {
+                    if std::mem::take(&mut is_first) {
+                        tamper(bytes);
+                    }
+                });
+            });
+            let (mut up, mut to) = (client, server);
+            carry(&mut up, &mut to, |bytes| note(bytes));
+        })
+    }
+
+    /// Nobody is behind it: this is all that a client gets for its first bytes.
+    pub(crate) fn instead(answer: &'static [u8]) -> Self {
+        Self::start(move |mut client, note| {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = client.read(&mut bytes) {
+                note(&bytes[..count]);
+                if client.write_all(answer).is_err() {
+                    return;
+                }
+                let _ = client.shutdown(Shutdown::Write);
+            }
+        })
+    }
+
+    fn start(serve: impl Fn(TcpStream, &dyn Fn(&[u8])) + Clone + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
+        let theirs = heard.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (heard, serve) = (theirs.clone(), serve.clone());
+                let place = {
+                    let mut all = heard.lock().unwrap();
+                    all.push(Vec::new());
+                    all.len() - 1
+                };
+                thread::spawn(move || {
+                    serve(client, &|bytes| {
+                        heard.lock().unwrap()[place].extend_from_slice(bytes);
+                    });
+                });
+            }
+        });
+        Self { port, heard }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What every client said so far.
+    pub(crate) fn heard(&self) -> Vec<Vec<u8>> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// Until one side hangs up; then the other side is hung up on.
+fn carry(from: &mut TcpStream, to: &mut TcpStream, mut look: impl FnMut(&mut Vec<u8>)) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let mut bytes = buffer[..count].to_vec();
+        look(&mut bytes);
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
