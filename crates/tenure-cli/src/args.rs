@@ -285,7 +285,12 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
 fn one_line(page: &str) -> String {
     let mut paragraphs = page.split("\n\n");
     let mistake = paragraphs.next().unwrap_or_default();
-    let words: Vec<_> = mistake.split_whitespace().collect();
+    // A URL in the wrong place is repeated by nobody: it may have a password in it.
+    let is_secret = |word: &str| word.contains("://") && word.contains('@');
+    let words: Vec<_> = mistake
+        .split_whitespace()
+        .map(|word| if is_secret(word) { "'***'" } else { word })
+        .collect();
     let mut line = words.join(" ");
     if let Some(rest) = line.strip_prefix("error: ") {
         line = rest.to_string();
@@ -294,7 +299,7 @@ fn one_line(page: &str) -> String {
     let tips = page
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "));
-    for tip in tips.filter(|tip| !tip.contains("as a value")) {
+    for tip in tips.filter(|tip| !tip.contains("as a value") && !is_secret(tip)) {
         line += &format!("; {tip}");
     }
     line + "; see `tenure --help`"

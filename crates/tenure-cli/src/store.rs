@@ -52,22 +52,26 @@ pub(crate) async fn close(client: &Client) {
     let _ = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;
 }
 
-/// A URL without its secrets: user info and the values of options are left out.
+/// A URL without its secrets: user info and the values of options are left out, and whatever may be one of the two in
+/// a URL that is not well-formed.
 pub(crate) fn redacted(url: &str) -> String {
-    let (base, query) = url
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return "***".into();
+    };
+    // A password may have anything in it, unescaped: what stands before the last @ is not looked at.
+    let is_path = matches!(scheme, "file" | "sqlite" | "memory");
+    let (has_login, rest) = match rest.rsplit_once('@') {
+        Some((_, rest)) if !is_path => (true, rest),
+        _ => (false, rest),
+    };
+    let (base, query) = rest
         .split_once('?')
-        .map_or((url, None), |(base, query)| (base, Some(query)));
-    let mut text = match base.split_once("//") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-            // Up to the last @: a password may hold one, and slashes are not looked for in front of it.
-            match (rest.rfind('@'), authority.rfind('@')) {
-                (Some(at), None) => format!("{scheme}//***@{}", &rest[at + 1..]),
-                (_, Some(at)) => format!("{scheme}//***@{}{path}", &authority[at + 1..]),
-                (None, None) => base.to_string(),
-            }
-        }
-        None => base.to_string(),
+        .map_or((rest, None), |(base, query)| (base, Some(query)));
+    let mut text = match base.strip_prefix("//") {
+        _ if is_path => format!("{scheme}:{base}"),
+        _ if has_login => format!("{scheme}://***@{}", without_words(base)),
+        Some(hosts) => format!("{scheme}://{}", without_words(hosts)),
+        None => format!("{scheme}:***"),
     };
     for (index, option) in query
         .into_iter()
@@ -81,6 +85,21 @@ pub(crate) fn redacted(url: &str) -> String {
         }
     }
     text
+}
+
+/// Hosts and a path. What should be a port and is none was meant as a password, with the rest forgotten.
+fn without_words(hosts: &str) -> String {
+    let (all, path) = hosts.find('/').map_or((hosts, ""), |at| hosts.split_at(at));
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_good = |host: &str| {
+        // The brackets of an IPv6 address have colons in them.
+        let rest = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
+        rest.split_once(':').is_none_or(|(_, port)| is_port(port))
+    };
+    match all.split(',').all(is_good) {
+        true => hosts.to_owned(),
+        false => format!("***{path}"),
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +117,15 @@ mod tests {
                 "redis://***@host/2?protocol=***",
             ),
             ("redis://:pa/ss@host/2", "redis://***@host/2"),
+            ("redis://user:pa?ss@host/2", "redis://***@host/2"),
+            ("redis://user:pa?s=s&x@[::1]:7/2", "redis://***@[::1]:7/2"),
+            ("redis://user:hunter2", "redis://***"),
+            ("redis://user:hunter2/2?x=y", "redis://***/2?x=***"),
+            ("redis:hunter2", "redis:***"),
+            ("file:/a@b", "file:/a@b"),
+            ("hunter2", "***"),
+            ("sqlite:/x.db?table=y", "sqlite:/x.db?table=***"),
+            ("redis://[::1],h:7/", "redis://[::1],h:7/"),
             ("etcd://a,b,c?password=x&y", "etcd://a,b,c?password=***&***"),
         ] {
             assert_eq!(redacted(url), shown);

@@ -69,6 +69,12 @@ impl Url {
             Some((login, rest)) => (Some(login), rest),
             None => (None, rest),
         };
+        if login.is_none() && query.contains('@') {
+            // Nothing of it is repeated: it is part of a password, as far as one can tell.
+            return invalid(
+                "the URL has an `@` after its `?`; in a password `?` is written %3F, and in an option `@` is written %40",
+            );
+        }
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = match login {
             None => (None, None),
@@ -289,6 +295,8 @@ mod tests {
             ("redis://me:hunter2", "is no port"),
             ("redis://me:hunter2%@host", "two hexadecimal digits"),
             ("redis://me:hunter2%ff@host", "not UTF-8"),
+            ("redis://me:12?hunter2@host", "is written %3F"),
+            ("redis://me:12?hun=ter2@host", "is written %3F"),
             ("redis://host:0", "is no port"),
             ("redis://[::1", "not closed"),
             ("redis://a,,b", "no host"),

@@ -8,6 +8,7 @@ mod servers;
 mod support;
 
 mod bench;
+mod canary;
 mod lease;
 mod look;
 mod run;

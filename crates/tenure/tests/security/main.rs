@@ -8,4 +8,6 @@ mod servers;
 
 mod support;
 
+mod canary;
+mod logs;
 mod tls;

@@ -1,0 +1,224 @@
+//! A password that nobody may see: not in what any action says, however much it is asked to say, not on the command
+//! line of any process that it starts, and in no environment where the user has not put it.
+
+use std::process::Output;
+
+use crate::servers::database::File;
+use crate::servers::etcd::{self, Etcd};
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::postgres::{self, Postgres};
+use crate::servers::process::Port;
+use crate::servers::redis::{self, PASSWORD, Redis, USER};
+use crate::servers::until;
+use crate::servers::zookeeper::{self, Zookeeper};
+use crate::support::{Store, Talk, text};
+
+/// A server that runs for as long as this lives, and its URL with the password.
+fn stores() -> Vec<(Box<dyn std::any::Any>, String)> {
+    let mut all: Vec<(Box<dyn std::any::Any>, String)> = Vec::new();
+    if !redis::is_missing() {
+        let server = Redis::start_secured(&[]);
+        let url = server.url() + "?restart_guard=off";
+        all.push((Box::new(server), url));
+    }
+    if !etcd::is_missing() {
+        let server = Etcd::start_secured(&[]);
+        let url = server.url() + "?names=encoded";
+        all.push((Box::new(server), url));
+    }
+    if !zookeeper::is_missing() {
+        let server = Zookeeper::start(&[]);
+        let at = server.port();
+        let url = format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{at}/x?ttl=2s");
+        all.push((Box::new(server), url));
+    }
+    if !mariadb::is_missing() {
+        let server = MariaDb::start(&[]);
+        let url = server.url();
+        let table = url.clone() + "?mode=table";
+        all.push((Box::new(server), url + "?restart_guard=off"));
+        all.push((Box::new(()), table));
+    }
+    if !postgres::is_missing() {
+        let server = Postgres::start(&[]);
+        let url = server.url();
+        let table = url.clone() + "?mode=table";
+        all.push((Box::new(server), url + "?restart_guard=off"));
+        all.push((Box::new(()), table));
+    }
+    // Which has no password, and an option that looks like one.
+    let file = File::new();
+    let url = format!("{}?password={PASSWORD}", file.url());
+    all.push((Box::new(file), url));
+    all
+}
+
+#[track_caller]
+fn assert_silent(what: &str, output: &Output) {
+    for said in [&output.stdout, &output.stderr] {
+        let said = String::from_utf8_lossy(said);
+        assert!(!said.contains(PASSWORD), "{what}: {said}");
+    }
+}
+
+const ACTIONS: &[&[&str]] = &[
+    &["check", "--init"],
+    &["run", "--wait", "1s", "x", "--", "true"],
+    &["run", "--try", "x", "--", "false"],
+    &["hold", "--wait", "1s", "--ttl", "3s", "x"],
+    &["list"],
+    &["status", "x"],
+    &["break", "x", "--token", "1"],
+    &["check", "--require", "pause,restart,failover,clock,power"],
+    &["bench", "--rounds", "5"],
+];
+
+#[test]
+fn no_action_says_it() {
+    let stores = stores();
+    let nobody = Port::reserve();
+    std::thread::scope(|scope| {
+        for (_, url) in &stores {
+            let nobody = nobody.number();
+            scope.spawn(move || {
+                let (start, rest) = url.split_once("127.0.0.1:").unwrap_or((url, "?x=y"));
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+                let gone = format!("{start}127.0.0.1:{nobody}{rest}");
+                let wrong = url.replace(PASSWORD, &format!("{PASSWORD}x"));
+                let odd = format!("{url}&color={PASSWORD}");
+                let own = url.as_str();
+                for url in [own, &wrong, &gone, &odd] {
+                    assert_no_action_says_it(url, url == own);
+                }
+            });
+        }
+    });
+}
+
+/// Each of them, as far as it comes; where there is no link, they are all the same.
+fn assert_no_action_says_it(url: &str, is_right: bool) {
+    let store = Store::at(url.to_owned());
+    let count = if is_right { ACTIONS.len() } else { 2 };
+    for action in &ACTIONS[..count] {
+        // As much as there is to say, for people and for machines.
+        for more in [&["-vv"][..], &["--json", "-vv"]] {
+            let (name, rest) = action.split_first().unwrap();
+            let all = [&[*name], more, rest].concat();
+            assert_silent(&format!("{url} {all:?}"), &store.output(&all));
+        }
+    }
+}
+
+fn of_process(pid: u32, file: &str) -> String {
+    let path = format!("/proc/{pid}/{file}");
+    // It may have ended meanwhile.
+    let bytes = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// A process and all below it, whichever thread started them.
+fn family(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next).copied() {
+        // It may have ended meanwhile, and so may its threads.
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let list = std::fs::read_to_string(thread.path().join("children"));
+            let list = list.unwrap_or_default();
+            all.extend(
+                list.split_whitespace()
+                    .map(|pid| pid.parse::<u32>().unwrap()),
+            );
+        }
+        next += 1;
+    }
+    all
+}
+
+#[test]
+fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start_secured(&[]);
+    let store = Store::at(server.url() + "?restart_guard=off");
+    for by_argument in [true, false] {
+        let mut command = match by_argument {
+            true => {
+                let url = store.url();
+                let mut command = store.tenure(&["run", "--url", &url, "x", "--", "cat"]);
+                command.env_remove("TENURE_URL");
+                command
+            }
+            false => store.tenure(&["run", "x", "--", "cat"]),
+        };
+        command.env_remove("PASSWORD");
+        let mut run = Talk::start(command);
+        run.say("up");
+        assert_eq!(run.line(), "up");
+        let family = family(run.child.id());
+        assert_eq!(family.len(), 3, "tenure, its guardian and the command");
+        for (at, pid) in family.into_iter().enumerate() {
+            let (line, environ) = (of_process(pid, "cmdline"), of_process(pid, "environ"));
+            // What the user wrote is there, once.
+            let may_line = by_argument && at == 0;
+            assert!(may_line || !line.contains(PASSWORD), "{line}");
+            assert!(!by_argument || !environ.contains(PASSWORD), "{line}");
+        }
+        run.close_input();
+        assert_eq!(run.code(), 0);
+        assert_eq!(run.err_rest(), "");
+    }
+}
+
+#[test]
+fn neither_the_workers_of_a_torture_nor_what_it_writes_show_it() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start_secured(&[]);
+    let store = Store::at(server.url() + "?restart_guard=off");
+    let out = store.path("out");
+    let out = out.to_str().unwrap();
+    let arguments = ["torture", "-vv", "--for", "3s", "--ttl", "500ms"];
+    let mut run = store.start(&[&arguments[..], &["--out", out]].concat());
+    until("its workers are there", || family(run.child.id()).len() > 6);
+    for pid in family(run.child.id()) {
+        let line = of_process(pid, "cmdline");
+        assert!(!line.contains(PASSWORD), "{line}");
+    }
+    assert!(!run.rest().contains(PASSWORD));
+    let said = run.err_rest();
+    assert!(!said.contains(PASSWORD), "{said}");
+    for entry in std::fs::read_dir(out).unwrap() {
+        let path = entry.unwrap().path();
+        let written = std::fs::read(&path).unwrap_or_default();
+        let written = String::from_utf8_lossy(&written);
+        assert!(!written.contains(PASSWORD), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_url_in_the_wrong_place_is_not_repeated() {
+    let store = Store::new();
+    let url = format!("redis://{USER}:{PASSWORD}@host/");
+    for arguments in [
+        &[url.as_str()][..],
+        &[&url, "list"],
+        &["list", "x", &url],
+        &["--ur", &url, "list"],
+        &[&format!("--ur={url}"), "list"],
+        &["check", &url],
+        &["run", "--ttl", &url, "x", "--", "true"],
+        &["run", &format!("--ttl={url}"), "x", "--", "true"],
+        &["--url", &url, "--url", &url, "list"],
+        &["break", "x", "--token", &url],
+        &["completions", &url],
+    ] {
+        let output = store.output(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_silent(&format!("{arguments:?}"), &output);
+        assert!(text(&output.stderr).starts_with("tenure: "));
+    }
+}
