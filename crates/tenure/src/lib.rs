@@ -212,6 +212,11 @@ mod owner;
 #[cfg(feature = "sqlx")]
 pub mod sql;
 
+// For ourselves.
+#[cfg(feature = "_fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+
 // For authors of backends.
 #[cfg(feature = "conformance")]
 pub mod conformance;

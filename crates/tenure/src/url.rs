@@ -60,7 +60,10 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
 impl Url {
     /// Takes a URL apart; hosts without a port get `port`.
     pub(crate) fn parse(url: &str, port: u16) -> Result<Self, Error> {
-        let Some((scheme, rest)) = url.split_once("://") else {
+        // Anything else before `://` is another part of a URL that is not well-formed, and not to be repeated.
+        let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
+        let split = url.split_once("://").filter(|(it, _)| is_scheme(it));
+        let Some((scheme, rest)) = split else {
             return invalid("the URL has no `//HOST` after its scheme, as in redis://127.0.0.1/");
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -291,6 +294,7 @@ mod tests {
     fn what_is_wrong_is_named_and_no_password_with_it() {
         for (text, says) in [
             ("redis:hunter2", "no `//HOST`"),
+            ("redis:me:hunter2@h/://a,b", "no `//HOST`"),
             ("redis://:hunter2@", "no host"),
             ("redis://me:hunter2", "is no port"),
             ("redis://me:hunter2%@host", "two hexadecimal digits"),

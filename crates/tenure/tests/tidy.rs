@@ -28,8 +28,8 @@ const VOCABULARY: &[&str] = &[
     "time",
     "url",
 ];
-/// The user-facing files that know every backend: they read the scheme of the URL.
-const CONNECT: &[&str] = &["client", "connect"];
+/// The files that know every backend: those that read the scheme of the URL, and what feeds all of them with bytes.
+const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
 /// Modules under `backend/` that are no backend and that every backend may use.
 const SHARED_BY_BACKENDS: &[&str] = &["sql", "tls"];
 /// Dependencies that vocabulary and kernel may name all the same: (file, crate).

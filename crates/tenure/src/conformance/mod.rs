@@ -35,6 +35,7 @@ pub mod taker;
 mod ending;
 mod faults;
 mod holding;
+pub(crate) mod hostile;
 mod identity;
 mod many;
 mod modes;

@@ -149,6 +149,7 @@ async fn a_url_that_is_wrong() {
             ":{escaped}",
             "bird:{escaped}@host",
             "/bird:{escaped}@host",
+            "/bird:{escaped}@host?x=http://a,b",
             "//host?password={escaped}",
             "//host?sentinel_password={escaped}&color=red",
             "//host?sentinel_user=x&sentinel_password={escaped}",

@@ -25,6 +25,9 @@ mod wait;
 mod watch;
 mod wire;
 
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -94,6 +94,17 @@ pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
+/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    let key = encoded(text, false);
+    assert_eq!(decoded(&key, false).as_deref(), Some(text));
+    assert!(!key.contains('/'));
+    if let Some(name) = decoded(text, false) {
+        assert_eq!(encoded(&name, false), text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,5 +183,15 @@ mod tests {
         assert!(all.iter().all(|name| !name.contains('/')));
         assert_eq!(decoded("a%2fb", false), None, "only upper-case digits");
         assert_eq!(decoded("a%", false), None);
+    }
+
+    #[test]
+    fn hostile_names_stay_apart_and_in_their_directories() {
+        use crate::conformance::hostile::written;
+        written::assert_apart(|name| vec![encoded(name, false)]);
+        written::assert_read_back(|name| encoded(name, false), |text| decoded(text, false));
+        for name in written::many() {
+            assert!(!encoded(&name, false).contains('/'), "{name:?}");
+        }
     }
 }

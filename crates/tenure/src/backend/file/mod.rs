@@ -38,6 +38,11 @@ mod look;
 
 mod sweep;
 
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::record::fuzz as fuzz_record;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -166,6 +166,20 @@ fn unescape(file: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(name) = LockName::new(text) {
+        let file = encode(&name);
+        let found = decode(&file);
+        assert!(matches!(found, Entry::Hashed) || found == Entry::Name(name));
+        assert!(!file.contains('/') && !file.starts_with('.') && file.len() < 250);
+    }
+    if let Entry::Name(name) = decode(text) {
+        assert_eq!(encode(&name), text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -281,6 +295,22 @@ mod tests {
             let file = encode(&name(&text)).to_lowercase();
             if let Some(other) = seen.insert(file.clone(), text.clone()) {
                 assert_eq!(other, text, "both are {file}");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_names_stay_apart_though_the_file_system_folds_case() {
+        use crate::conformance::hostile::written;
+        written::assert_apart(|text| vec![encode(&name(text)).to_lowercase()]);
+        for text in written::many() {
+            let file = encode(&name(&text));
+            let is_safe = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'\\';
+            assert!(file.bytes().all(is_safe) && file.len() < 250, "{file}");
+            match decode(&file) {
+                Entry::Name(back) => assert_eq!(back.as_str(), text),
+                Entry::Hashed => assert!(is_hashed(&file) && text.len() > 60),
+                other => panic!("{text:?} is {file}, {other:?}"),
             }
         }
     }

@@ -537,5 +537,54 @@ pub(super) fn write_side(file: &File, token: u64, body: Option<&Body<'_>>) -> io
     Pen { slot: 0, head }.put(file, body)
 }
 
+/// For [`crate::fuzzing`]: a file that says this. Whatever it says, the next token is greater than the last one that
+/// can be known, also when the write of it was torn anywhere.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    let contents = parse(&data[..data.len().min(SLOT + HEAD)]);
+    if let Some(head) = contents.head() {
+        for boot in [0, head.boot, head.boot ^ 1] {
+            let plan = contents.plan(0, boot, || Ok(0));
+            let plan = plan.expect("nothing was asked");
+            assert!(plan.token > head.token || head.token == u64::MAX || head.ceiling < head.token);
+            assert!(plan.ceiling >= plan.token || plan.token == u64::MAX);
+        }
+    }
+    // A record that was being replaced by the next one when the power went, after so many bytes.
+    let number = |at: usize| u64::from(data.get(at).copied().unwrap_or(0));
+    let old = Head {
+        seq: 1 + number(0),
+        token: 1 + number(1),
+        ceiling: 1 + number(1) + number(2),
+        boot: number(3) % 3,
+        ..Head::default()
+    };
+    let new = Head {
+        seq: old.seq + 1,
+        token: old.ceiling.min(old.token + 1 + number(4)),
+        ..old
+    };
+    let oldest = Head {
+        seq: old.seq - 1,
+        token: 1,
+        ..old
+    };
+    let cut = usize::from(data.get(5).copied().unwrap_or(0)) % (HEAD + 8);
+    let mut bytes = [encode(&old, b""), encode(&oldest, b"")].concat();
+    bytes[SLOT..SLOT + cut].copy_from_slice(&encode(&new, b"")[..cut]);
+    let contents = parse(&bytes[..SLOT + HEAD]);
+    let head = contents.head().expect("one slot is good");
+    let is = |one: &Head| (head.seq, head.token) == (one.seq, one.token);
+    assert!(is(&old) || is(&new), "{head:?} was never written");
+    let plan = contents.plan(0, old.boot, || Ok(0));
+    let token = plan.expect("nothing was asked").token;
+    let is_new = cut >= HEAD || is(&new);
+    assert!(token > old.token && (!is_new || token > new.token));
+    let start = data.get(BODY..).unwrap_or_default();
+    if let Ok(body) = serde_json::from_slice::<Body<'_>>(start) {
+        assert!(format!("{body:?}").len() < 16 * (data.len() + 64));
+    }
+}
+
 #[cfg(test)]
 mod tests;

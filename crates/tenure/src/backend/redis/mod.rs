@@ -25,6 +25,9 @@ mod script;
 mod settings;
 mod wait;
 
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

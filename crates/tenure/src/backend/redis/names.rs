@@ -8,6 +8,8 @@ use super::settings::Dialect;
 
 /// What the keys beside the lock itself begin with.
 const SIDE: &str = "tenure:{";
+/// What those begin with that Redisson keeps beside a lock.
+const THEIRS: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
 /// What the lock key of a name begins with that could be mistaken for a side key.
 const ESCAPE: &str = "tenure:=";
 /// Slots of a Redis Cluster.
@@ -82,7 +84,8 @@ fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
 /// Where the lock of that name lies.
 pub(super) fn lock_key(prefix: &str, name: &str) -> String {
     let escape = [prefix, name].concat();
-    if escape.starts_with(SIDE) || escape.starts_with(ESCAPE) {
+    let reserved = [SIDE, ESCAPE, THEIRS[0], THEIRS[1]];
+    if reserved.iter().any(|start| escape.starts_with(start)) {
         return [ESCAPE, &escape].concat();
     }
     escape
@@ -163,6 +166,25 @@ pub(super) fn slot(key: &str) -> u16 {
         })
     });
     crc % SLOTS
+}
+
+/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(name) = LockName::new(text) {
+        for dialect in [Dialect::Token, Dialect::Redisson] {
+            let keys = Keys::new(dialect, "", &name);
+            let wanted = slot(keys.lock());
+            let all = [keys.lock(), keys.hold(), keys.queue(), keys.wait()];
+            assert!(all[1..].iter().all(|key| *key != keys.lock()));
+            // Of braces that are no pair, Redisson makes two slots; so do we then, to share its locks.
+            let is_one = dialect == Dialect::Token || !text.contains(['{', '}']);
+            assert!(!is_one || all.iter().all(|key| slot(key) == wanted));
+            assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
+        }
+        assert_eq!(name_of("", &lock_key("", text)), Some(name));
+    }
+    let _ = lock_of_hold_key(text);
 }
 
 #[cfg(test)]
@@ -259,5 +281,38 @@ mod tests {
         assert_eq!(slot("123456789"), 0x31c3);
         assert_eq!(slot("foo"), 12_182);
         assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+    }
+
+    #[test]
+    fn hostile_names_share_no_key_and_each_stays_in_a_slot() {
+        use crate::conformance::hostile::written;
+        for prefix in ["", "jobs:", "tenure:{"] {
+            written::assert_apart(|name| {
+                let keys = keys(prefix, name);
+                let all = [keys.lock(), keys.hold(), keys.queue(), keys.wait()];
+                let wanted = slot(keys.lock());
+                assert!(all.iter().all(|key| slot(key) == wanted), "{name:?}");
+                all.map(ToOwned::to_owned).to_vec()
+            });
+            let read = |key: &str| name_of(prefix, key).map(|name| name.as_str().to_owned());
+            written::assert_read_back(|name| lock_key(prefix, name), read);
+        }
+        // Redisson has one counter for `x` and `{x}`, which grows for both; no lock lies where a counter does.
+        let redisson = |name: &str| {
+            let name = LockName::new(name).unwrap();
+            Keys::new(Dialect::Redisson, "", &name)
+        };
+        written::assert_apart(|name| {
+            let keys = redisson(name);
+            vec![keys.lock().to_owned(), keys.hold().to_owned()]
+        });
+        let names = written::many();
+        let locks: std::collections::HashSet<_> = names
+            .iter()
+            .map(|name| redisson(name).lock().to_owned())
+            .collect();
+        for name in &names {
+            assert!(!locks.contains(redisson(name).queue()), "{name:?}");
+        }
     }
 }

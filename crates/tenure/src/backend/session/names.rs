@@ -233,4 +233,24 @@ mod tests {
             assert_eq!(err.kind(), ErrorKind::Invalid, "{name:?}");
         }
     }
+
+    /// MySQL compares names without regard to case.
+    #[test]
+    fn hostile_names_stay_apart() {
+        use crate::conformance::hostile::written;
+        let mysql = settings("mysql://h");
+        let postgres = settings("postgres://h");
+        let pair = settings("postgres://h?keys=pair");
+        for settings in [mysql, postgres, pair] {
+            written::assert_apart(|name| {
+                let name = LockName::new(name).unwrap();
+                let Ok(Found::Here(key)) = key(&settings, &name) else {
+                    panic!("{name} has no key");
+                };
+                let text = key.to_string().to_lowercase();
+                assert!(text.len() <= 64, "{text}");
+                vec![text]
+            });
+        }
+    }
 }

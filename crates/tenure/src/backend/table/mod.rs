@@ -27,6 +27,9 @@ mod shedlock;
 mod statements;
 mod wait;
 
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::OnceLock;

@@ -42,7 +42,7 @@ pub(super) fn decoded(dialect: Dialect, text: &str) -> Option<LockName> {
                 match (c, (c == '\\').then(|| chars.next())) {
                     (_, Some(Some('0'))) => name.push('\0'),
                     (_, Some(Some('\\'))) => name.push('\\'),
-                    (_, Some(_)) => return None,
+                    (_, Some(_)) | ('\0', None) => return None,
                     (c, None) => name.push(c),
                 }
             }
@@ -79,6 +79,20 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         let _ = write!(digits, "{byte:02x}");
         digits
     })
+}
+
+/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(name) = LockName::new(text) {
+        let row = encoded(Dialect::Tenure, text);
+        assert!(!row.contains('\0'));
+        assert_eq!(decoded(Dialect::Tenure, &row), Some(name));
+        assert!(encoded(Dialect::ShedLock, text).chars().count() <= SHEDLOCK_NAME);
+    }
+    if let Some(name) = decoded(Dialect::Tenure, text) {
+        assert_eq!(encoded(Dialect::Tenure, name.as_str()), text);
+    }
 }
 
 #[cfg(test)]
@@ -130,5 +144,19 @@ mod tests {
     fn messages_name_locks_by_their_digest() {
         assert_eq!(digest("t", "n").len(), 16);
         assert_ne!(digest("t", "n"), digest("tn", ""));
+    }
+
+    #[test]
+    fn hostile_names_stay_apart() {
+        use crate::conformance::hostile::written;
+        for dialect in [Dialect::Tenure, Dialect::ShedLock] {
+            written::assert_apart(|name| vec![encoded(dialect, name)]);
+        }
+        let read = |text: &str| {
+            let name = decoded(Dialect::Tenure, text);
+            name.map(|name| name.as_str().to_owned())
+        };
+        written::assert_read_back(|name| encoded(Dialect::Tenure, name), read);
+        written::assert_apart(|name| vec![digest("tenure_locks", name)]);
     }
 }

@@ -25,6 +25,9 @@ mod wait;
 mod warm;
 mod write;
 
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+
 use std::sync::Arc;
 use std::time::Duration;
 

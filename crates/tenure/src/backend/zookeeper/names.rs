@@ -206,6 +206,24 @@ pub(super) fn contenders(children: &[String]) -> Vec<Child> {
     all
 }
 
+/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    for is_at_root in [true, false] {
+        if let Ok(name) = LockName::new(text) {
+            let node = encode(text, is_at_root);
+            assert!(is_path(&format!("/{node}")) && !node.contains('/'));
+            assert_eq!(decode(&node, is_at_root), Some(name));
+        }
+        if let Some(name) = decode(text, is_at_root) {
+            assert_eq!(encode(name.as_str(), is_at_root), text);
+        }
+    }
+    if let Some(child) = Child::parse(text) {
+        assert_eq!(child.name, text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,5 +347,22 @@ mod tests {
             [-1, 0, 1]
         );
         assert_eq!(numbers(&names[2..3]), [0_i32; 0]);
+    }
+
+    #[test]
+    fn hostile_names_stay_apart_and_are_nodes() {
+        use crate::conformance::hostile::written;
+        for is_at_root in [true, false] {
+            let write = |name: &str| encode(name, is_at_root);
+            written::assert_apart(|name| vec![write(name)]);
+            written::assert_read_back(write, |text| {
+                decode(text, is_at_root).map(|name| name.as_str().to_owned())
+            });
+            for name in written::many() {
+                let path = format!("/{}", write(&name));
+                assert!(is_path(&path) && path.rfind('/') == Some(0), "{path:?}");
+                assert!(!is_at_root || path != "/zookeeper", "{path:?}");
+            }
+        }
     }
 }

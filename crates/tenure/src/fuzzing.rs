@@ -1,0 +1,275 @@
+//! What is fed with bytes from anywhere: each function takes them apart and panics when a promise is broken.
+//!
+//! Not part of the API. `fuzz/` calls these for as long as one likes, `tests/corpus.rs` for a moment.
+
+#![allow(clippy::panic, reason = "a panic is the report")]
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::backend::{etcd, file, redis, sql, table, zookeeper};
+use crate::fence::OwnerId;
+use crate::kernel::lease::{Lease, State, Terms, Tick};
+use crate::kernel::queue::{self, Contender, Turn};
+use crate::kernel::table::{Ask, Table, Verdict, View};
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::{Mode, Renew};
+use crate::time::Time;
+use crate::url::{self, Url};
+
+/// A URL is taken apart or refused in one line, and a password shows up nowhere.
+pub fn url(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let _ = url::duration(text);
+    let said = match Url::parse(text, 1) {
+        Ok(url) => {
+            if let Some(password) = &url.password {
+                // A short one is part of something else too easily.
+                let password = password.reveal();
+                let elsewhere = text.matches(password).count() != 1;
+                assert!(
+                    password.len() < 8 || elsewhere || !format!("{url:?}").contains(password),
+                    "a password is shown"
+                );
+            }
+            url.hosts.iter().map(ToString::to_string).collect()
+        }
+        Err(err) => err.to_string(),
+    };
+    assert!(
+        !said.contains(char::is_control),
+        "it breaks a line: {said:?}"
+    );
+    if let Err(err) = sql::Server::parse(text) {
+        let said = err.to_string();
+        assert!(
+            !said.contains(char::is_control),
+            "it breaks a line: {said:?}"
+        );
+    }
+}
+
+/// A name is written down and read again in every store, and whatever else lies there is not taken for one.
+pub fn names(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    for fuzz in [
+        etcd::fuzz_names,
+        file::fuzz_names,
+        redis::fuzz_names,
+        table::fuzz_names,
+        zookeeper::fuzz_names,
+    ] {
+        fuzz(text);
+    }
+}
+
+/// A file that was torn, cut or made by somebody else gives no token that was given before.
+pub fn record(data: &[u8]) {
+    file::fuzz_record(data);
+}
+
+/// Bytes, one after the other, and zeros when there are none left.
+struct Bytes<'a>(std::slice::Iter<'a, u8>);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u8 {
+        self.0.next().copied().unwrap_or(0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    fn millis(&mut self) -> Duration {
+        Duration::from_millis(u64::from(self.next()) * 4)
+    }
+
+    fn mode(&mut self) -> Mode {
+        match self.next() % 6 {
+            0 => Mode::Shared,
+            limit @ 1..=2 => Mode::Permits {
+                limit: NonZeroU32::new(limit.into()).unwrap_or(NonZeroU32::MIN),
+            },
+            _ => Mode::Exclusive,
+        }
+    }
+}
+
+/// The decisions, in any order at any time.
+pub fn kernel(data: &[u8]) {
+    let Some((which, rest)) = data.split_first() else {
+        return;
+    };
+    let bytes = Bytes(rest.iter());
+    match which % 3 {
+        0 => with_a_table(bytes),
+        1 => with_a_lease(bytes),
+        _ => with_a_queue(bytes),
+    }
+}
+
+fn with_a_table(mut bytes: Bytes<'_>) {
+    let names = ["a", "b"].map(|name| LockName::new(name).expect("it is a name"));
+    let (mut table, mut now) = (Table::new(), Time::ZERO);
+    let mut tokens: BTreeMap<(usize, OwnerId), u64> = BTreeMap::new();
+    let mut last = [0_u64; 2];
+    while !bytes.is_empty() {
+        let op = bytes.next();
+        let at = usize::from(op >> 7);
+        let name = &names[at];
+        let owner = OwnerId::from_bytes([bytes.next() % 8; 16]);
+        let mut granted = Vec::new();
+        match op % 8 {
+            0..=2 => {
+                let ask = Ask {
+                    name: name.clone(),
+                    owner,
+                    mode: bytes.mode(),
+                    ttl: (op & 8 == 0).then(|| bytes.millis()),
+                    wait: op & 16 == 0,
+                    barge: op & 32 != 0,
+                    min_hold: Duration::ZERO,
+                    lock_delay: (op & 64 != 0).then(|| bytes.millis()).unwrap_or_default(),
+                    waiter_ttl: (op & 96 == 96).then(|| bytes.millis()),
+                    propose: None,
+                };
+                if let Verdict::Granted { token } = table.acquire(&ask, now) {
+                    granted.push((owner, token));
+                }
+            }
+            3 => {
+                table.release(name, owner, op & 8 != 0, now);
+                tokens.remove(&(at, owner));
+            }
+            4 => {
+                let ttl = bytes.millis();
+                table.renew(name, owner, Some(ttl), now);
+            }
+            5 => {
+                table.break_hold(name, last[at], now);
+            }
+            6 => drop(table.touch(name, owner, now)),
+            _ => {
+                now = now.after(bytes.millis());
+                table.tick(now);
+            }
+        }
+        let mut told = Vec::new();
+        table.granted(&mut told);
+        // Who was told of what name is seen by who holds it.
+        for (at, name) in names.iter().enumerate() {
+            let Some(view) = table.view(name) else {
+                tokens.retain(|(of, _), _| *of != at);
+                continue;
+            };
+            assert_is_sound(&view, now);
+            tokens.retain(|(of, owner), _| {
+                *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
+            });
+            for hold in &view.holds {
+                let known = tokens.insert((at, hold.owner), hold.token);
+                if known != Some(hold.token) {
+                    assert!(hold.token > last[at], "a token was given twice: {view:?}");
+                    last[at] = hold.token;
+                }
+            }
+        }
+        for (owner, token) in granted {
+            let is_known = tokens.get(&(at, owner)).is_none_or(|known| *known == token);
+            assert!(is_known, "the token that was told is another one");
+        }
+    }
+}
+
+/// Who may hold beside whom.
+fn assert_is_sound(view: &View, now: Time) {
+    let count = |wanted: fn(&Mode) -> bool| view.holds.iter().filter(|it| wanted(&it.mode)).count();
+    let exclusive = count(|mode| *mode == Mode::Exclusive);
+    assert!(exclusive == 0 || view.holds.len() == 1, "{view:?}");
+    let permits = count(|mode| matches!(mode, Mode::Permits { .. }));
+    for hold in &view.holds {
+        if let Mode::Permits { limit } = hold.mode {
+            // Each of them was within its own limit when it came.
+            let most = usize::try_from(limit.get()).unwrap_or(usize::MAX).max(2);
+            assert!(permits <= most, "{view:?}");
+        }
+        let waits = view.waiters.iter().any(|(owner, _)| *owner == hold.owner);
+        assert!(!waits, "it holds and waits: {view:?} at {now:?}");
+    }
+}
+
+fn with_a_lease(mut bytes: Bytes<'_>) {
+    let ttl = bytes.millis() + Duration::from_millis(1);
+    let flags = bytes.next();
+    let terms = Terms {
+        ttl,
+        drift: Duration::from_millis((flags % 4).into()),
+        renew: match flags & 4 {
+            0 => Renew::Automatic,
+            _ => Renew::Never,
+        },
+        max_hold: (flags & 8 != 0).then(|| bytes.millis()),
+    };
+    let mut now = Time::ZERO.after(bytes.millis());
+    let mut sent = now;
+    let mut lease = Lease::granted(terms, sent, Some(ttl));
+    let mut is_lost = false;
+    while !bytes.is_empty() {
+        let deadline = lease.deadline();
+        let op = bytes.next();
+        let mut is_renewed = false;
+        match op % 5 {
+            0 | 1 => now = now.after(bytes.millis()),
+            2 => {
+                if lease.tick(now) == Tick::Renew {
+                    sent = now;
+                }
+            }
+            3 => {
+                lease.renewed(sent, Some(ttl), now);
+                is_renewed = true;
+            }
+            _ if op & 128 != 0 && op & 64 != 0 => lease.refused(LostReason::Expired),
+            _ => lease.unanswered(now, u32::from(op) << 24),
+        }
+        assert!(
+            is_renewed || lease.deadline() <= deadline,
+            "the deadline moved without an answer"
+        );
+        assert!(
+            lease.deadline() <= sent.after(ttl) || lease.deadline() <= deadline,
+            "the deadline is later than the store's"
+        );
+        let lost = matches!(lease.state(now), State::Lost(_));
+        assert!(lost || now < lease.deadline(), "held past the deadline");
+        assert!(!is_lost || lost, "what was lost is held again");
+        is_lost = lost;
+    }
+}
+
+fn with_a_queue(mut bytes: Bytes<'_>) {
+    let mut all = Vec::new();
+    while !bytes.is_empty() && all.len() < 64 {
+        all.push(Contender { mode: bytes.mode() });
+    }
+    let turn = |me| queue::decide(&all, me);
+    for (me, contender) in all.iter().enumerate() {
+        match turn(me) {
+            Turn::WatchOne(other) => assert!(other < me, "it waits for one behind it"),
+            Turn::WatchAll(others) => assert!(!others.is_empty() && others.end <= me),
+            Turn::Held if contender.mode == Mode::Exclusive => {
+                assert_eq!(me, 0, "it holds beside others");
+            }
+            Turn::Held => {
+                let exclusive = |other: &Contender| other.mode == Mode::Exclusive;
+                assert!(!all[..me].iter().any(exclusive), "it holds beside others");
+            }
+        }
+    }
+}
