@@ -135,7 +135,10 @@ fn with_a_table(mut bytes: Bytes<'_>) {
                     wait: op & 16 == 0,
                     barge: op & 32 != 0,
                     min_hold: Duration::ZERO,
-                    lock_delay: (op & 64 != 0).then(|| bytes.millis()).unwrap_or_default(),
+                    lock_delay: match op & 64 {
+                        0 => Duration::ZERO,
+                        _ => bytes.millis(),
+                    },
                     waiter_ttl: (op & 96 == 96).then(|| bytes.millis()),
                     propose: None,
                 };

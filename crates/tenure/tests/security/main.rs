@@ -10,4 +10,5 @@ mod support;
 
 mod canary;
 mod logs;
+mod rights;
 mod tls;
