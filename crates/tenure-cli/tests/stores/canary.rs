@@ -13,9 +13,12 @@ use crate::servers::until;
 use crate::servers::zookeeper::{self, Zookeeper};
 use crate::support::{Store, Talk, text};
 
+/// Whoever keeps a server up for as long as it lives.
+type Keeper = Box<dyn std::any::Any>;
+
 /// A server that runs for as long as this lives, and its URL with the password.
-fn stores() -> Vec<(Box<dyn std::any::Any>, String)> {
-    let mut all: Vec<(Box<dyn std::any::Any>, String)> = Vec::new();
+fn stores() -> Vec<(Keeper, String)> {
+    let mut all: Vec<(Keeper, String)> = Vec::new();
     if !redis::is_missing() {
         let server = Redis::start_secured(&[]);
         let url = server.url() + "?restart_guard=off";

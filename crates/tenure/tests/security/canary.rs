@@ -312,7 +312,8 @@ async fn a_life(server: Server) {
     assert_prints_nothing("a loss", &reason);
     assert_shows_nothing("a guard that was lost", &guard);
     let lost = assert_silent("lost", soon(guard.release()).await);
-    let panicking = std::panic::AssertUnwindSafe(move || Err::<(), _>(lost).unwrap());
+    // As `unwrap` does.
+    let panicking = std::panic::AssertUnwindSafe(move || panic!("{lost:?}"));
     let panicked = std::panic::catch_unwind(panicking);
     let panicked = panicked.unwrap_err();
     assert_clean("a panic", panicked.downcast_ref::<String>().unwrap());

@@ -12,12 +12,15 @@ use crate::servers::zookeeper::Zookeeper;
 use crate::servers::{etcd, mariadb, postgres, zookeeper};
 use crate::support::{assert_says, soon};
 
+/// Whoever keeps a server up for as long as it lives.
+type Keeper = Box<dyn std::any::Any>;
+
 /// One column of the matrix.
 struct Store {
     /// Starts a server under that certificate: who keeps it up, its port for TLS, and one without TLS, if those are two.
-    start: fn(&Certificates, &str) -> (Box<dyn std::any::Any>, u16, Option<u16>),
+    start: fn(&Certificates, &str) -> (Keeper, u16, Option<u16>),
     /// Starts one that has no TLS.
-    start_plain: fn() -> (Box<dyn std::any::Any>, u16),
+    start_plain: fn() -> (Keeper, u16),
     /// `SCHEME://LOGIN@HOST:PORT/PATH?OPTIONS`, from the host and its port, so that TLS is demanded.
     url: fn(&str) -> String,
     /// Options for servers that want certificates of their clients, too.
