@@ -20,7 +20,7 @@ const CLIENTS: usize = 3;
 const WORKERS: usize = 3;
 /// The longest ttl that workers ask for in a storm.
 const LONGEST: Duration = Duration::from_secs(10);
-const STORM: Duration = Duration::from_secs(480);
+const STORM: Duration = Duration::from_secs(900);
 /// After a storm, so many short times of work, the first third of them with some losses.
 const BOUTS: u32 = 9;
 const BOUT: Duration = Duration::from_secs(6);

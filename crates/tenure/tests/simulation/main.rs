@@ -18,6 +18,8 @@ mod way;
 mod worker;
 mod world;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use director::{Setup, run};
@@ -67,18 +69,33 @@ fn nothing_goes_wrong_for_many_virtual_hours() {
         (None, Some(_)) => Duration::ZERO,
         (hours, _) => Duration::from_secs(hours.unwrap_or(HOURS) * 3_600),
     };
-    let mut lasted = Duration::ZERO;
-    let mut sum = Counts::default();
-    let mut digests = 0;
-    for seed in first.unwrap_or(0).. {
+    let next = AtomicU64::new(first.unwrap_or(0));
+    let all = Mutex::new((Duration::ZERO, Counts::default(), 0_u64));
+    // Each history has a thread to itself; which of them it is makes no difference to it.
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::SeqCst);
         let report = run(setup(seed)).unwrap_or_else(|failure| panic!("{failure:?}"));
-        lasted += report.lasted;
-        add(&mut sum, &report.counts);
-        digests ^= report.digest.rotate_left((seed % 64) as u32);
-        if lasted >= enough {
-            break;
+        let mut all = all.lock().unwrap();
+        all.0 += report.lasted;
+        add(&mut all.1, &report.counts);
+        all.2 ^= report.digest.rotate_left((seed % 64) as u32);
+        if all.0 >= enough {
+            return;
         }
-    }
+    };
+    let threads = match enough {
+        Duration::ZERO => 1,
+        _ => std::thread::available_parallelism().map_or(1, Into::into),
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            if let Err(panic) = worker.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+    let (lasted, sum, digests) = all.into_inner().unwrap();
     let hours = lasted.as_secs_f64() / 3_600.0;
     println!("{hours:.1} virtual hours, digest {digests:016x}: {sum:?}");
     assert!(sum.acquired > 0 && sum.faults > 0 && sum.message_faults > 0);
