@@ -62,11 +62,17 @@ pub(crate) fn is_missing(programs: &[&str]) -> bool {
 }
 
 pub(crate) fn say_missing(missing: &str) {
+    say_skip(&format!(
+        "{missing} is not installed; scripts/test --only servers does it"
+    ));
+}
+
+/// The test that runs on this thread does nothing, and why.
+pub(crate) fn say_skip(why: &str) {
     use std::io::Write as _;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    let line =
-        format!("\nSKIP {test}: {missing} is not installed; scripts/test --only servers does it\n");
+    let line = format!("\nSKIP {test}: {why}\n");
     // Without an output there is nobody to see it.
     let _ = std::io::stdout().write_all(line.as_bytes());
 }

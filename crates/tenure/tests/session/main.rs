@@ -15,4 +15,5 @@ mod failovers;
 mod names;
 mod poolers;
 mod sharing;
+mod vanishing;
 mod waiting;

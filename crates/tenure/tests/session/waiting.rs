@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 
 use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
 /// However the end of the wait and the grant meet.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
@@ -61,6 +61,38 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
     let (_, open) = sessions(&client);
     assert!(open < 60, "{open} sessions");
     soon(take(&client, &name).await.release()).await.unwrap();
+}
+
+/// A session that waits holds nothing, so the servers' search for deadlocks never picks one of ours as its victim
+/// (1213, 3058, 40P01): whoever takes locks crosswise waits for as long as it said, and keeps what it has.
+async fn two_that_want_what_the_other_has_wait_for_their_limit(database: &dyn Database) {
+    let clients = [
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    ];
+    let names = [name("left"), name("right")];
+    let mut guards = Vec::new();
+    for (client, name) in clients.iter().zip(&names) {
+        // Had after a wait: the session that waited is the one that holds it now.
+        let before = take(&clients[0], name).await;
+        let waiting = wait_as(database, client, name, 1).await;
+        soon(before.release()).await.unwrap();
+        guards.push(soon(waiting).await.unwrap().unwrap());
+    }
+    // PostgreSQL searches after a second.
+    let limit = Duration::from_secs(2);
+    let wants = [(&clients[0], &names[1]), (&clients[1], &names[0])].map(|(client, name)| {
+        let lock = client.lock(name).ttl(TTL).wait(limit);
+        tokio::spawn(async move { lock.acquire().await })
+    });
+    for want in wants {
+        let err = soon(want).await.unwrap().map(drop).unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
+    }
+    for guard in guards {
+        assert!(guard.is_held());
+        soon(guard.release()).await.unwrap();
+    }
 }
 
 /// A word to the server that was dropped on its way took along the session for such words.
