@@ -59,7 +59,9 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // The wire goes with it.
+        // A network lives on for as long as its last connection tries to end, so the wire does not go with it.
+        let near = self.namespace.replace("tenure-", "tn");
+        let _ = ip(&format!("link delete {near}"));
         let _ = ip(&format!("netns delete {}", self.namespace));
     }
 }
