@@ -191,8 +191,13 @@ impl Judge<'_> {
             .troubles
             .iter()
             .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
-        near.find(|it| allows(self.promises.cell(it.kind.cause())))
+        near.find(|it| self.any_cell(it.kind, &allows))
             .map(|it| it.kind)
+    }
+
+    fn any_cell(&self, kind: Kind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
+        let mut causes = kind.causes().iter();
+        causes.any(|cause| allows(self.promises.cell(*cause)))
     }
 
     fn overlaps(&self, claims: &[&Claim], found: &mut Findings) {
@@ -232,11 +237,7 @@ impl Judge<'_> {
     fn token_slip(&self, acquisition: u64, at: u64) -> Slip {
         let mut earlier = self.history.troubles.iter().filter(|it| it.from <= at);
         let documented = earlier
-            .find(|it| {
-                self.promises
-                    .cell(it.kind.cause())
-                    .is_none_or(|cell| cell.token_regress)
-            })
+            .find(|it| self.any_cell(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress)))
             .map(|it| it.kind);
         Slip {
             acquisition,
@@ -283,7 +284,7 @@ impl Judge<'_> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
-        match weak(self.promises.cell(Kind::Pause.cause())) {
+        match self.any_cell(Kind::Pause, weak) {
             true => Some(Kind::Pause),
             false => self.excuse(at, weak),
         }

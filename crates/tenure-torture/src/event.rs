@@ -99,6 +99,22 @@ pub enum Event {
         /// To which worker; to the server, if none.
         worker: Option<usize>,
     },
+    /// The store was away, as seen from outside; maybe by our doing.
+    Away {
+        /// Since when.
+        at: u64,
+        /// Until when.
+        until: u64,
+        /// What was said about it.
+        why: String,
+    },
+    /// The store is not as it was at the begin.
+    Noticed {
+        /// When that was seen.
+        at: u64,
+        /// What `tenure check` says.
+        what: String,
+    },
     /// A worker ended, and nobody had asked it to.
     Vanished {
         /// When that was noticed.

@@ -76,6 +76,10 @@ pub struct History {
     pub writes: Vec<Write>,
     /// In the order of their begin.
     pub troubles: Vec<Trouble>,
+    /// When the store was away by nobody's doing of ours, in words.
+    pub outages: Vec<(u64, String)>,
+    /// What else was seen of it from outside, and when.
+    pub notices: Vec<(u64, String)>,
     /// Workers that ended by themselves.
     pub vanished: Vec<usize>,
     /// What a worker was told when it got no lock, the last time.
@@ -100,6 +104,7 @@ impl History {
         }
         let mut open: HashMap<u64, usize> = HashMap::new();
         let mut waiting: HashMap<usize, usize> = HashMap::new();
+        let mut away = Vec::new();
         for event in sorted {
             match event {
                 Event::Began { .. } | Event::Over { .. } => {}
@@ -175,6 +180,8 @@ impl History {
                         claim.worker != *worker
                     });
                 }
+                Event::Away { at, until, why } => away.push((*at, *until, why)),
+                Event::Noticed { at, what } => all.notices.push((*at, what.clone())),
                 Event::Vanished { worker, .. } => all.vanished.push(*worker),
                 Event::Fault {
                     at,
@@ -189,6 +196,9 @@ impl History {
                 }),
             }
         }
+        for (from, to, why) in away {
+            all.outage(from, to, why);
+        }
         // Of what has no end in the log nothing is known after the last line.
         for claim in &mut all.claims {
             claim.end = claim.end.min(last);
@@ -196,6 +206,31 @@ impl History {
         // Granted after its own deadline: claims nothing.
         all.claims.retain(|claim| claim.end > claim.start);
         all
+    }
+
+    /// Adds a time in which the store was away, unless it was us, or it is over by the time that the run begins.
+    fn outage(&mut self, from: u64, to: u64, why: &str) {
+        /// Whoever comes back takes a moment to be seen.
+        const SLACK: u64 = 2_000_000_000;
+        let ours = self.troubles.iter().any(|it| {
+            it.kind.is_around()
+                && it.kind != Kind::Outage
+                && it.from <= to
+                && from <= it.to.saturating_add(SLACK)
+        });
+        if ours || to < self.began || from > self.over {
+            return;
+        }
+        let seconds = (to - from) as f64 / 1e9;
+        let text = format!("the store was away for {seconds:.1} s, and not by our doing: {why}");
+        self.outages.push((from, text));
+        self.troubles.push(Trouble {
+            kind: Kind::Outage,
+            worker: None,
+            from,
+            to,
+        });
+        self.troubles.sort_by_key(|it| it.from);
     }
 
     fn answer(&mut self, wait: Option<usize>, at: u64) {
@@ -226,6 +261,8 @@ fn at(event: &Event) -> u64 {
         | Event::Killed { at, .. }
         | Event::Fault { at, .. }
         | Event::Vanished { at, .. }
+        | Event::Away { at, .. }
+        | Event::Noticed { at, .. }
         | Event::Over { at } => *at,
     }
 }

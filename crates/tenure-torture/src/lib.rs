@@ -23,6 +23,7 @@ pub mod crew;
 pub mod event;
 pub mod history;
 pub mod link;
+pub mod lookout;
 pub mod nemesis;
 pub mod page;
 pub mod place;
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind};
 
+use lookout::Lookout;
 use report::Report;
 use runner::Setup;
 
@@ -80,16 +82,24 @@ pub async fn torture(
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
     let (_, left_out) = runner::possible(&setup.url, setup.site.as_deref());
     let promises = client.guarantees().clone();
-    let events = {
+    let log = runner::events_of(&setup.out);
+    let mut lookout = Lookout::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
+    lookout.begin().await;
+    {
         let (inner, names) = (setup.clone(), names.clone());
         // Threads and processes of its own, and it waits for them.
-        tokio::task::spawn_blocking(move || runner::run(&inner, &names, &stop, &mut tell))
-            .await
-            .map_err(|error| {
-                Error::new(ErrorKind::Backend, "the run broke off").with_source(error)
-            })?
-            .map_err(|error| refused(&setup, error))?
-    };
+        let run = move || runner::run(&inner, &names, &stop, &mut tell);
+        let run = tokio::task::spawn_blocking(run);
+        tokio::select! {
+            ended = run => {
+                let broke_off = |error| Error::new(ErrorKind::Backend, "the run broke off").with_source(error);
+                ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?;
+            }
+            () = lookout.watch() => {}
+        }
+    }
+    lookout.finish();
+    let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
     let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
     let left_over = left_over(&client, &names, setup.ttl).await;

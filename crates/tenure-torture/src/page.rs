@@ -40,7 +40,7 @@ pub fn page(report: &Report) -> String {
             escaped(why)
         );
     }
-    legend(&mut out);
+    legend(&mut out, report);
     out += "<div class=\"scroll\">";
     drawing(&mut out, report);
     out += "</div>";
@@ -187,10 +187,13 @@ fn drawing(out: &mut String, report: &Report) {
     *out += "</svg>";
 }
 
-fn legend(out: &mut String) {
+/// Only of what there was.
+fn legend(out: &mut String, report: &Report) {
     *out += "<ul class=\"legend\"><li><i class=\"claim\"></i>holds, one colour per name\
              <li><i class=\"wait\"></i>waits<li><i class=\"overlap\"></i>two hold at once";
-    for kind in Kind::ALL {
+    let outage = (report.outages().0 > 0).then_some(Kind::Outage);
+    let made = report.fault_counts().into_iter().map(|(kind, _)| kind);
+    for kind in made.chain(outage) {
         let _ = write!(out, "<li><i class=\"fault {kind}\"></i>{kind}");
     }
     *out += "</ul>";
@@ -228,6 +231,10 @@ fn details(out: &mut String, report: &Report) {
             (to - from) as f64 / 1e9
         );
         rows.push((time(*from), what, why(None)));
+    }
+    let seen = report.history.outages.iter().chain(&report.history.notices);
+    for (at, what) in seen {
+        rows.push((time(*at), what.clone(), "seen from outside".to_owned()));
     }
     rows.sort_by(|one, other| one.0.total_cmp(&other.0));
     if rows.is_empty() {
@@ -269,7 +276,7 @@ svg text{font:12px system-ui,sans-serif;fill:var(--text)}svg text.small{font-siz
 .delay{fill:#8a6;background:#8a6}.stall{fill:#0aa;background:#0aa}.cut{fill:#a0a;background:#a0a}\
 .lost-reply{fill:#64d;background:#64d}.server-pause{fill:#c80;background:#c80}\
 .server-kill,.leader-kill{fill:#000;background:#555}.leader-pause{fill:#c80;background:#c80}\
-.garbage{fill:#b35;background:#b35}.trickle{fill:#5ab;background:#5ab}\
+.outage{fill:#a40;background:#a40}.garbage{fill:#b35;background:#b35}.trickle{fill:#5ab;background:#5ab}\
 .clock-forward,.clock-back,.client-clock{fill:#27c;background:#27c}\
 .legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem}\
 .legend i{display:inline-block;width:1rem;height:.7rem;margin-right:.35rem}\

@@ -48,10 +48,12 @@ pub enum Kind {
     ClockBack,
     /// The wall clock of all workers jumps forward by more than the ttl, and later back.
     ClientClock,
+    /// The store was away, and not by our doing. Nobody can plan that.
+    Outage,
 }
 
 impl Kind {
-    /// All of them.
+    /// All that can be planned.
     pub const ALL: [Self; 15] = [
         Self::Pause,
         Self::Kill,
@@ -88,6 +90,7 @@ impl Kind {
             Self::ClockForward => "clock-forward",
             Self::ClockBack => "clock-back",
             Self::ClientClock => "client-clock",
+            Self::Outage => "outage",
         }
     }
 
@@ -104,23 +107,25 @@ impl Kind {
         !self.is_link() && !matches!(self, Self::Pause | Self::Kill)
     }
 
-    /// The row of the guarantee table that says what still holds.
-    pub const fn cause(self) -> Fault {
+    /// The rows of the guarantee table that say what still holds; of several, the one that says least.
+    pub const fn causes(self) -> &'static [Fault] {
         match self {
-            Self::Pause => Fault::HolderPaused,
-            Self::Kill => Fault::HolderKilled,
+            Self::Pause => &[Fault::HolderPaused],
+            Self::Kill => &[Fault::HolderKilled],
+            // From outside, these look alike.
+            Self::Outage => &[Fault::StoreRestart, Fault::Failover, Fault::Partition],
             Self::Delay
             | Self::Stall
             | Self::Cut
             | Self::LostReply
             | Self::Garbage
             | Self::Trickle
-            | Self::ServerPause => Fault::Partition,
-            Self::ServerKill => Fault::StoreRestart,
-            Self::LeaderPause | Self::LeaderKill => Fault::Failover,
-            Self::ClockForward => Fault::StoreClockForward,
-            Self::ClockBack => Fault::StoreClockBack,
-            Self::ClientClock => Fault::ClientClock,
+            | Self::ServerPause => &[Fault::Partition],
+            Self::ServerKill => &[Fault::StoreRestart],
+            Self::LeaderPause | Self::LeaderKill => &[Fault::Failover],
+            Self::ClockForward => &[Fault::StoreClockForward],
+            Self::ClockBack => &[Fault::StoreClockBack],
+            Self::ClientClock => &[Fault::ClientClock],
         }
     }
 }
@@ -191,7 +196,7 @@ pub fn plan(
             Kind::ClockForward | Kind::ClockBack | Kind::ClientClock => part(12, 20),
             Kind::Delay => part(10, 20),
             Kind::LostReply | Kind::Garbage => part(2, 10),
-            Kind::Kill | Kind::Cut => part(0, 5),
+            Kind::Kill | Kind::Cut | Kind::Outage => part(0, 5),
             // Up again within the leases that it may have forgotten.
             Kind::ServerKill => part(0, 3),
         };

@@ -57,6 +57,14 @@ impl Report {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
+    /// How often the store was away by somebody else's doing, and for how many seconds in all.
+    pub fn outages(&self) -> (usize, f64) {
+        let troubles = self.history.troubles.iter();
+        let outages: Vec<_> = troubles.filter(|it| it.kind == Kind::Outage).collect();
+        let nanos: u64 = outages.iter().map(|it| it.to - it.from).sum();
+        (outages.len(), nanos as f64 / 1e9)
+    }
+
     /// Length of the run in seconds.
     pub fn seconds(&self) -> f64 {
         (self.history.over - self.history.began) as f64 / 1e9
@@ -72,6 +80,14 @@ impl Report {
         let faults = match counts.is_empty() {
             true => String::new(),
             false => format!(" ({})", counts.join(", ")),
+        };
+        let made: usize = self.fault_counts().iter().map(|(_, count)| count).sum();
+        let (times, seconds) = self.outages();
+        let outages = match times {
+            0 => String::new(),
+            _ => format!(
+                "; the store was away {times} times, {seconds:.1} s in all, not by our doing"
+            ),
         };
         let found = &self.findings;
         let documented = |all: usize, worse: usize| match (all, worse) {
@@ -106,9 +122,8 @@ impl Report {
         }
         [
             format!(
-                "{} acquisitions, {} faults{faults} in {:.1} s; seed {}; store {}",
+                "{} acquisitions, {made} faults{faults} in {:.1} s; seed {}; store {}{outages}",
                 self.history.claims.len(),
-                self.history.troubles.len(),
                 self.seconds(),
                 self.seed,
                 self.store,
@@ -148,6 +163,8 @@ impl Report {
             "writes": self.history.writes.len(),
             "faults": faults,
             "faults_left_out": self.left_out,
+            "outages": self.outages().0,
+            "noticed": self.history.notices.iter().map(|(_, what)| what).collect::<Vec<_>>(),
             "overlaps": found.overlaps.len(),
             "overlaps_not_documented": overlaps.filter(|it| it.documented.is_none()).count(),
             "late_writes": found.stale.len(),

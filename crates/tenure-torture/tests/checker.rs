@@ -395,6 +395,47 @@ fn a_single_one_out_of_turn_is_chance() {
     assert!(!found.overtakings.is_empty() && !found.unfair, "{found:?}");
 }
 
+fn away(at: u64, until: u64) -> Event {
+    Event::Away {
+        at: at * MS,
+        until: until * MS,
+        why: "connection refused".to_owned(),
+    }
+}
+
+#[test]
+fn an_outage_that_nobody_planned_is_told_and_judged_by_what_it_may_have_been() {
+    // Worker 0 believes until 4,200 and worker 1 has it from 3,500.
+    let mut events = good(10);
+    events.extend([
+        asked(3_100, 0),
+        claimed(3_100, 3_200, 0, 20, 4_200),
+        asked(3_150, 1),
+        claimed(3_150, 3_500, 1, 21, 4_500),
+        over(5_000),
+    ]);
+    let found = judge(&events, Promise::Nothing);
+    assert_eq!(found.overlaps[0].documented, None, "there was no fault");
+    events.push(away(3_300, 3_400));
+    let found = judge(&events, Promise::Nothing);
+    assert_eq!(found.overlaps[0].documented, Some(Kind::Outage));
+    let found = judge(&events, Promise::Claims);
+    assert_eq!(found.overlaps[0].documented, None);
+    let outages = History::of(&events).outages;
+    assert_eq!(outages.len(), 1);
+    let told = "not by our doing: connection refused";
+    assert!(outages[0].1.contains(told), "{outages:?}");
+}
+
+#[test]
+fn an_outage_of_our_own_making_is_none() {
+    let mut events = good(30);
+    events.extend([fault(Kind::ServerKill, 500, 600), away(520, 900)]);
+    let history = History::of(&events);
+    assert!(history.outages.is_empty());
+    assert!(history.troubles.iter().all(|it| it.kind != Kind::Outage));
+}
+
 #[test]
 fn names_are_judged_on_their_own() {
     let mut events = good(30);

@@ -159,6 +159,8 @@ impl Postgres {
             "listen_addresses=127.0.0.1".into(),
             format!("unix_socket_directories={}", dir.display()),
             "max_connections=200".into(),
+            // Else a server that is killed leaves it in /dev/shm for ever.
+            "dynamic_shared_memory_type=mmap".into(),
         ];
         let settings = own
             .into_iter()
