@@ -132,6 +132,12 @@ impl Store for Masters {
     }
 }
 
+/// Whether it is up and says so of its replication.
+fn shows(server: &Redis, field: &str, value: &str) -> bool {
+    let said = || server.try_info("replication", field);
+    server.is_up() && said().is_ok_and(|said| said == value)
+}
+
 impl Store for Watched {
     fn nodes(&self) -> Vec<&dyn Node> {
         self.servers.iter().map(|it| it as _).collect()
@@ -142,9 +148,7 @@ impl Store for Watched {
         until("there is a primary", || {
             let port = self.primary_port();
             let is_it = |server: &Redis| {
-                server.port() == port
-                    && server.is_up()
-                    && server.info("replication", "role") == "master"
+                server.port() == port && server.is_up() && shows(server, "role", "master")
             };
             found = self.servers.iter().position(is_it);
             found.is_some()
@@ -154,9 +158,10 @@ impl Store for Watched {
 
     fn settle(&self) {
         until("the replica follows", || {
-            let followers = self.servers.iter().filter(|server| {
-                server.is_up() && server.info("replication", "master_link_status") == "up"
-            });
+            let followers = self
+                .servers
+                .iter()
+                .filter(|server| shows(server, "master_link_status", "up"));
             followers.count() == 1
         });
     }
@@ -184,9 +189,10 @@ impl Store for Cluster {
 
     fn settle(&self) {
         until("every master has its replica", || {
-            let followers = self.nodes.iter().filter(|node| {
-                node.is_up() && node.info("replication", "master_link_status") == "up"
-            });
+            let followers = self
+                .nodes
+                .iter()
+                .filter(|node| shows(node, "master_link_status", "up"));
             followers.count() == self.nodes.len() / 2
         });
     }

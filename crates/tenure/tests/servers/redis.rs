@@ -242,13 +242,19 @@ impl Redis {
 
     /// One line of INFO.
     pub(crate) fn info(&self, section: &str, field: &str) -> String {
-        let info = self.ask(&["INFO", section]).text();
+        self.try_info(section, field).unwrap()
+    }
+
+    /// The same of a server that somebody may cut us off from: a sentinel does that to one it demotes.
+    pub(crate) fn try_info(&self, section: &str, field: &str) -> std::io::Result<String> {
+        let mut connection = Connection::open(self.port())?;
+        if let Some(password) = self.password {
+            connection.ask(&["AUTH", password])?;
+        }
+        let info = connection.ask(&["INFO", section])?.text();
         let mut lines = info.lines();
-        lines
-            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
+        let line = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        Ok(line.unwrap_or_default().trim().to_owned())
     }
 
     /// Cuts the connections of all clients.
