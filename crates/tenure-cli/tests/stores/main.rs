@@ -56,6 +56,11 @@ impl Server {
         matches!(self, Self::MariaDb(_, mode) | Self::Postgres(_, mode) if *mode == "mode=table")
     }
 
+    /// Whether locks end with the connection of their holder.
+    fn is_session(&self) -> bool {
+        matches!(self, Self::MariaDb(..) | Self::Postgres(..)) && !self.is_table()
+    }
+
     fn stop(&self) {
         match self {
             Self::Etcd(server) => server.members[0].stop(),
