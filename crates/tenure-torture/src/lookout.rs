@@ -25,8 +25,8 @@ pub struct Lookout {
     events: PathBuf,
     /// Since when it has been away, and what was said about that.
     away: Option<(u64, String)>,
-    /// What is not as it should be, by its text without numbers, which change.
-    known: BTreeMap<String, String>,
+    /// What is not as it should be, by its text without times, which change; none before it could be asked.
+    known: Option<BTreeMap<String, String>>,
 }
 
 impl Lookout {
@@ -38,13 +38,13 @@ impl Lookout {
             patience: patience.max(Duration::from_secs(1)),
             events,
             away: None,
-            known: BTreeMap::new(),
+            known: None,
         }
     }
 
     /// What it finds before the run is how the store is, and no news.
     pub async fn begin(&mut self) {
-        self.known = self.state().await.unwrap_or_default();
+        self.known = self.state().await;
     }
 
     /// Looks until it is dropped.
@@ -86,7 +86,10 @@ impl Lookout {
         let Some(state) = self.state().await else {
             return;
         };
-        let known = std::mem::replace(&mut self.known, state.clone());
+        // The first answer is how the store is, and no news.
+        let Some(known) = self.known.replace(state.clone()) else {
+            return;
+        };
         let come = state.iter().filter(|it| !known.contains_key(it.0));
         let gone = known.iter().filter(|it| !state.contains_key(it.0));
         let come = come.map(|(_, text)| text.clone());
@@ -103,7 +106,13 @@ impl Lookout {
         let bad = findings
             .into_iter()
             .filter(|it| it.severity != Severity::Good);
-        let key = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+        // Addresses have numbers as well, and tell one server from another.
+        let is_time =
+            |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(':');
+        let key = |text: &str| {
+            let words = text.split_whitespace().filter(|word| !is_time(word));
+            words.collect::<Vec<_>>().join(" ")
+        };
         Some(bad.map(|it| (key(&it.text), it.text)).collect())
     }
 
