@@ -279,6 +279,15 @@ pub use owner::Owner;
 /// | `label` | string or expression | why, for people who look at the lock |
 /// | `guard` | identifier | what the body calls its guard, a [`&Guard`](Guard) |
 ///
+/// A name in braces that is no variable where the function begins does not compile, as in `format!`:
+///
+/// ```compile_fail,E0425
+/// #[tenure::locked(client = locks, name = "order:{number}")]
+/// async fn ship(locks: &tenure::Client, id: u64) -> Result<(), tenure::Error> {
+///     Ok(())
+/// }
+/// ```
+///
 /// A duration is a string with a unit, `"500ms"`, `"5s"`, `"2m"`, `"1h"` or `"1h30m"`, read by the compiler;
 /// or an expression that is a [`Duration`](std::time::Duration).
 ///

@@ -7,6 +7,8 @@ pub(crate) mod signs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -79,11 +81,15 @@ impl Store {
     }
 }
 
+/// After this long with one process it is killed: what waits for its words fails then, instead of for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// A process with pipes to it. Killed when dropped.
 pub(crate) struct Talk {
     pub(crate) child: Child,
     pub(crate) out: BufReader<ChildStdout>,
     pub(crate) err: BufReader<ChildStderr>,
+    _watched: Sender<()>,
 }
 
 impl Talk {
@@ -95,7 +101,19 @@ impl Talk {
         let mut child = piped.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let err = BufReader::new(child.stderr.take().unwrap());
-        Self { child, out, err }
+        let (_watched, over) = channel();
+        let pid = Pid::from_child(&child);
+        std::thread::spawn(move || {
+            if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        Self {
+            child,
+            out,
+            err,
+            _watched,
+        }
     }
 
     pub(crate) fn pid(&self) -> Pid {

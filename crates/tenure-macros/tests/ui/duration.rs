@@ -1,4 +1,4 @@
-use tenure::{Client, Error};
+extern crate tenure_macros as tenure;
 
 #[tenure::locked(client = locks, name = "a", wait = 5)]
 async fn no_unit(locks: &Client) -> Result<(), Error> {
@@ -11,3 +11,6 @@ async fn three_mistakes(locks: &Client) -> Result<(), Error> {
 }
 
 fn main() {}
+
+struct Client;
+struct Error;

@@ -1,4 +1,4 @@
-use tenure::{Client, Error};
+extern crate tenure_macros as tenure;
 
 #[tenure::locked]
 async fn nothing(locks: &Client) -> Result<(), Error> {
@@ -16,3 +16,6 @@ async fn no_client(locks: &Client) -> Result<(), Error> {
 }
 
 fn main() {}
+
+struct Client;
+struct Error;

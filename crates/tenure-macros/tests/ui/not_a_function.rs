@@ -1,4 +1,4 @@
-use tenure::{Client, Error};
+extern crate tenure_macros as tenure;
 
 #[tenure::locked(client = locks, name = "a")]
 struct Ship;
@@ -17,3 +17,6 @@ const fn constant(locks: &Client) -> Result<(), Error> {
 }
 
 fn main() {}
+
+struct Client;
+struct Error;

@@ -1,4 +1,4 @@
-use tenure::Client;
+extern crate tenure_macros as tenure;
 
 #[tenure::locked(client = locks, name = "a")]
 async fn unit(locks: &Client) {}
@@ -14,3 +14,5 @@ fn future(locks: &Client) -> impl Future<Output = ()> {
 }
 
 fn main() {}
+
+struct Client;

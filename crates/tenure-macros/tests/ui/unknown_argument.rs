@@ -1,4 +1,4 @@
-use tenure::{Client, Error};
+extern crate tenure_macros as tenure;
 
 #[tenure::locked(client = locks, name = "a", timeout = "5s")]
 async fn wrong_word(locks: &Client) -> Result<(), Error> {
@@ -16,3 +16,6 @@ async fn both(locks: &Client) -> Result<(), Error> {
 }
 
 fn main() {}
+
+struct Client;
+struct Error;

@@ -1,4 +1,4 @@
-use tenure::{Client, Error};
+extern crate tenure_macros as tenure;
 
 #[tenure::locked(client, name = 42, names, wait)]
 async fn lacking(locks: &Client) -> Result<(), Error> {
@@ -16,3 +16,6 @@ async fn nothing(locks: &Client) -> Result<(), Error> {
 }
 
 fn main() {}
+
+struct Client;
+struct Error;

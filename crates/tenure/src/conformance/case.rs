@@ -21,7 +21,7 @@ use super::harness::{Harness, Look, Trouble};
 
 /// How long anything may take that happens at once on an idle machine. Generous: when it is over,
 /// the thing did not happen.
-pub const SOON: Duration = Duration::from_secs(15);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Between two looks at something that nobody tells us about.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -14,7 +14,7 @@ use super::harness::Harness;
 use super::{BEHAVIOURS, taker};
 
 /// How long one behaviour may take; then it hangs. Every single wait inside it has a shorter limit.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// One thing that every backend must do, or must have a reason not to.
 #[derive(Clone, Copy)]

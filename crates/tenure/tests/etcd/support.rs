@@ -13,7 +13,7 @@ use crate::servers::grpc::Proxy;
 use crate::servers::redis::PASSWORD;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// One member for all tests that do nothing to it but lock.
 pub(crate) static SHARED: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
@@ -32,7 +32,7 @@ pub(crate) async fn connect(url: &str) -> Client {
 pub(crate) async fn proxied() -> (Proxy, Client) {
     let proxy = Proxy::start(SHARED.members[0].port());
     let url = SHARED.url_by(&[proxy.address()]);
-    let client = connect(&format!("{url}?timeout=500ms")).await;
+    let client = connect(&format!("{url}?timeout=2s")).await;
     (proxy, client)
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let url = ETCD.url_by(&[proxy.address()]);
     Site {
         proxy: Some(proxy),
-        ..Site::new(&ETCD, format!("{url}?timeout=1s"))
+        ..Site::new(&ETCD, format!("{url}?timeout=2s"))
     }
     .open()
 }
@@ -34,7 +34,7 @@ pub(crate) fn open_three() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let relays: Vec<_> = ETCD.members.iter().map(Member::port).collect();
     let relays: Vec<_> = relays.into_iter().map(Relay::start).map(Arc::new).collect();
     let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
-    let url = format!("{}?timeout=1s", ETCD.url_by(&addresses));
+    let url = format!("{}?timeout=2s", ETCD.url_by(&addresses));
     Site {
         relays,
         ..Site::new(&ETCD, url)
@@ -51,7 +51,7 @@ pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let address = relay.address();
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let url = format!("{url}?timeout=1s&ca={ca}&cert={cert}&key={key}");
+    let url = format!("{url}?timeout=2s&ca={ca}&cert={cert}&key={key}");
     Site {
         relays: vec![Arc::new(relay)],
         has_secret: true,
@@ -68,7 +68,7 @@ pub(crate) fn open_lease_per_lock() -> BoxFuture<Result<Arc<dyn Harness>, Failur
     Site {
         relays: vec![Arc::new(relay)],
         prefix: "locks/",
-        ..Site::new(&ETCD, format!("{url}?timeout=1s&lease=lock&prefix=locks/"))
+        ..Site::new(&ETCD, format!("{url}?timeout=2s&lease=lock&prefix=locks/"))
     }
     .open()
 }
@@ -144,7 +144,7 @@ impl Harness for Site {
 
     /// The shortest lease there is.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(3)
     }
 
     fn url(&self) -> Option<String> {

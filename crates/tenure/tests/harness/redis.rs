@@ -38,7 +38,7 @@ fn open_through_proxy(
     options: &str,
 ) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let proxy = Proxy::start(server.port());
-    let url = format!("{}?timeout=1s{options}", server.url_by(proxy.port()));
+    let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
     Site {
         kind,
         proxy: Some(proxy),
@@ -91,7 +91,7 @@ pub(crate) fn open_redlock() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 }
 
 /// These servers keep nothing on disk. With the guard no lease longer than their uptime would be granted.
-const FORGETS: &str = "timeout=1s&restart_guard=off";
+const FORGETS: &str = "timeout=2s&restart_guard=off";
 
 /// Which servers have a key, and of what kind it is.
 #[derive(Clone, Copy, PartialEq)]
@@ -189,7 +189,7 @@ impl Harness for Site {
 
     /// The servers answer within a millisecond; two busy cores may need a tenth of this.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(3)
     }
 
     fn url(&self) -> Option<String> {

@@ -32,7 +32,7 @@ pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 
 /// The suite asks for ttls of hours, on servers that were started a moment ago. What the guard does is tested in
 /// `tests/session`.
-const OPTIONS: &str = "tls=off&timeout=1s&restart_guard=off";
+const OPTIONS: &str = "tls=off&timeout=2s&restart_guard=off";
 
 fn open(server: Server) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     Box::pin(async move {
@@ -96,7 +96,7 @@ impl Harness for Site {
 
     /// Ten round trips on a busy machine; MySQL has whole seconds.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(3)
     }
 
     fn url(&self) -> Option<String> {

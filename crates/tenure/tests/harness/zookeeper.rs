@@ -73,7 +73,7 @@ impl Site {
         proxies: Vec<Proxy>,
     ) -> Self {
         Self {
-            url: format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=1s&timeout=1s{options}"),
+            url: format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=2s&timeout=2s{options}"),
             servers,
             proxies,
             sees_requests: true,
@@ -130,7 +130,7 @@ impl Harness for Site {
 
     /// The servers answer within a millisecond, and measure sessions to a fifth of this.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(3)
     }
 
     fn url(&self) -> Option<String> {

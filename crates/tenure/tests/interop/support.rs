@@ -15,7 +15,7 @@ use crate::servers::redis;
 use crate::servers::resp::Value;
 
 /// How long anything may take. Generous: when it is over, somebody is stuck.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// So long that what happens in a test never happens because it ran out.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 

@@ -53,7 +53,7 @@ struct AfterRestart {
 
 async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
     let servers = independent(5);
-    let url = format!("{}?timeout=1s&{options}", redlock_url(&servers));
+    let url = format!("{}?timeout=3s&{options}", redlock_url(&servers));
     for server in &servers[3..] {
         server.order(&["SET", "x", "somebody"]);
     }
@@ -97,7 +97,7 @@ async fn a_node_that_forgot_has_no_vote() {
     if redis::is_missing() {
         return;
     }
-    let after = one_of_three_forgets("restart_guard=3s", Duration::from_secs(3)).await;
+    let after = one_of_three_forgets("restart_guard=8s", Duration::from_secs(8)).await;
     assert!(!after.both, "two claim to hold it");
     assert!(after.second.token() > after.first.token());
     assert_says(soon(after.first.release()).await, ErrorKind::Lost, &[]);

@@ -58,7 +58,7 @@ async fn a_waiter_is_guarded_as_well() {
     let proxy = Proxy::start(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
     // long as the longest ttl of all, as it has to be.
-    let (ttl, options) = (TTL * 3, "timeout=1s&restart_guard=6s");
+    let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = first.lock("x").ttl(ttl);
@@ -89,7 +89,7 @@ async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
     }
     // The guard is the longest ttl in use, as documented.
     let server = Redis::start(&[]);
-    let after = restart(&server, "timeout=1s&restart_guard=2s", TTL).await;
+    let after = restart(&server, "timeout=3s&restart_guard=4s", TTL).await;
     assert!(!after.both, "both claim to hold it");
     assert_says(soon(after.old.release()).await, ErrorKind::Lost, &[]);
     assert!(after.next.is_held());
@@ -103,7 +103,7 @@ async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
         return;
     }
     let server = Redis::start(&[]);
-    let after = restart(&server, "timeout=1s&restart_guard=off", LONG).await;
+    let after = restart(&server, "timeout=3s&restart_guard=off", LONG).await;
     assert!(after.both, "two hold it, and the first one cannot know");
     // The fence is what is left: the greater token wins.
     assert!(after.next.token() > after.old.token());
@@ -115,7 +115,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
         return;
     }
     let server = Redis::start(&["appendonly yes", "appendfsync always"]);
-    let after = restart(&server, "timeout=1s", TTL).await;
+    let after = restart(&server, "timeout=3s", TTL).await;
     assert!(!after.both, "both claim to hold it");
     soon(after.next.release()).await.unwrap();
 
@@ -152,7 +152,7 @@ async fn a_client_that_comes_later_is_guarded_too() {
         return;
     }
     let server = Redis::start(&[]);
-    let client = connect(&format!("{}?timeout=1s&restart_guard=20s", server.url())).await;
+    let client = connect(&format!("{}?timeout=3s&restart_guard=60s", server.url())).await;
     let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
     assert_says(
         refused,
@@ -178,7 +178,7 @@ async fn waiters_outlast_a_restart() {
     }
     for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
         let server = Redis::start(lines);
-        let url = format!("{}?timeout=1s&restart_guard=off", server.url());
+        let url = format!("{}?timeout=3s&restart_guard=off", server.url());
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
         let lock = second.lock("x").ttl(TTL);

@@ -7,12 +7,12 @@ use tenure::{Client, Error, ErrorKind, Guard};
 use crate::servers::PATIENCE;
 use crate::servers::redis::{PASSWORD, Redis};
 
-/// Far above what the server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+/// Far above what the server and a machine with other work need, short enough to wait for its end.
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// For servers that keep nothing on disk, where the test is not about that: by default nothing
 /// would be granted for half a minute after their start.
-pub(crate) const TRUSTED: &str = "?timeout=1s&restart_guard=off";
+pub(crate) const TRUSTED: &str = "?timeout=3s&restart_guard=off";
 
 pub(crate) async fn connect(url: &str) -> Client {
     soon(tenure::connect(url)).await.unwrap()

@@ -52,7 +52,7 @@ async fn what_does_not_exist_is_named(database: &dyn Database) {
     assert_says(
         outcome,
         ErrorKind::Unreachable,
-        &["did not answer within 1s"],
+        &["did not answer within 3s"],
     );
 }
 

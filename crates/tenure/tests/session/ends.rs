@@ -18,7 +18,7 @@ on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon a_client_that_is_cu
 on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);
 
 /// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
-const SOON: Duration = Duration::from_millis(1_500);
+const SOON: Duration = Duration::from_secs(10);
 
 /// KILL CONNECTION, pg_terminate_backend.
 async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Database) {
@@ -159,10 +159,11 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     // The guard is longer than the server has run when the test begins.
     let guarded = database
         .url()
-        .replace("restart_guard=off", "restart_guard=5s");
+        .replace("restart_guard=off", "restart_guard=12s");
     let (client, name) = (connect(&database.url()).await, name("restart"));
     let lock = client.lock(&name).ttl(Duration::from_secs(60));
     let old = soon(lock.acquire()).await.unwrap();
+    let before = Instant::now();
     database.restart();
     let started = Instant::now();
     assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
@@ -178,7 +179,7 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     let short = second.lock(&name).ttl(TTL).wait(Duration::from_millis(200));
     assert!(soon(short.acquire()).await.is_err());
     let next = soon(lock.acquire()).await.unwrap();
-    assert!(started.elapsed() > Duration::from_secs(3), "granted early");
+    assert!(before.elapsed() > Duration::from_secs(11), "granted early");
     assert!(next.token() > old.token());
     soon(next.release()).await.unwrap();
 }
@@ -214,7 +215,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         return;
     }
     let server = postgres::Postgres::start(&[]);
-    let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=5s");
+    let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=12s");
     let client = connect(&Database::url(&server)).await;
     let start = server.operator().value("SELECT pg_postmaster_start_time()");
     let name = name("crash");

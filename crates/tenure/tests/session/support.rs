@@ -13,10 +13,10 @@ use crate::servers::operator::Row;
 use crate::servers::postgres::Postgres;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// For servers that were started a moment ago.
-pub(crate) const OPTIONS: &str = "tls=off&timeout=1s&restart_guard=off&validate=200ms";
+pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";
 
 /// For all tests that do nothing to a server but lock.
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));

@@ -1,6 +1,6 @@
 //! Waiting, and what ends it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
@@ -12,15 +12,29 @@ on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
     let holder = connect(&database.url()).await;
     let (client, name) = (connect(&database.url()).await, name("race"));
+    // A wait begins with a session of its own; how long that takes is how wide the two have to be spread.
+    let before = take(&holder, &name).await;
+    let start = Instant::now();
+    let waiting = wait_as(database, &client, &name, 1).await;
+    let spread = u64::try_from(start.elapsed().as_micros())
+        .unwrap()
+        .max(30_000)
+        * 2;
+    soon(before.release()).await.unwrap();
+    soon(soon(waiting).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
     let mut granted = 0;
     for round in 0..200_u64 {
         // The one that was given up may take it for a moment yet, and give it back.
         let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
-        // Wide enough for slow machines: a wait begins with a session of its own.
-        let wait = Duration::from_micros(500 + round * 997 % 60_000);
+        let wait = Duration::from_micros(500 + spread * (round * 83 % 200) / 200);
         let lock = client.lock(&name).ttl(TTL).wait(wait);
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        tokio::time::sleep(Duration::from_micros(500 + round * 613 % 60_000)).await;
+        tokio::time::sleep(Duration::from_micros(
+            500 + spread * (round * 37 % 200) / 200,
+        ))
+        .await;
         soon(guard.release()).await.unwrap();
         match soon(waiting).await.unwrap() {
             Ok(guard) => {

@@ -17,10 +17,10 @@ use crate::servers::proxy::Proxy;
 use crate::servers::{PATIENCE, process::Directory};
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// What our URLs end with.
-pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=1s";
+pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
 /// One of the databases, with its tables.
 pub(crate) enum Db {

@@ -11,7 +11,7 @@ use crate::servers::proxy::Proxy;
 use crate::servers::zookeeper::{PASSWORD, USER, Zookeeper};
 
 /// Far above what the server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// Where all locks of these tests lie.
 pub(crate) const ROOT: &str = "/app/locks";
@@ -20,7 +20,7 @@ pub(crate) const ROOT: &str = "/app/locks";
 pub(crate) static SHARED: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start(&[]));
 
 pub(crate) fn url(port: u16, options: &str) -> String {
-    format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{port}{ROOT}?ttl=2s&timeout=1s{options}")
+    format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{port}{ROOT}?ttl=4s&timeout=3s{options}")
 }
 
 pub(crate) async fn connect(url: &str) -> Client {
