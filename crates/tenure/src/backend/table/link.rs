@@ -242,11 +242,17 @@ impl Pool {
         let is_fresh = idle.is_none();
         let mut link = match idle {
             Some(link) => link,
-            None => {
-                let link = self.connect().await;
-                let explain = |trouble| outcome::no_connection(trouble, &self.settings);
-                link.map_err(explain).map_err(Refused::Nothing)?
-            }
+            None => match self.connect().await {
+                Ok(link) => link,
+                // SQLite: others open and close the file at this moment.
+                Err(trouble) if outcome::is_conflict(&trouble) => {
+                    return Err(Refused::Trouble { trouble, is_fresh });
+                }
+                Err(trouble) => {
+                    let err = outcome::no_connection(trouble, &self.settings);
+                    return Err(Refused::Nothing(err));
+                }
+            },
         };
         let sent = self.clock.now();
         let limit = sent.after(self.settings.timeout);
