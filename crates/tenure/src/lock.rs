@@ -101,6 +101,9 @@ impl Lock {
     }
 
     /// Length of the lease: how long the name stays blocked when we vanish. Default: 30 s.
+    ///
+    /// It has to be ten round trips to the store long, or there is no time to renew it: where two in a row take
+    /// longer, acquiring fails with [`Invalid`](crate::ErrorKind::Invalid).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self

@@ -50,7 +50,7 @@ fn memory() {
         name: "memory",
         open: harness::memory::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LEASE,
             NO_PROCESSES,
@@ -95,7 +95,7 @@ fn file() {
         name: "file",
         open: harness::file::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LEASE,
             NO_CONNECTION,
@@ -127,7 +127,7 @@ fn redis() {
         name: "redis",
         open: harness::redis::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_SHARED, NO_PERMITS],
     })
     .assert();
@@ -144,7 +144,7 @@ fn redis_redisson() {
         name: "redis, redisson",
         open: harness::redis::open_redisson,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
     })
     .assert();
@@ -161,7 +161,7 @@ fn redis_tls_with_password() {
         name: "redis, tls",
         open: harness::redis::open_tls,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,
@@ -184,7 +184,7 @@ fn redis_sentinel() {
         name: "redis, sentinel",
         open: harness::redis::open_sentinel,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,
@@ -208,7 +208,7 @@ fn redis_cluster() {
         name: "redis, cluster",
         open: harness::redis::open_cluster,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,
@@ -233,7 +233,7 @@ fn redlock() {
         name: "redlock",
         open: harness::redis::open_redlock,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,
@@ -279,7 +279,7 @@ fn redlock_over_memory_on_the_real_clock() {
         name: "redlock over memory",
         open: harness::redlock::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LEASE,
             NO_PROCESSES,
@@ -310,7 +310,7 @@ fn etcd() {
         name: "etcd",
         open: harness::etcd::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_LOCK_DELAY, NO_PASSWORD],
     })
     .assert();
@@ -327,7 +327,7 @@ fn etcd_three_members() {
         name: "etcd, three members",
         open: harness::etcd::open_three,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LOCK_DELAY,
             NO_PASSWORD,
@@ -350,7 +350,7 @@ fn etcd_tls_with_password() {
         name: "etcd, tls",
         open: harness::etcd::open_tls,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
@@ -372,7 +372,7 @@ fn etcd_lease_per_lock() {
         name: "etcd, lease=lock",
         open: harness::etcd::open_lease_per_lock,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_LOCK_DELAY,
             NO_PASSWORD,
@@ -396,7 +396,7 @@ fn zookeeper() {
         name: "zookeeper",
         open: harness::zookeeper::open,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_MIN_HOLD, NO_LOCK_DELAY],
     })
     .assert();
@@ -412,7 +412,7 @@ fn zookeeper_ensemble() {
         name: "zookeeper, ensemble",
         open: harness::zookeeper::open_ensemble,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
@@ -433,7 +433,7 @@ fn zookeeper_tls() {
         name: "zookeeper, tls",
         open: harness::zookeeper::open_tls,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
@@ -457,7 +457,7 @@ fn mysql() {
         name: "mysql",
         open: harness::session::open_mysql,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,
@@ -481,7 +481,7 @@ fn postgres() {
         name: "postgres",
         open: harness::session::open_postgres,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_PERMITS,
             NO_MIN_HOLD,
@@ -504,7 +504,7 @@ fn mysql_table() {
         name: "mysql, table",
         open: harness::table::open_mysql,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_SHARED, NO_PERMITS],
     })
     .assert();
@@ -520,7 +520,7 @@ fn postgres_table() {
         name: "postgres, table",
         open: harness::table::open_postgres,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[NO_SHARED, NO_PERMITS],
     })
     .assert();
@@ -534,7 +534,7 @@ fn sqlite() {
         name: "sqlite",
         open: harness::table::open_sqlite,
         single_thread: false,
-        together: 6,
+        together: 4,
         skips: &[
             NO_SHARED,
             NO_PERMITS,

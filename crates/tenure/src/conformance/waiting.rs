@@ -1,13 +1,13 @@
 //! Rules 8 to 12: how one waits.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use crate::ErrorKind;
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, SOON, Verdict, check};
 
 /// Rule 12: `acquire` gives up after `wait`, not before, and names the holder.
 pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verdict {
@@ -23,20 +23,27 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
         .acquire()
         .await?;
     let wait = case.ttl() / 2;
-    let start = case.now();
     let lock = second.lock(&name).ttl(case.long()).wait(wait);
-    let answer = case
-        .in_time(wait, "the end of the wait", lock.acquire())
-        .await?;
-    let waited = case.now().since(start);
-    let Err(err) = answer else {
-        return Err(Failure::new("two hold it"));
+    let begin = Instant::now();
+    let err = loop {
+        let start = case.now();
+        let answer = case
+            .in_time(wait, "the end of the wait", lock.acquire())
+            .await?;
+        let waited = case.now().since(start);
+        let Err(err) = answer else {
+            return Err(Failure::new("two hold it"));
+        };
+        check!(
+            err.kind() == ErrorKind::WaitElapsed,
+            "{err:?} instead of WaitElapsed"
+        );
+        check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+        // Nobody waits long for the name of the holder: a store that is slow to tell is not waited for.
+        if err.holder().is_some() || begin.elapsed() > SOON {
+            break err;
+        }
     };
-    check!(
-        err.kind() == ErrorKind::WaitElapsed,
-        "{err:?} instead of WaitElapsed"
-    );
-    check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
     let holder = err.holder();
     check!(
         holder.is_some_and(|holder| holder.label == "the first"),

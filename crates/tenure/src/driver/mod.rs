@@ -178,9 +178,42 @@ impl Driver {
             }
         };
         match attempt.settled(answer)? {
-            Some(grant) => self.hold(&attempt.request, options, &grant).map(Some),
+            Some(grant) => {
+                let held = self.hold(&attempt.request, options, &grant)?;
+                self.unless_too_slow(held, &grant).await.map(Some)
+            }
             None => Ok(None),
         }
+    }
+
+    /// Rule 2: a lease that is too short for the round trips could not be renewed in time. One slow answer may be an
+    /// accident, a pause of this process or of the store: the next one tells.
+    async fn unless_too_slow(
+        self: &Arc<Self>,
+        held: Arc<Held>,
+        grant: &Grant,
+    ) -> Result<Arc<Held>, Error> {
+        let lease = grant.ttl.unwrap_or(Duration::MAX);
+        let is_too_slow = |trip: Duration| lease < trip.saturating_mul(TTL_PER_ROUND_TRIP);
+        if !is_too_slow(grant.round_trip) {
+            return Ok(held);
+        }
+        let name = held.name().clone();
+        let tentative = Tentative(Some(held));
+        let sent = self.clock.now();
+        // Only how long it takes counts; to get no answer takes long.
+        let _ = self.backend.inspect(name).await;
+        let again = self.clock.now().since(sent);
+        if is_too_slow(again) {
+            let first = grant.round_trip;
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "a lease of {lease:?} is too short for this store: round trips took {first:?} and {again:?}, and it must be {TTL_PER_ROUND_TRIP} times as long; raise `ttl`"
+                ),
+            ));
+        }
+        tentative.keep()
     }
 
     /// `None` when the wait was over first.
@@ -263,7 +296,7 @@ impl Driver {
         })
     }
 
-    /// Makes a hold of a grant, unless the lease is over already or too short to be kept.
+    /// Makes a hold of a grant, unless the lease is over already.
     fn hold(
         self: &Arc<Self>,
         request: &Request,
@@ -278,36 +311,12 @@ impl Driver {
         };
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
         let hold = Hold::new(request, grant.token);
-        let give_back = |hold: Hold, err: Error| {
-            self.see_to(self.clone().release_until_definite(hold));
-            Err(err)
-        };
-        if grant
-            .ttl
-            .is_some_and(|ttl| ttl < grant.round_trip * TTL_PER_ROUND_TRIP)
-        {
-            return give_back(
-                hold,
-                Error::new(
-                    ErrorKind::Invalid,
-                    format!(
-                        "`ttl` is {:?}, but a round trip to the store took {:?}; it must be {TTL_PER_ROUND_TRIP} times as long",
-                        options.ttl, grant.round_trip
-                    ),
-                ),
-            );
-        }
         // Rule 3: checked once more after the grant; a grant on a dead lease is not a grant.
         if lease.deadline() != Time::MAX
             && let State::Lost(_) = lease.state(self.clock.now())
         {
-            return give_back(
-                hold,
-                Error::new(
-                    ErrorKind::Indeterminate,
-                    "the lease was over before its grant arrived; retry, or raise `ttl`",
-                ),
-            );
+            self.see_to(self.clone().release_until_definite(hold));
+            return Err(over_already());
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
         let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some(), clocked);
@@ -523,6 +532,37 @@ impl Drop for Attempt {
             self.driver.see_to(pending);
         }
     }
+}
+
+/// A hold that nobody has seen yet. Dropping it gives it back.
+struct Tentative(Option<Arc<Held>>);
+
+impl Tentative {
+    /// Rule 3: a lease that ran out meanwhile is no grant.
+    fn keep(mut self) -> Result<Arc<Held>, Error> {
+        match self.0.take() {
+            Some(held) if !matches!(held.state(), State::Lost(_)) => Ok(held),
+            lost => {
+                self.0 = lost;
+                Err(over_already())
+            }
+        }
+    }
+}
+
+impl Drop for Tentative {
+    fn drop(&mut self) {
+        if let Some(held) = &self.0 {
+            held.release_in_background();
+        }
+    }
+}
+
+fn over_already() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the lease was over before its grant arrived; retry, or raise `ttl`",
+    )
 }
 
 fn closed() -> Error {

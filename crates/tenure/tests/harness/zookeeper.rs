@@ -184,7 +184,7 @@ impl Harness for Site {
             Step::Acquire => "acquire",
             Step::Renew => "renew",
             Step::Release => "release",
-            _ => "list",
+            _ => "sync",
         };
         let planner = proxy.planner();
         Some(Box::pin(async move {

@@ -55,7 +55,7 @@ pub struct Backend(Arc<Core>);
 pub struct Settings {
     /// How long one node may take to answer a try, or a look; then it has no vote in it.
     /// `None`: a tenth of the ttl, at least [`LEAST_NODE_LIMIT`] and at most [`MOST_NODE_LIMIT`]
-    /// (a grant that took longer would be refused anyway: a ttl must be ten round trips long).
+    /// (a ttl must be ten round trips long).
     ///
     /// It bounds what silent nodes cost when the others are no majority. Renewals and releases have a third
     /// of the ttl, if that is longer: they lose nothing by waiting.
