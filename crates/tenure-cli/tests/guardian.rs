@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
 #[allow(dead_code)]
 #[path = "../src/wire.rs"]
 mod wire;
@@ -21,6 +22,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use support::{STUBBORN, wait_until_stopped};
 use wire::{Limits, NEVER, Order, Report};
 
 const MILLI: u64 = 1_000_000;
@@ -138,15 +140,6 @@ fn now() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
-
-/// A shell that ignores TERM, with children that left its group, its session and its family.
-const STUBBORN: &str = r#"
-    trap '' TERM HUP INT
-    setsid sh -c 'trap "" TERM HUP; echo up; while :; do sleep 1000; done' &
-    (setsid sh -c 'trap "" TERM HUP; (trap "" TERM HUP; echo up; while :; do sleep 1000; done) & sleep 0.001' &)
-    sh -c 'echo up; while :; do sleep 1000; done' &
-    while :; do sleep 1000; done
-"#;
 
 fn three_up(guarded: &mut Guarded) {
     for _ in 0..3 {
@@ -269,13 +262,8 @@ fn a_stopped_tree_dies_too() {
     let mut guarded = Guarded::new("setsid sh -c 'echo $$; kill -STOP $$; echo on' & wait");
     guarded.start(Limits::NONE);
     guarded.started();
-    let stopped = guarded.line();
-    while !std::fs::read_to_string(format!("/proc/{stopped}/stat"))
-        .unwrap()
-        .contains(") T ")
-    {
-        std::thread::yield_now();
-    }
+    let stopped = guarded.line().parse().unwrap();
+    wait_until_stopped(Pid::from_raw(stopped).unwrap());
     guarded.tenure_dies();
     assert_eq!(guarded.rest(), "");
 }
@@ -342,12 +330,7 @@ fn term_reaches_a_process_that_is_stopped() {
     guarded.start(Limits::NONE);
     let command = guarded.started();
     assert_eq!(guarded.line(), "up");
-    while !std::fs::read_to_string(format!("/proc/{command}/stat"))
-        .unwrap()
-        .contains(") T ")
-    {
-        std::thread::yield_now();
-    }
+    wait_until_stopped(command);
     guarded.order(
         &Order::Limits(Limits {
             term_at: 0,

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -210,8 +210,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Waits until the process is stopped, as /proc shows it.
 pub(crate) fn wait_until_stopped(pid: Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_pid());
+    let start = Instant::now();
     while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
-        std::thread::yield_now();
+        assert!(start.elapsed() < PATIENCE, "{pid:?} was never stopped");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

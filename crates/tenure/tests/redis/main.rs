@@ -3,6 +3,8 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../servers/mod.rs"]
 mod servers;
 

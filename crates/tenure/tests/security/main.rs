@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../servers/mod.rs"]
 mod servers;
 
 mod support;
 
+mod breaking;
 mod canary;
 mod logs;
 mod rights;

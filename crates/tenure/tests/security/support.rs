@@ -2,19 +2,7 @@
 
 use tenure::{Error, ErrorKind};
 
-use crate::servers::PATIENCE;
-
-/// Awaits what happens at once on an idle machine.
-#[track_caller]
-pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match tokio::time::timeout(PATIENCE, future).await {
-            Ok(value) => value,
-            Err(_) => panic!("did not happen: {caller}"),
-        }
-    }
-}
+pub(crate) use crate::common::soon;
 
 /// An error is of that kind, one line, and has these words.
 #[track_caller]

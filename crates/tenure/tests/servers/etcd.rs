@@ -218,6 +218,18 @@ impl Etcd {
         panic!("{path}: {said:?}");
     }
 
+    /// What the first member says to somebody else, who has [`PASSWORD`].
+    #[track_caller]
+    pub(crate) fn order_as(&self, user: &str, path: &str, body: &Value) -> Value {
+        let login = json!({ "name": user, "password": PASSWORD });
+        let ask = |path: &str, body: &Value, token: Option<&str>| {
+            let answer = self.members[0].post(path, body, token);
+            answer.unwrap_or_else(|| panic!("{path}: no answer"))
+        };
+        let token = ask("auth/authenticate", &login, None);
+        ask(path, body, token["token"].as_str())
+    }
+
     /// The leader that this member knows; 0: it knows none, or does not answer.
     pub(crate) fn leader_of(&self, member: &Member) -> u64 {
         let status = member.status(self.login_token().as_deref());

@@ -11,9 +11,10 @@ use super::process::{Directory, Port, Process, new_directory, new_directory_on_d
 use super::redis::Certificates;
 use super::until;
 
+pub(crate) use super::PASSWORD;
+
 /// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
 pub(crate) const USER: &str = "tenure";
-pub(crate) const PASSWORD: &str = "not-for-your-eyes";
 pub(crate) const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
@@ -181,6 +182,17 @@ impl MariaDb {
     /// SIGCONT.
     pub(crate) fn go_on(&self) {
         self.process.lock().unwrap().as_ref().unwrap().go_on();
+    }
+
+    /// Whoever logs in with [`PASSWORD`].
+    pub(crate) fn operator_as(&self, user: &str) -> Operator {
+        let options = MySqlConnectOptions::new()
+            .host("127.0.0.1")
+            .port(self.port.number())
+            .username(user)
+            .password(PASSWORD)
+            .ssl_mode(MySqlSslMode::Disabled);
+        Operator::mysql(options)
     }
 
     /// The superuser.

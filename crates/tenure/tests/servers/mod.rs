@@ -11,6 +11,8 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../../src/conformance/calm.rs"]
+mod calm;
 pub(crate) mod clock;
 pub(crate) mod database;
 pub(crate) mod etcd;
@@ -35,6 +37,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take that happens soon on an idle machine. When it is over, it did not happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What every server wants to hear from us, and nobody else may see.
+pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+
 /// Asks again and again, for what nobody announces; blocks this thread.
 ///
 /// # Panics
@@ -49,12 +54,13 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Whether one of these programs is missing. Says so on a line of its own, past the capture of output:
-/// `scripts/test` counts it, and in CI it is a failure.
+/// `scripts/test` counts it, and in CI it is a failure. If none is, a test begins, as soon as the machine has time.
 pub(crate) fn is_missing(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     let Some(missing) = programs.iter().find(|program| !is_there(program)) else {
+        calm::until_calm();
         return false;
     };
     say_missing(missing);

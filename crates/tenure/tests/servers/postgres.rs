@@ -12,9 +12,10 @@ use super::process::{Directory, Port, Process, is_root, new_directory};
 use super::redis::Certificates;
 use super::until;
 
+pub(crate) use super::PASSWORD;
+
 /// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
 pub(crate) const USER: &str = "tenure";
-pub(crate) const PASSWORD: &str = "not-for-your-eyes";
 pub(crate) const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
@@ -265,10 +266,15 @@ impl Postgres {
 
     /// A superuser in [`DATABASE`].
     pub(crate) fn inside(&self) -> Operator {
+        self.inside_as("postgres")
+    }
+
+    /// Whoever logs in with [`PASSWORD`].
+    pub(crate) fn inside_as(&self, role: &str) -> Operator {
         let options = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
             .port(self.port.number())
-            .username("postgres")
+            .username(role)
             .password(PASSWORD)
             .database(DATABASE)
             .ssl_mode(PgSslMode::Disable);

@@ -9,9 +9,10 @@ use super::process::{Directory, Port, Process, new_directory};
 use super::resp::{Connection, Value};
 use super::until;
 
+pub(crate) use super::PASSWORD;
+
 /// The user and password of servers that have one, and of their URLs.
 pub(crate) const USER: &str = "tenure";
-pub(crate) const PASSWORD: &str = "not-for-your-eyes";
 
 /// The name under which the sentinels of [`Watched`] know their primary.
 pub(crate) const SERVICE: &str = "mymaster";

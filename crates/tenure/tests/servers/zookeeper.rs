@@ -13,9 +13,10 @@ use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
 use super::until;
 
+pub(crate) use super::PASSWORD;
+
 /// The user and password of our clients, where they have one.
 pub(crate) const USER: &str = "tenure";
-pub(crate) const PASSWORD: &str = "not-for-your-eyes";
 
 /// Where the jars are, or those of another version.
 fn jars() -> PathBuf {

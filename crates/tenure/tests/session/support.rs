@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, Guard};
+use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-use crate::servers::PATIENCE;
-use crate::servers::mariadb::{MariaDb, PASSWORD};
+pub(crate) use crate::common::{assert_says, connect, soon, until};
+use crate::servers::mariadb::MariaDb;
 use crate::servers::operator::Row;
 use crate::servers::postgres::Postgres;
 
@@ -221,49 +221,10 @@ pub(crate) fn name(tail: &str) -> String {
     format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
 }
 
-pub(crate) async fn connect(url: &str) -> Client {
-    soon(tenure::connect(url)).await.unwrap()
-}
-
-/// Awaits what happens at once on an idle machine.
-#[track_caller]
-pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match tokio::time::timeout(PATIENCE, future).await {
-            Ok(value) => value,
-            Err(_) => panic!("did not happen: {caller}"),
-        }
-    }
-}
-
-/// Looks again and again, without blocking the thread for long.
-#[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let start = std::time::Instant::now();
-        while !condition() {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "never happened: {what}, {caller}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
 /// One try on a free name.
 #[track_caller]
 pub(crate) fn take(client: &Client, name: &str) -> impl Future<Output = Guard> {
-    let caller = std::panic::Location::caller();
-    let lock = client.lock(name).ttl(TTL);
-    async move {
-        match soon(lock.try_acquire()).await {
-            Ok(Some(guard)) => guard,
-            other => panic!("not acquired but {other:?}, {caller}"),
-        }
-    }
+    crate::common::take(client, name, TTL)
 }
 
 /// Begins to wait, and returns when that many stand in the server's queue.
@@ -280,31 +241,4 @@ pub(crate) async fn wait_as(
     })
     .await;
     waiting
-}
-
-/// An error is of that kind, and one clear line with these words and no password.
-#[track_caller]
-pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
-    let Err(err) = outcome else {
-        panic!("no error, {kind:?} was due");
-    };
-    let text = err.to_string();
-    assert_eq!(err.kind(), kind, "{err:?}");
-    for word in words {
-        assert!(text.contains(word), "no \"{word}\" in \"{text}\"");
-    }
-    let mut texts = vec![text.clone(), format!("{err:?}"), format!("{err:#?}")];
-    let mut source = std::error::Error::source(&err);
-    while let Some(inner) = source {
-        texts.extend([inner.to_string(), format!("{inner:?}")]);
-        source = inner.source();
-    }
-    for text in &texts {
-        assert!(!text.contains(PASSWORD), "the password is in \"{text}\"");
-    }
-    assert!(
-        !text.contains('\n') && !text.is_empty(),
-        "not one line: {text:?}"
-    );
-    assert!(text.len() < 400, "{} characters: {text}", text.len());
 }

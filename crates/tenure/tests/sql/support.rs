@@ -12,6 +12,7 @@ use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Sqlite, Transaction};
 use tenure::backend::memory;
 use tenure::{Client, Error};
 
+pub(crate) use crate::common::soon;
 use crate::servers::PATIENCE;
 use crate::servers::mariadb::{self, MariaDb};
 use crate::servers::postgres;
@@ -211,18 +212,6 @@ pub(crate) fn locks() -> (memory::Backend, Client) {
     let store = memory::Backend::with_virtual_clock();
     let client = Client::from_backend(store.clone()).unwrap();
     (store, client)
-}
-
-/// Awaits what happens at once on an idle machine.
-#[track_caller]
-pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match tokio::time::timeout(PATIENCE, future).await {
-            Ok(value) => value,
-            Err(_) => panic!("did not happen: {caller}"),
-        }
-    }
 }
 
 /// Looks again and again, without blocking the thread for long.

@@ -3,6 +3,8 @@
 #![cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../servers/mod.rs"]
 mod servers;
 

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure::conformance::taker::Taker;
-use tenure::{Client, Error, ErrorKind, Guard};
+use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
+pub(crate) use crate::common::{assert_says, connect, soon, take, until};
 use crate::servers::database::{self, File};
-use crate::servers::mariadb::{self, DATABASE, MariaDb, PASSWORD, USER};
+use crate::servers::mariadb::{self, DATABASE, MariaDb, USER};
 use crate::servers::operator::{Operator, Row};
 use crate::servers::postgres::{self, Postgres};
+use crate::servers::process::Directory;
 use crate::servers::proxy::Proxy;
-use crate::servers::{PATIENCE, process::Directory};
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -208,51 +209,6 @@ pub(crate) fn name(tail: &str) -> String {
     format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
 }
 
-pub(crate) async fn connect(url: &str) -> Client {
-    soon(tenure::connect(url)).await.unwrap()
-}
-
-/// Awaits what happens at once on an idle machine.
-#[track_caller]
-pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        match tokio::time::timeout(PATIENCE, future).await {
-            Ok(value) => value,
-            Err(_) => panic!("did not happen: {caller}"),
-        }
-    }
-}
-
-/// Looks again and again, without blocking the thread for long.
-#[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let start = std::time::Instant::now();
-        while !condition() {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "never happened: {what}, {caller}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-/// One try on a free name.
-#[track_caller]
-pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Output = Guard> {
-    let caller = std::panic::Location::caller();
-    let lock = client.lock(name).ttl(ttl);
-    async move {
-        match soon(lock.try_acquire()).await {
-            Ok(Some(guard)) => guard,
-            other => panic!("not acquired but {other:?}, {caller}"),
-        }
-    }
-}
-
 /// Begins to wait, and returns when it is one of so many in the queue.
 pub(crate) async fn wait_as(
     db: &Db,
@@ -282,32 +238,6 @@ pub(crate) fn taker(url: &str, name: &str) -> Taker {
     command.arg(url).arg(name);
     command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
     Taker::spawn(command).unwrap()
-}
-
-/// An error is of that kind, and one clear line with these words and no password.
-#[track_caller]
-pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
-    let Err(err) = outcome else {
-        panic!("no error, {kind:?} was due");
-    };
-    let text = err.to_string();
-    assert_eq!(err.kind(), kind, "{text}");
-    for word in words {
-        assert!(text.contains(word), "no \"{word}\" in \"{text}\"");
-    }
-    let mut texts = vec![text.clone(), format!("{err:?}"), format!("{err:#?}")];
-    let mut source = std::error::Error::source(&err);
-    while let Some(inner) = source {
-        texts.extend([inner.to_string(), format!("{inner:?}")]);
-        source = inner.source();
-    }
-    for text in &texts {
-        assert!(!text.contains(PASSWORD), "the password is in \"{text}\"");
-    }
-    assert!(
-        !text.contains('\n') && !text.is_empty(),
-        "not one line: {text:?}"
-    );
 }
 
 /// A directory of a test's own.

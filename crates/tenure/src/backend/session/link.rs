@@ -435,7 +435,7 @@ impl Link {
         let mut connection = self.connection.clone().lock_owned().await;
         let Some(mut open) = connection.take() else {
             self.end();
-            return Waited::Gone(Trouble::Broken(sqlx::Error::PoolClosed));
+            return Waited::Gone(Trouble::Silence(self.timeout));
         };
         let sql = self.dialect.wait(&key, is_shared, &who);
         let sent = self.clock.now();
@@ -488,10 +488,10 @@ impl Link {
             connection = self.connection.clone().lock_owned() => connection,
             () = self.clock.sleep_until(limit) => return Err(Trouble::Silence(self.timeout)),
         };
-        // Somebody was dropped with it half-way.
+        // Whoever had it before us got no answer in time.
         let Some(mut open) = connection.take() else {
             self.end();
-            return Err(Trouble::Broken(sqlx::Error::PoolClosed));
+            return Err(Trouble::Silence(self.timeout));
         };
         let sent = self.clock.now();
         let rows = tokio::select! {

@@ -1,0 +1,170 @@
+//! Who can end a lock of somebody else, and who cannot: what the table in docs/security.md says, tried by accounts
+//! that have the right and by some that do not.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tenure::{Client, Guard, LostReason};
+
+use crate::common::{connect, soon, take};
+use crate::servers::PASSWORD;
+use crate::servers::etcd::{self, Etcd};
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::operator::Operator;
+use crate::servers::postgres::{self, Postgres};
+use crate::servers::redis::USER;
+use crate::servers::zookeeper::{self, Zookeeper};
+
+const TTL: Duration = Duration::from_secs(20);
+
+const SESSIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";
+
+/// A right that is missing: nothing happened.
+async fn assert_kept(guard: Guard) {
+    assert!(guard.is_held(), "{:?}", guard.state());
+    soon(guard.release()).await.unwrap();
+}
+
+/// `key`: what the name is in a statement. `whoever`: accounts, and whether they may end the connection.
+async fn sessions(
+    client: &Client,
+    stranger: &Operator,
+    take_first: [&str; 2],
+    end: impl Fn(&Operator) -> bool,
+    whoever: &[(&Operator, bool)],
+) {
+    // Whoever may log in may take the name before us.
+    let [lock, unlock] = take_first;
+    stranger.rows(lock);
+    let tried = soon(client.lock("door").ttl(TTL).try_acquire()).await;
+    assert!(tried.unwrap().is_none(), "it is taken");
+    stranger.rows(unlock);
+
+    for (who, may) in whoever {
+        let guard = take(client, "door", TTL).await;
+        assert_eq!(end(who), *may);
+        match may {
+            true => assert_eq!(soon(guard.lost()).await, LostReason::SessionGone),
+            false => assert_kept(guard).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_in_mysql() {
+    if mariadb::is_missing() {
+        return;
+    }
+    let server = MariaDb::start(&[]);
+    let root = server.operator();
+    root.rows(&format!(
+        "CREATE USER stranger@'%' IDENTIFIED BY '{PASSWORD}';
+         CREATE USER admin@'%' IDENTIFIED BY '{PASSWORD}';
+         GRANT CONNECTION ADMIN ON *.* TO admin@'%'"
+    ));
+    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.operator_as(user));
+    let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
+    let end = |who: &Operator| {
+        let connection = root.value("SELECT IS_USED_LOCK('door')");
+        who.try_rows(&format!("KILL {connection}")).is_ok()
+    };
+    let first = ["DO GET_LOCK('door', 0)", "DO RELEASE_LOCK('door')"];
+    let whoever = [(&stranger, false), (&admin, true), (&same, true)];
+    sessions(&client, &stranger, first, end, &whoever).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_in_postgres() {
+    if postgres::is_missing() {
+        return;
+    }
+    let server = Postgres::start(&[]);
+    let root = server.inside();
+    for (role, rest) in [("stranger", ""), ("signaller", "IN ROLE pg_signal_backend")] {
+        root.rows(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {rest}"
+        ));
+    }
+    let [stranger, signaller, same] =
+        ["stranger", "signaller", USER].map(|role| server.inside_as(role));
+    let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
+    let guard = take(&client, "door", TTL).await;
+    let key = root.value(
+        "SELECT ((classid::bigint << 32) | objid::bigint)::text FROM pg_locks
+         WHERE locktype = 'advisory' AND objsubid = 1",
+    );
+    assert_kept(guard).await;
+    let end = |who: &Operator| {
+        let session =
+            root.value("SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND granted");
+        who.try_rows(&format!("SELECT pg_terminate_backend({session})::text"))
+            .is_ok()
+    };
+    let first = ["lock", "unlock"].map(|what| format!("SELECT pg_advisory_{what}({key})::text"));
+    let first = [first[0].as_str(), first[1].as_str()];
+    let whoever = [(&stranger, false), (&signaller, true), (&same, true)];
+    sessions(&client, &stranger, first, end, &whoever).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_etcd() {
+    if etcd::is_missing() {
+        return;
+    }
+    let server = Etcd::start_secured(&[]);
+    let stranger = json!({ "name": "stranger", "password": PASSWORD });
+    server.order("auth/user/add", &stranger);
+    let client = connect(&server.url()).await;
+    for (who, may) in [("stranger", false), (USER, true)] {
+        for revokes in [false, true] {
+            let guard = take(&client, "door", TTL).await;
+            let key = &server.keys("door")[0];
+            let answer = match revokes {
+                true => {
+                    let lease = json!({ "ID": key.lease.to_string() });
+                    server.order_as(who, "lease/revoke", &lease)
+                }
+                false => {
+                    let key = json!({ "key": etcd::base64(key.key.as_bytes()) });
+                    server.order_as(who, "kv/deleterange", &key)
+                }
+            };
+            let is_done = answer.get("error").is_none();
+            assert_eq!(is_done, may, "{who}, revokes: {revokes}: {answer}");
+            match may {
+                true => drop(soon(guard.lost()).await),
+                false => assert_kept(guard).await,
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_in_zookeeper() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&[]);
+    let (port, own) = (server.port(), format!("{USER}:{PASSWORD}"));
+    let ends = |login: Option<&str>, root: &str| {
+        let dir = format!("{root}/door");
+        let node = server.wire_as(Some(&own)).children(&dir).remove(0);
+        server.wire_as(login).delete(&format!("{dir}/{node}"))
+    };
+    let guarded = format!("zookeeper://{own}@127.0.0.1:{port}/guarded?ttl=20s&timeout=3s");
+    let open = format!("zookeeper://127.0.0.1:{port}/open?ttl=20s&timeout=3s");
+    for (url, root, login, may) in [
+        (&guarded, "/guarded", None, false),
+        (&guarded, "/guarded", Some("stranger:password"), false),
+        (&guarded, "/guarded", Some(own.as_str()), true),
+        (&open, "/open", None, true),
+    ] {
+        let client = connect(url).await;
+        let guard = take(&client, "door", TTL).await;
+        assert_eq!(ends(login, root), may, "{login:?} in {root}");
+        match may {
+            true => drop(soon(guard.lost()).await),
+            false => assert_kept(guard).await,
+        }
+    }
+}
