@@ -13,25 +13,26 @@ const LOOK: Duration = Duration::from_millis(100);
 /// For so long after a look nobody looks again.
 const FRESH: Duration = Duration::from_millis(200);
 
-/// Then there will be no calm.
+/// What all tests of a process wait together. Then there will be no calm, and they begin as they are.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many may run or want to, for each processor, besides the one who asks.
 const RUNNING: u64 = 2;
 
 /// How much of the processors' time the host may take for others, in percent.
-const STOLEN: u64 = 20;
+const STOLEN: u64 = 30;
 
-/// Blocks this thread until the machine has time, two minutes at most. At once where the system does not tell.
+/// Blocks this thread until the machine has time, or it has waited enough. At once where the system does not tell.
 pub(crate) fn until_calm() {
-    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    static LAST: Mutex<(Option<Instant>, Duration)> = Mutex::new((None, Duration::ZERO));
     // Held while one waits: those who begin together begin one after the other.
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.is_some_and(|last| last.elapsed() < FRESH) {
+    let (looked, waited) = *last;
+    if looked.is_some_and(|looked| looked.elapsed() < FRESH) {
         return;
     }
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while waited + start.elapsed() < PATIENCE {
         let Some(before) = Times::read() else {
             break;
         };
@@ -41,7 +42,8 @@ pub(crate) fn until_calm() {
             break;
         }
     }
-    *last = Some(Instant::now());
+    let beyond_a_look = start.elapsed().saturating_sub(LOOK);
+    *last = (Some(Instant::now()), waited + beyond_a_look);
 }
 
 /// What the processors did since the start of the system, in hundredths of a second.

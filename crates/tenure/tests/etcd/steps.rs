@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// Later than the client waits for an answer.
-const LATE: Duration = Duration::from_millis(800);
+const LATE: Duration = Duration::from_secs(3);
 
 fn faults() -> [Fault; 4] {
     [

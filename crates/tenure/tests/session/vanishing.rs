@@ -126,7 +126,7 @@ async fn postgres() {
     let Some(wire) = Wire::new() else { return };
     let dir = Directory::new("hba");
     let hba = dir.path().join("hba");
-    std::fs::write(&hba, "host all all all scram-sha-256\n").unwrap();
+    std::fs::write(&hba, "host all all all md5\n").unwrap();
     let hba = format!("hba_file={}", hba.display());
     let server = Postgres::start(&["listen_addresses=*", &hba]);
     the_lock_is_free_again(&server, &wire).await;
