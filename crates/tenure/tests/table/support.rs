@@ -18,7 +18,7 @@ use crate::servers::process::Directory;
 use crate::servers::proxy::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// What our URLs end with.
 pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";

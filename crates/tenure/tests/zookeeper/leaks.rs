@@ -90,14 +90,14 @@ async fn sessions_go_with_the_client() {
     let server = Zookeeper::start(&[]);
     let client = client_of(&server).await;
     let mut guards = Vec::new();
-    for seconds in [3, 4, 5] {
+    for seconds in [6, 7, 8] {
         let ttl = Duration::from_secs(seconds);
         guards.push(take(&client, &format!("own{seconds}"), ttl).await);
     }
     assert_eq!(connections(&server), 4);
     client.close().await;
     until("they are free", || {
-        (3..6).all(|seconds| nodes(&server, &format!("own{seconds}")).is_empty())
+        (6..9).all(|seconds| nodes(&server, &format!("own{seconds}")).is_empty())
     })
     .await;
     assert!(guards.iter().all(|guard| !guard.is_held()));
