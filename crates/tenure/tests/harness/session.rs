@@ -96,7 +96,7 @@ impl Harness for Site {
 
     /// Ten round trips on a busy machine; MySQL has whole seconds.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(3)
+        Duration::from_secs(4)
     }
 
     fn url(&self) -> Option<String> {

@@ -180,7 +180,7 @@ impl Harness for Site {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(3)
+        Duration::from_secs(4)
     }
 
     fn url(&self) -> Option<String> {
