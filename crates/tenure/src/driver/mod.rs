@@ -193,27 +193,28 @@ impl Driver {
         held: Arc<Held>,
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
-        let lease = grant.ttl.unwrap_or(Duration::MAX);
-        let is_too_slow = |trip: Duration| lease < trip.saturating_mul(TTL_PER_ROUND_TRIP);
-        if !is_too_slow(grant.round_trip) {
+        let Some(lease) = grant.ttl else {
+            return Ok(held);
+        };
+        let limit = lease / TTL_PER_ROUND_TRIP;
+        if grant.round_trip <= limit {
             return Ok(held);
         }
         let name = held.name().clone();
         let tentative = Tentative(Some(held));
-        let sent = self.clock.now();
-        // Only how long it takes counts; to get no answer takes long.
-        let _ = self.backend.inspect(name).await;
-        let again = self.clock.now().since(sent);
-        if is_too_slow(again) {
-            let first = grant.round_trip;
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "a lease of {lease:?} is too short for this store: round trips took {first:?} and {again:?}, and it must be {TTL_PER_ROUND_TRIP} times as long; raise `ttl`"
-                ),
-            ));
+        let until = Until::At(self.clock.now().after(limit));
+        // Only how long it takes counts, whatever the answer.
+        let answered = self.unless_over(until, self.backend.inspect(name)).await?;
+        if answered.is_some() {
+            return tentative.keep();
         }
-        tentative.keep()
+        let first = grant.round_trip;
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "a lease of {lease:?} is too short for this store: a round trip took {first:?}, another one more than {limit:?}, and it must be {TTL_PER_ROUND_TRIP} times as long; raise `ttl`"
+            ),
+        ))
     }
 
     /// `None` when the wait was over first.
