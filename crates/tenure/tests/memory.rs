@@ -155,16 +155,47 @@ async fn the_deadline_counts_from_before_a_request_that_was_long_on_its_way() {
     let guard = acquiring.await.unwrap().unwrap();
     assert!(guard.remaining() <= TTL - way, "{:?}", guard.remaining());
     guard.release().await.unwrap();
+}
 
+#[tokio::test]
+async fn one_slow_answer_is_an_accident_and_two_refuse_the_lease() {
+    let (store, client) = store();
+    let acquire = || {
+        let lock = client.lock("a");
+        tokio::spawn(async move { lock.acquire().await })
+    };
     store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
-    let lock = client.lock("a");
-    let acquiring = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    let acquiring = acquire();
     settle().await;
     store.advance(TTL / 5);
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.remaining() <= TTL - TTL / 5);
+    guard.release().await.unwrap();
+
+    store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
+    store.disturb(Step::Inspect, memory::Disturbance::Late(TTL));
+    let acquiring = acquire();
+    settle().await;
+    store.advance(TTL / 5);
+    settle().await;
+    assert!(!acquiring.is_finished(), "asked once more");
+    store.advance(TTL / 10 + Duration::from_millis(1));
     let err = acquiring.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Invalid, "{err}");
     settle().await;
-    assert!(store.is_idle());
+    assert!(store.is_idle(), "it is given back");
+
+    store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
+    store.disturb(Step::Inspect, memory::Disturbance::Late(TTL));
+    let acquiring = acquire();
+    settle().await;
+    store.advance(TTL / 5);
+    settle().await;
+    client.close().await;
+    let err = acquiring.await.unwrap().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Closed, "{err}");
+    settle().await;
+    assert!(store.is_idle(), "and here too");
 }
 
 #[tokio::test]
