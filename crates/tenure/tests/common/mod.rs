@@ -58,6 +58,16 @@ pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Ou
     }
 }
 
+/// The next renewal has its answer.
+#[track_caller]
+pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
+    let mut last = guard.remaining();
+    until("it is renewed", move || {
+        let before = std::mem::replace(&mut last, guard.remaining());
+        last > before
+    })
+}
+
 /// An error is of that kind, and one clear line with these words and no password.
 #[track_caller]
 pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {

@@ -13,6 +13,7 @@ mod support;
 mod access;
 mod leaks;
 mod members;
+mod partitions;
 mod steps;
 mod waiting;
 mod writes;

@@ -6,10 +6,9 @@ use tenure::{Client, ErrorKind, Guard, LostReason};
 
 use crate::servers::etcd::{Etcd, is_missing};
 use crate::servers::relay::Relay;
-use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
-
-/// Longer than an election and a silent member take together.
-const LONG: Duration = Duration::from_secs(8);
+use crate::support::{
+    LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
+};
 
 /// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
 /// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).

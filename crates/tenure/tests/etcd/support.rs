@@ -7,12 +7,15 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until};
+pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
 use crate::servers::etcd::Etcd;
 use crate::servers::grpc::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
+
+/// Longer than an election and a silent member take together.
+pub(crate) const LONG: Duration = Duration::from_secs(8);
 
 /// One member for all tests that do nothing to it but lock.
 pub(crate) static SHARED: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
@@ -50,14 +53,4 @@ pub(crate) async fn wait_behind(
     })
     .await;
     waiting
-}
-
-/// The next renewal has its answer.
-#[track_caller]
-pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
-    let mut last = guard.remaining();
-    until("it is renewed", move || {
-        let before = std::mem::replace(&mut last, guard.remaining());
-        last > before
-    })
 }

@@ -7,7 +7,7 @@ use tenure::ErrorKind::{Backend, Denied};
 
 use crate::servers::redis::{self, Cluster, Redis, Watched};
 use crate::servers::resp::Value;
-use crate::support::{TTL, assert_says, connect, soon, take, until};
+use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
 
 /// Neither in an access list nor anywhere else.
 const WORD: &str = "word-of-a-weak-user";
@@ -78,12 +78,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
     let guard = take(first, name, TTL).await;
     let lock = second.lock(name).ttl(TTL);
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    let mut least = guard.remaining();
-    until("it is renewed", || {
-        least = least.min(guard.remaining());
-        guard.remaining() > least + TTL / 10
-    })
-    .await;
+    until_renewed(&guard).await;
     // Dropped in the queue.
     let lock = first.lock(name).ttl(TTL);
     let third = tokio::time::timeout(TTL / 4, lock.acquire());

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tenure::Client;
 
-pub(crate) use crate::common::{assert_clear, assert_says, connect, soon, take, until};
+pub(crate) use crate::common::{
+    assert_clear, assert_says, connect, soon, take, until, until_renewed,
+};
 use crate::servers::redis::Redis;
 
 /// Far above what the server and a machine with other work need, short enough to wait for its end.

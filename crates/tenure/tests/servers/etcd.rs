@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::{Certificates, PASSWORD, USER};
 use super::until;
@@ -30,6 +31,7 @@ pub(crate) struct Etcd {
 
 /// One process, which can be killed and started again on its ports and directory.
 pub(crate) struct Member {
+    host: Host,
     client: Port,
     tls: Port,
     dir: PathBuf,
@@ -49,42 +51,48 @@ pub(crate) struct Key {
 impl Etcd {
     /// So many members, with these flags besides.
     pub(crate) fn start(count: usize, flags: &[&str]) -> Self {
-        Self::launch(count, None, flags)
+        Self::launch(&vec![Host::here(); count], None, flags)
+    }
+
+    /// A member on each host of that network, which answers this machine too.
+    pub(crate) fn start_on(network: &Network) -> Self {
+        Self::launch(&network.hosts, None, &[])
     }
 
     /// One member that lets [`USER`] in with [`PASSWORD`], and nobody without a user.
     pub(crate) fn start_secured(flags: &[&str]) -> Self {
-        let mut etcd = Self::launch(1, None, flags);
+        let mut etcd = Self::launch(&[Host::here()], None, flags);
         etcd.secure();
         etcd
     }
 
     /// TLS on [`tls_address`](Member::tls_address), under that certificate, for clients that have one too, with users.
     pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
-        let mut etcd = Self::launch(1, Some((certificates, name)), &[]);
+        let mut etcd = Self::launch(&[Host::here()], Some((certificates, name)), &[]);
         etcd.secure();
         etcd
     }
 
-    fn launch(count: usize, tls: Option<(&Certificates, &str)>, flags: &[&str]) -> Self {
+    fn launch(hosts: &[Host], tls: Option<(&Certificates, &str)>, flags: &[&str]) -> Self {
         let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
-        let ports: Vec<_> = (0..count)
-            .map(|_| [(); 3].map(|()| Port::reserve()))
+        let places: Vec<_> = hosts
+            .iter()
+            .map(|host| (host.clone(), [(); 3].map(|()| Port::reserve())))
             .collect();
-        let url = |port: &Port| format!("http://127.0.0.1:{}", port.number());
-        let cluster = ports.iter().enumerate();
+        let url = |host: &Host, port: &Port| format!("http://{}:{}", host.address(), port.number());
+        let cluster = places.iter().enumerate();
         let cluster: Vec<_> = cluster
-            .map(|(i, [_, _, peer])| format!("m{i}={}", url(peer)))
+            .map(|(i, (host, [_, _, peer]))| format!("m{i}={}", url(host, peer)))
             .collect();
         let cluster = cluster.join(",");
-        let member = |(i, [client, tls_port, peer]): (usize, [Port; 3])| {
+        let member = |(i, (host, [client, tls_port, peer])): (usize, (Host, [Port; 3]))| {
             let dir = new_directory("etcd");
-            let mut listen = url(&client);
+            let mut listen = url(&host, &client);
             if tls.is_some() {
-                listen += &format!(",https://127.0.0.1:{}", tls_port.number());
+                listen += &format!(",https://{}:{}", host.address(), tls_port.number());
             }
             let data = dir.join("data").display().to_string();
-            let (client_url, peer_url) = (url(&client), url(&peer));
+            let (client_url, peer_url) = (url(&host, &client), url(&host, &peer));
             let name = format!("m{i}");
             let mut words = vec![
                 binary.as_str(),
@@ -131,7 +139,12 @@ impl Etcd {
             }
             words.extend(flags);
             Member {
-                command: words.into_iter().map(str::to_owned).collect(),
+                command: host
+                    .command()
+                    .into_iter()
+                    .chain(words.into_iter().map(str::to_owned))
+                    .collect(),
+                host,
                 client,
                 tls: tls_port,
                 dir,
@@ -139,7 +152,7 @@ impl Etcd {
             }
         };
         let etcd = Self {
-            members: ports.into_iter().enumerate().map(member).collect(),
+            members: places.into_iter().enumerate().map(member).collect(),
             is_secured: false,
             token: Mutex::new(None),
         };
@@ -357,11 +370,11 @@ impl Member {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port())
+        format!("{}:{}", self.host.address(), self.port())
     }
 
     pub(crate) fn tls_address(&self) -> String {
-        format!("127.0.0.1:{}", self.tls_port())
+        format!("{}:{}", self.host.address(), self.tls_port())
     }
 
     fn spawn(&self) {
@@ -424,7 +437,7 @@ impl Member {
     }
 
     fn http(&self, what: &str, body: &str, token: Option<&str>) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
+        let mut stream = TcpStream::connect((self.host.address(), self.port())).ok()?;
         let limit = Some(Duration::from_secs(2));
         stream.set_read_timeout(limit).ok()?;
         let token = token.map_or(String::new(), |it| format!("Authorization: {it}\r\n"));

@@ -121,8 +121,8 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// `login`: `user:password`.
-    pub(crate) fn open(port: u16, login: Option<&str>) -> io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
+    pub(crate) fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(super::PATIENCE))?;
         let mut wire = Self {
@@ -422,7 +422,7 @@ impl Link {
         let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
         // Newer servers say so only to those who may read it.
         let login = format!("{USER}:{PASSWORD}");
-        let wire = Wire::open(self.shared.target.port(), Some(&login));
+        let wire = Wire::open(&self.shared.target.to_string(), Some(&login));
         wire.is_ok_and(|mut wire| wire.exists(parent))
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::jute::Wire;
+use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
 use super::until;
@@ -44,6 +45,7 @@ pub(crate) const TICK: u64 = 200;
 
 /// One server process.
 pub(crate) struct Zookeeper {
+    host: Host,
     port: Port,
     tls: Option<Port>,
     /// For followers, and for elections.
@@ -56,7 +58,7 @@ pub(crate) struct Zookeeper {
 impl Zookeeper {
     /// A server alone, with these lines added to its configuration.
     pub(crate) fn start(lines: &[&str]) -> Self {
-        let server = Self::prepare(&[]);
+        let server = Self::prepare(&Host::here(), &[]);
         server.configure(lines);
         server.begin();
         server.until_serving();
@@ -65,7 +67,7 @@ impl Zookeeper {
 
     /// With these settings of the Java machine as well (`-Dname=value`).
     pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
-        let server = Self::prepare(settings);
+        let server = Self::prepare(&Host::here(), settings);
         server.configure(lines);
         server.begin();
         server.until_serving();
@@ -74,7 +76,7 @@ impl Zookeeper {
 
     /// A server whose wall clock the test sets.
     pub(crate) fn start_with_clock(clock: &Clock) -> Self {
-        let mut server = Self::prepare(&[]);
+        let mut server = Self::prepare(&Host::here(), &[]);
         server.command.splice(0..0, clock.command());
         server.configure(&[]);
         server.begin();
@@ -84,9 +86,10 @@ impl Zookeeper {
 
     /// TLS on [`tls_port`](Zookeeper::tls_port), and no TLS on the other.
     pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
-        let mut server = Self::prepare(&[
-            "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-        ]);
+        let mut server = Self::prepare(
+            &Host::here(),
+            &["-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"],
+        );
         server.tls = Some(Port::reserve());
         let read = |name: String| std::fs::read_to_string(certificates.file(&name)).unwrap();
         let both = read(format!("{name}.key")) + &read(format!("{name}.crt"));
@@ -114,7 +117,7 @@ impl Zookeeper {
         String::from_utf8_lossy(&output.stdout).contains("Server certificate")
     }
 
-    fn prepare(settings: &[&str]) -> Self {
+    fn prepare(host: &Host, settings: &[&str]) -> Self {
         let dir = new_directory("zookeeper");
         let jar = |name: &str| jars().join(name).display().to_string();
         // The manifest of the package forgets the last ones, and names the jute of its own version.
@@ -127,7 +130,8 @@ impl Zookeeper {
             "netty-transport-native-unix-common.jar",
         ];
         let path = path.map(jar).join(":");
-        let mut command: Vec<String> = [
+        let mut command = host.command();
+        let java = [
             "java",
             "-Xmx96m",
             "-Xss512k",
@@ -138,14 +142,14 @@ impl Zookeeper {
             "-Dzookeeper.preAllocSize=1024",
             "-Dzookeeper.jmx.log4j.disable=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        ]
-        .map(Into::into)
-        .to_vec();
+        ];
+        command.extend(java.map(Into::into));
         command.extend(settings.iter().map(ToString::to_string));
         command.extend(["-cp".into(), path]);
         command.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
         command.push(dir.join("zoo.cfg").display().to_string());
         Self {
+            host: host.clone(),
             port: Port::reserve(),
             tls: None,
             peers: [Port::reserve(), Port::reserve()],
@@ -156,10 +160,10 @@ impl Zookeeper {
     }
 
     fn configure(&self, lines: &[&str]) {
-        let (port, dir) = (self.port(), self.dir.display());
+        let (host, port, dir) = (self.host.address(), self.port(), self.dir.display());
         let mut all = format!(
             "tickTime={TICK}\ninitLimit=50\nsyncLimit=10\ndataDir={dir}\nclientPort={port}\n\
-             clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+             clientPortAddress={host}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
              extendedTypesEnabled=true\nmaxClientCnxns=0\nminSessionTimeout=400\n\
              maxSessionTimeout=60000\n"
         );
@@ -235,6 +239,11 @@ impl Zookeeper {
         self.port.number()
     }
 
+    /// `host:port`, as clients say it.
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{}", self.host.address(), self.port())
+    }
+
     pub(crate) fn tls_port(&self) -> u16 {
         self.tls.as_ref().expect("started with TLS").number()
     }
@@ -246,7 +255,7 @@ impl Zookeeper {
     /// The answer to a word of four letters; empty when there is none.
     pub(crate) fn word(&self, word: &str) -> String {
         let ask = || {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
+            let mut stream = TcpStream::connect((self.host.address(), self.port())).ok()?;
             let limit = Some(Duration::from_secs(1));
             stream.set_read_timeout(limit).ok()?;
             stream.write_all(word.as_bytes()).ok()?;
@@ -277,7 +286,7 @@ impl Zookeeper {
         // While they elect a leader it hangs up.
         let mut wire = None;
         until("it lets us in", || {
-            wire = Wire::open(self.port(), login).ok();
+            wire = Wire::open(&self.address(), login).ok();
             wire.is_some()
         });
         wire.unwrap()
@@ -323,25 +332,30 @@ impl Ensemble {
 
     /// Servers whose wall clock the test sets.
     pub(crate) fn start_with_clock(clock: &Clock) -> Self {
-        Self::begin(&clock.command(), &[], &[])
+        Self::begin(&[(); 3].map(|()| Host::here()), &clock.command(), &[], &[])
     }
 
     pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
-        Self::begin(&[], settings, lines)
+        Self::begin(&[(); 3].map(|()| Host::here()), &[], settings, lines)
+    }
+
+    /// A server on each host of that network, which answers this machine too.
+    pub(crate) fn start_on(network: &Network) -> Self {
+        Self::begin(&network.hosts, &[], &[], &[])
     }
 
     /// `before`: what stands before the program, to set its environment.
-    fn begin(before: &[String], settings: &[&str], lines: &[&str]) -> Self {
-        let node = |_| {
-            let mut node = Zookeeper::prepare(settings);
+    fn begin(hosts: &[Host], before: &[String], settings: &[&str], lines: &[&str]) -> Self {
+        let node = |host: &Host| {
+            let mut node = Zookeeper::prepare(host, settings);
             node.command.splice(0..0, before.iter().cloned());
             node
         };
-        let nodes: Vec<_> = (0..3).map(node).collect();
+        let nodes: Vec<_> = hosts.iter().map(node).collect();
         let line = |(at, node): (usize, &Zookeeper)| {
             let [follow, elect] = &node.peers;
             let (follow, elect) = (follow.number(), elect.number());
-            format!("server.{}=127.0.0.1:{follow}:{elect}", at + 1)
+            format!("server.{}={}:{follow}:{elect}", at + 1, node.host.address())
         };
         let members: Vec<_> = nodes.iter().enumerate().map(line).collect();
         for (at, node) in nodes.iter().enumerate() {
@@ -375,8 +389,7 @@ impl Ensemble {
     }
 
     pub(crate) fn hosts(&self) -> String {
-        let host = |node: &Zookeeper| format!("127.0.0.1:{}", node.port());
-        let hosts: Vec<_> = self.nodes.iter().map(host).collect();
+        let hosts: Vec<_> = self.nodes.iter().map(Zookeeper::address).collect();
         hosts.join(",")
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::Client;
 
 use crate::servers::operator::Row;
-use crate::support::{Db, TTL, connect, name, soon, take};
+use crate::support::{Db, TTL, connect, name, soon, take, until_renewed};
 
 async fn open(db: &Db) -> Client {
     let client = connect(&format!("{}&dialect=shedlock", db.url())).await;
@@ -218,5 +218,26 @@ async fn nobody_ends_what_is_not_his() {
         drop(guard);
         assert!(next.is_held());
         soon(next.release()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_published_rights_are_enough() {
+    for db in Db::servers() {
+        soon(open(&db).await.close()).await;
+        db.introduce("jobs");
+        assert_eq!(db.grant_as_published("shedlock"), 1);
+        let url = db.url().replace("//tenure:", "//jobs:") + "&dialect=shedlock";
+        let (client, other) = (connect(&url).await, connect(&url).await);
+        let guard = take(&client, "x", TTL).await;
+        let lock = other.lock("x").ttl(TTL);
+        assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+        until_renewed(&guard).await;
+        assert!(soon(client.inspect("x")).await.unwrap().is_held());
+        assert_eq!(soon(client.list("")).await.unwrap().len(), 1);
+        soon(guard.release()).await.unwrap();
+        let next = soon(lock.acquire()).await.unwrap();
+        assert!(soon(client.break_lock("x", next.token())).await.unwrap());
+        soon(next.lost()).await;
     }
 }

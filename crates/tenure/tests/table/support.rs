@@ -9,7 +9,8 @@ use tenure::conformance::taker::Taker;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until};
+pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+use crate::servers::PASSWORD;
 use crate::servers::database::{self, File};
 use crate::servers::mariadb::{self, DATABASE, MariaDb, USER};
 use crate::servers::operator::{Operator, Row};
@@ -105,6 +106,30 @@ impl Db {
             Self::Postgres(_, inside) => inside.try_rows(sql),
             Self::File(file) => Ok(file.rows(sql)),
         }
+    }
+
+    /// A user with [`PASSWORD`] who may do nothing yet.
+    pub(crate) fn introduce(&self, user: &str) {
+        self.rows(&match self {
+            Self::MySql(_) => format!("CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}'"),
+            _ => format!("CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'"),
+        });
+    }
+
+    /// Runs what docs/stores/table.md says that the user `jobs` needs on these tables; how many statements that is.
+    pub(crate) fn grant_as_published(&self, table: &str) -> usize {
+        let page = include_str!("../../../../docs/stores/table.md");
+        let is_mysql = matches!(self, Self::MySql(_));
+        let is_for_us = |line: &&str| {
+            line.starts_with("GRANT ")
+                && line.contains(table)
+                && line.contains("'jobs'@") == is_mysql
+        };
+        let lines: Vec<_> = page.lines().filter(is_for_us).collect();
+        for line in &lines {
+            self.rows(line.trim_end_matches(';'));
+        }
+        lines.len()
     }
 
     /// The one value of a statement that has one.
@@ -220,16 +245,6 @@ pub(crate) async fn wait_as(
     let waiting = tokio::spawn(async move { lock.acquire().await });
     until("it stands in the queue", || db.waiting(name) >= place).await;
     waiting
-}
-
-/// The next renewal has its answer.
-#[track_caller]
-pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
-    let mut last = guard.remaining();
-    until("it is renewed", move || {
-        let before = std::mem::replace(&mut last, guard.remaining());
-        last > before
-    })
 }
 
 /// Another process that takes `name`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::ErrorKind;
 
 use crate::servers::zookeeper::{self, Ensemble, PASSWORD, USER};
-use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until};
+use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until, until_renewed};
 
 /// Long enough for an election.
 const TTL: Duration = Duration::from_secs(15);
@@ -101,8 +101,7 @@ async fn all_restarted() {
     ENSEMBLE.nodes.iter().for_each(|node| node.begin());
     ENSEMBLE.until_whole();
     assert!(guard.is_held(), "lost within {TTL:?}");
-    let low = guard.remaining();
-    until("it is renewed", || guard.remaining() > low).await;
+    until_renewed(&guard).await;
     assert_eq!(nodes(&ENSEMBLE.nodes[0], "all").len(), 1);
     soon(guard.release()).await.unwrap();
 }

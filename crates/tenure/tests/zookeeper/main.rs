@@ -15,6 +15,7 @@ mod leaks;
 mod partitions;
 mod queue;
 mod refusals;
+mod sessions;
 mod steps;
 mod warm;
 mod writes;

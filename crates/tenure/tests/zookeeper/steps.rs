@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::servers::jute;
 use crate::servers::proxy::{Direction, Fault};
 use crate::servers::zookeeper;
-use crate::support::{SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+use crate::support::{
+    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+};
 
 /// Somebody else finds it taken, and free afterwards.
 #[tokio::test(flavor = "multi_thread")]
@@ -112,8 +114,7 @@ async fn a_renewal_survives_what_happens_to_its_request() {
     ] {
         proxy.plan("renew", fault);
         until("it has happened", || proxy.is_done()).await;
-        let low = guard.remaining();
-        until("it is renewed", || guard.remaining() > low).await;
+        until_renewed(&guard).await;
         assert!(guard.is_held());
     }
     soon(guard.release()).await.unwrap();

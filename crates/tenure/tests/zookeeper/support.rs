@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::Client;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until};
+pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
 use crate::servers::proxy::Proxy;
 use crate::servers::zookeeper::{PASSWORD, USER, Zookeeper};
 

@@ -1,0 +1,154 @@
+//! Cut off, frozen, stopped: who holds knows in time that it holds no more.
+
+use std::time::{Duration, Instant};
+
+use tenure::LostReason;
+
+use crate::servers::jute;
+use crate::servers::proxy::Direction;
+use crate::servers::zookeeper::{self, Zookeeper};
+use crate::support::{
+    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+};
+
+/// At several lengths of a session: the holder is told before its node goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_comes_before_the_server_gives_it_away() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let mut cases = Vec::new();
+    for ttl in [600, 1_000, 2_000, 4_000].map(Duration::from_millis) {
+        cases.push(tokio::spawn(async move {
+            let proxy = jute::proxy(SHARED.port());
+            let (client, name) = (client_by(&proxy).await, unique("cut"));
+            let guard = take(&client, &name, ttl).await;
+            until_renewed(&guard).await;
+            let cut = Instant::now();
+            for direction in [Direction::Up, Direction::Down] {
+                proxy.hold(direction, true);
+            }
+            let look = name.clone();
+            let gone = tokio::task::spawn_blocking(move || {
+                crate::servers::until("the node is gone", || nodes(&SHARED, &look).is_empty());
+                Instant::now()
+            });
+            let reason = soon(guard.lost()).await;
+            let lost = Instant::now();
+            assert_eq!(reason, LostReason::Expired);
+            assert!(!guard.is_held());
+            let gone = gone.await.unwrap();
+            let (told, freed) = (lost - cut, gone - cut);
+            eprintln!("ttl {ttl:?}: told after {told:?}, freed after {freed:?}");
+            assert!(lost < gone, "told {:?} too late", lost - gone);
+            proxy.resume();
+        }));
+    }
+    for case in cases {
+        case.await.unwrap();
+    }
+}
+
+/// A session that expires while its client waits: the client waits on, in a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_outlives_its_session() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    let name = unique("expires");
+    let ttl = Duration::from_millis(600);
+    let holder = take(&other, &name, TTL).await;
+    let lock = client.lock(&name).ttl(ttl);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+    let before = nodes(&SHARED, &name);
+    for direction in [Direction::Up, Direction::Down] {
+        proxy.hold(direction, true);
+    }
+    until("its session is over", || nodes(&SHARED, &name).len() == 1).await;
+    proxy.resume();
+    until("it waits again", || {
+        assert!(!waiting.is_finished(), "the wait is over");
+        nodes(&SHARED, &name).len() == 2
+    })
+    .await;
+    assert_ne!(nodes(&SHARED, &name), before);
+    soon(holder.release()).await.unwrap();
+    let guard = soon(waiting).await.unwrap().unwrap();
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
+}
+
+/// A waiter whose node somebody deletes goes to the end of the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_waiter_comes_back() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
+    let name = unique("deleted");
+    let holder = take(&other, &name, TTL).await;
+    let lock = client.lock(&name).ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+    let node = nodes(&SHARED, &name).remove(1);
+    let path = format!("{}/{name}/{node}", crate::support::ROOT);
+    SHARED.wire().delete(&path);
+    until("it waits again", || {
+        let nodes = nodes(&SHARED, &name);
+        nodes.len() == 2 && nodes[1] != node
+    })
+    .await;
+    soon(holder.release()).await.unwrap();
+    let guard = soon(waiting).await.unwrap().unwrap();
+    soon(guard.release()).await.unwrap();
+}
+
+/// The server stands still for longer than the session: nobody claims anything meanwhile, and then it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&[]);
+    let (client, other) = (client_of(&server).await, client_of(&server).await);
+    let ttl = Duration::from_millis(800);
+    let guard = take(&client, "frozen", ttl).await;
+    let token = guard.token();
+    server.stop();
+    let reason = soon(guard.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+    server.go_on();
+    let next = soon(other.lock("frozen").ttl(ttl).acquire()).await.unwrap();
+    assert!(next.token() > token);
+    assert!(!guard.is_held());
+    drop(guard);
+    until_renewed(&next).await;
+    assert_eq!(nodes(&server, "frozen").len(), 1);
+    soon(next.release()).await.unwrap();
+}
+
+/// Killed and started again, the server knows what it knew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_knows_who_holds() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&[]);
+    let (client, other) = (client_of(&server).await, client_of(&server).await);
+    let ttl = Duration::from_secs(20);
+    let guard = take(&client, "restart", ttl).await;
+    let lock = other.lock("restart").ttl(ttl);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || nodes(&server, "restart").len() == 2).await;
+    server.restart();
+    assert_eq!(nodes(&server, "restart").len(), 2);
+    assert!(guard.is_held() && !waiting.is_finished());
+    let token = guard.token();
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > token);
+    soon(next.release()).await.unwrap();
+}
