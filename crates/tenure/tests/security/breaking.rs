@@ -9,13 +9,17 @@ use tenure::{Client, Guard};
 use crate::common::{connect, soon, take};
 use crate::servers::PASSWORD;
 use crate::servers::etcd::{self, Etcd};
-use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::mariadb::{self, DATABASE, MariaDb};
 use crate::servers::operator::Operator;
 use crate::servers::postgres::{self, Postgres};
-use crate::servers::redis::USER;
+use crate::servers::redis::{self, Redis, USER};
+use crate::servers::resp::Value;
 use crate::servers::zookeeper::{self, Zookeeper};
 
 const TTL: Duration = Duration::from_secs(20);
+
+/// Where only a renewal tells.
+const SHORT: Duration = Duration::from_secs(5);
 
 const SESSIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";
 
@@ -166,4 +170,104 @@ async fn a_node_in_zookeeper() {
         assert_eq!(ends(login, root), may, "{login:?} in {root}");
         assert_ended(guard, may).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_redis() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = connect(&format!("{}?prefix=jobs:&restart_guard=off", server.url())).await;
+    for (who, rules, ends, may) in [
+        (
+            "tenant",
+            "~other:* +@all -@dangerous",
+            "DEL jobs:door",
+            false,
+        ),
+        (
+            "reader",
+            "%R~jobs:* +@all -@dangerous",
+            "DEL jobs:door",
+            false,
+        ),
+        ("writer", "~jobs:* +del", "DEL jobs:door", true),
+        ("flusher", "~other:* +flushall", "FLUSHALL", true),
+    ] {
+        let words = format!("ACL SETUSER {who} on >{PASSWORD} {rules}");
+        server.order(&words.split(' ').collect::<Vec<_>>());
+        let guard = take(&client, "door", SHORT).await;
+        let mut connection = server.connection();
+        let login = connection.ask(&["AUTH", who, PASSWORD]).unwrap();
+        assert!(!matches!(login, Value::Error(_)), "{login:?}");
+        let words: Vec<_> = ends.split(' ').collect();
+        let answer = connection.ask(&words).unwrap();
+        let is_done = !matches!(answer, Value::Error(_));
+        assert_eq!(is_done, may, "{who}: {answer:?}");
+        assert_ended(guard, may).await;
+    }
+}
+
+/// `table`: as a statement calls it. `whoever`: accounts, and whether they may write the row.
+async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operator, bool)]) {
+    let client = connect(&format!("{url}?mode=table&tls=off&timeout=3s")).await;
+    soon(client.init()).await.unwrap();
+    grant();
+    for (who, may) in whoever {
+        let guard = take(&client, "door", SHORT).await;
+        let ended = who.try_rows(&format!("UPDATE {table} SET until=0 WHERE name='door'"));
+        assert_eq!(ended.is_ok(), *may, "{ended:?}");
+        assert_ended(guard, *may).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_in_mysql() {
+    if mariadb::is_missing() {
+        return;
+    }
+    let server = MariaDb::start(&[]);
+    let (root, table) = (server.operator(), format!("{DATABASE}.tenure_locks"));
+    for who in ["stranger", "reader", "writer"] {
+        root.rows(&format!("CREATE USER {who}@'%' IDENTIFIED BY '{PASSWORD}'"));
+    }
+    let grant = || {
+        root.rows(&format!("GRANT SELECT ON {table} TO reader@'%'"));
+        root.rows(&format!("GRANT SELECT, UPDATE ON {table} TO writer@'%'"));
+    };
+    let [stranger, reader, writer, same] =
+        ["stranger", "reader", "writer", USER].map(|user| server.operator_as(user));
+    let whoever = [
+        (&stranger, false),
+        (&reader, false),
+        (&writer, true),
+        (&same, true),
+    ];
+    rows(&server.url(), &table, grant, &whoever).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_in_postgres() {
+    if postgres::is_missing() {
+        return;
+    }
+    let server = Postgres::start(&[]);
+    let root = server.inside();
+    for who in ["stranger", "reader", "writer"] {
+        root.rows(&format!("CREATE ROLE {who} LOGIN PASSWORD '{PASSWORD}'"));
+    }
+    let grant = || {
+        root.rows("GRANT SELECT ON tenure_locks TO reader");
+        root.rows("GRANT SELECT, UPDATE ON tenure_locks TO writer");
+    };
+    let [stranger, reader, writer, same] =
+        ["stranger", "reader", "writer", USER].map(|role| server.inside_as(role));
+    let whoever = [
+        (&stranger, false),
+        (&reader, false),
+        (&writer, true),
+        (&same, true),
+    ];
+    rows(&server.url(), "tenure_locks", grant, &whoever).await;
 }

@@ -4,9 +4,11 @@ use sqlx::Pool;
 use tenure::fence::{EtcdCompare, ZooKeeperCheck};
 use tenure::sql::fence;
 use tenure::{Client, Error, ErrorKind, Fenced, Guard};
+use tokio::sync::oneshot;
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, locks, name, on_each, read, soon, write,
+    Bank, account, assert_says, balance, bank, introduce, locks, name, on_each, read, soon,
+    until_waits, write,
 };
 
 on_each!(
@@ -127,16 +129,18 @@ async fn whoever_is_late_waits_and_is_refused<DB: Bank>() {
     tx.commit().await.unwrap();
     let mut newer = DB::begin(&pool).await;
     fence(&mut newer, &resource, 7_u64).await.unwrap();
+    let (tell, told) = oneshot::channel();
     let late = {
         let (pool, resource) = (pool.clone(), resource.clone());
         tokio::spawn(async move {
             let mut tx = DB::begin(&pool).await;
+            introduce::<DB>(&mut tx, tell).await;
             let outcome = fence(&mut tx, &resource, 6_u64).await;
             tx.rollback().await.unwrap();
             outcome
         })
     };
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    until_waits::<DB>(told).await;
     assert!(!late.is_finished());
     newer.commit().await.unwrap();
     let err = soon(late).await.unwrap().unwrap_err();

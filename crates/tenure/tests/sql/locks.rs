@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use sqlx::Pool;
 use tenure::ErrorKind;
 use tenure::sql::{init, lock_in_tx};
+use tokio::sync::oneshot;
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, name, on_each, read, soon, until, write,
+    Bank, account, assert_says, balance, bank, introduce, name, on_each, read, soon, until,
+    until_waits, write,
 };
 
 on_each!(
@@ -44,18 +46,19 @@ async fn commit_order<DB: Bank>(pool: &Pool<DB>, commit: bool) {
     let mut first = DB::begin(pool).await;
     let token = lock_in_tx(&mut first, &lock).await.unwrap();
     write::<DB>(&mut first, &id, 1).await.unwrap();
+    let (tell, told) = oneshot::channel();
     let second = {
         let (pool, lock, id) = (pool.clone(), lock.clone(), id.clone());
         tokio::spawn(async move {
             let mut tx = DB::begin(&pool).await;
+            introduce::<DB>(&mut tx, tell).await;
             let token = lock_in_tx(&mut tx, &lock).await.unwrap();
             let seen = read::<DB>(&mut tx, &id).await.unwrap();
             tx.commit().await.unwrap();
             (token, seen)
         })
     };
-    // It has come as far as it can, and there is no event for that; being wrong here hides a bug, and makes none up.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    until_waits::<DB>(told).await;
     assert!(!second.is_finished());
     if commit {
         first.commit().await.unwrap();

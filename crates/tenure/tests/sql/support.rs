@@ -11,6 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Sqlite, Transaction};
 use tenure::backend::memory;
 use tenure::{Client, Error};
+use tokio::sync::oneshot;
 
 pub(crate) use crate::common::soon;
 use crate::servers::PATIENCE;
@@ -61,6 +62,12 @@ pub(crate) trait Bank: tenure::sql::Database {
 
     /// As a transaction that writes should begin.
     fn begin(pool: &Pool<Self>) -> impl Future<Output = Transaction<'static, Self>> + Send;
+
+    /// A statement that tells a connection its number on the server.
+    const WHO_AM_I: &str;
+
+    /// Whether the connection of that number waits for somebody's transaction.
+    fn waits(connection: i64) -> bool;
 }
 
 macro_rules! statements {
@@ -102,6 +109,17 @@ impl Bank for MySql {
         pool.begin().await.unwrap()
     }
 
+    const WHO_AM_I: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
+
+    fn waits(connection: i64) -> bool {
+        // The table of transactions is not made anew for those who look more often than ten times a second.
+        let status = MARIADB.operator().rows("SHOW ENGINE INNODB STATUS");
+        let status = status[0][2].clone().unwrap_or_default();
+        let ours = format!("thread id {connection},");
+        let mut transactions = status.split("---TRANSACTION");
+        transactions.any(|it| it.contains(&ours) && it.contains("LOCK WAIT"))
+    }
+
     statements!();
 }
 
@@ -124,6 +142,15 @@ impl Bank for Postgres {
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
         pool.begin().await.unwrap()
+    }
+
+    const WHO_AM_I: &str = "SELECT pg_backend_pid()::bigint";
+
+    fn waits(connection: i64) -> bool {
+        let waiting = format!(
+            "SELECT 1::text FROM pg_stat_activity WHERE pid={connection} AND wait_event_type='Lock'"
+        );
+        !POSTGRES.operator().rows(&waiting).is_empty()
     }
 
     statements!();
@@ -149,6 +176,13 @@ impl Bank for Sqlite {
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
         pool.begin_with("BEGIN IMMEDIATE").await.unwrap()
+    }
+
+    const WHO_AM_I: &str = "SELECT 0";
+
+    /// Of two transactions the second does not even begin.
+    fn waits(_: i64) -> bool {
+        false
     }
 
     statements!();
@@ -205,6 +239,23 @@ pub(crate) async fn write<DB: Bank>(
 pub(crate) async fn balance<DB: Bank>(pool: &Pool<DB>, id: &str) -> i64 {
     let mut conn = pool.acquire().await.unwrap();
     read::<DB>(&mut conn, id).await.unwrap()
+}
+
+/// Tells the number of a connection, for [`until_waits`].
+pub(crate) async fn introduce<DB: Bank>(conn: &mut DB::Connection, tell: oneshot::Sender<i64>) {
+    let who = DB::number(conn, DB::WHO_AM_I.into()).await;
+    // Nobody listens where the second of two transactions does not even begin.
+    let _ = tell.send(who.unwrap().unwrap());
+}
+
+/// The connection that is told here waits for somebody's transaction.
+pub(crate) async fn until_waits<DB: Bank>(told: oneshot::Receiver<i64>) {
+    if DB::ONE_WRITER {
+        // It has not begun, and a file tells nobody who wants to.
+        return;
+    }
+    let connection = soon(told).await.unwrap();
+    until("it waits", async || DB::waits(connection)).await;
 }
 
 /// A store of locks in this process, on a clock that stands still, and a client of it.
