@@ -183,7 +183,13 @@ impl Url {
 
 impl Host {
     /// Whether nothing that is sent there can leave this machine.
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        feature = "mysql",
+        feature = "postgres"
+    ))]
     pub(crate) fn is_this_machine(&self) -> bool {
         let address = self.name.parse::<std::net::IpAddr>();
         address.map_or(self.name == "localhost", |it| it.is_loopback())

@@ -10,8 +10,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription as Alert, CertificateError, RootCertStore};
 
+use crate::backend::{Finding, Severity};
 use crate::error::{Error, ErrorKind};
-use crate::url::Url;
+use crate::url::{Host, Url};
 
 /// What a URL says about TLS.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,16 @@ pub(super) struct Files {
     /// Our own certificate, for servers that ask for one, and its key.
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+}
+
+/// Says of a server without TLS that others can listen, unless nothing leaves this machine. `how` asks for TLS.
+pub(super) fn plaintext(host: &Host, is_tls: bool, how: &str) -> Option<Finding> {
+    let text = || {
+        format!(
+            "{host}: no TLS, so whoever is on the way can read names and passwords, and end, take and forge locks; write {how}"
+        )
+    };
+    (!is_tls && !host.is_this_machine()).then(|| Finding::new(Severity::Warning, text()))
 }
 
 /// What is in them, in PEM form and known to be usable.
@@ -192,5 +203,34 @@ fn advice(why: &CertificateError, host: &impl std::fmt::Display) -> String {
             )
         }
         _ => format!("the certificate of {host} cannot be accepted"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_can_listen_is_said_unless_nobody_can() {
+        let found = |hosts: &str, is_tls| -> Vec<String> {
+            let url = Url::parse(&format!("redis://{hosts}/"), 6_379).unwrap();
+            let found = url.hosts.iter();
+            let found = found.filter_map(|host| plaintext(host, is_tls, "rediss://"));
+            found.map(|found| found.text).collect()
+        };
+        let far = found(
+            "db.example,127.0.0.1,localhost,[::1],10.0.0.7:1,[2001:db8::1]",
+            false,
+        );
+        let names: Vec<_> = far
+            .iter()
+            .map(|text| text.split_once(": no TLS").unwrap().0)
+            .collect();
+        assert_eq!(
+            names,
+            ["db.example:6379", "10.0.0.7:1", "[2001:db8::1]:6379"]
+        );
+        assert!(far[0].ends_with("write rediss://"), "{}", far[0]);
+        assert!(found("db.example", true).is_empty());
     }
 }

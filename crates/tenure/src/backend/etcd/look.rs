@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::{Finding, Severity};
+use crate::backend::{Finding, Severity, tls};
 use crate::error::Error;
 use crate::holder::{HoldInfo, Status};
 use crate::kernel::queue::{Turn, decide};
@@ -141,7 +141,9 @@ impl Store {
     }
 
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Error> {
-        let mut findings = Vec::new();
+        let is_tls = self.settings.tls.is_some();
+        let plain = |host| tls::plaintext(host, is_tls, "etcds://");
+        let mut findings: Vec<_> = self.settings.hosts.iter().filter_map(plain).collect();
         let mut find = |severity, text: String| findings.push(Finding::new(severity, text));
         for (host, status) in self.link.status().await {
             let status = match status {

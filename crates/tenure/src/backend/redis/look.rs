@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{Cmd, Value};
 
-use crate::backend::{Finding, Severity};
+use crate::backend::{Finding, Severity, tls};
 use crate::error::Error;
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::name::LockName;
@@ -131,6 +131,12 @@ impl Store {
         for session in self.nodes.sessions().await? {
             let guard = self.settings.restart_guard;
             findings.extend(session.facts.findings(&session.host, guard));
+            let is_tls = self.settings.is_tls();
+            findings.extend(tls::plaintext(
+                &session.host,
+                is_tls,
+                "rediss://, or tls=on",
+            ));
             if let Some(until) = self.distrusted(&session, Duration::ZERO) {
                 let left = until.since(self.clock.now());
                 findings.push(Finding::new(

@@ -206,6 +206,7 @@ impl Store {
         let good = |text: String| Finding::new(Severity::Good, text);
         let warning = |text: String| Finding::new(Severity::Warning, text);
         let mut findings = vec![good(format!("{server} is {product} {version}"))];
+        findings.extend(server.plaintext());
         findings.push(match desk.facts.ends_idle {
             true => good("the server ends a session that is silent for a ttl, and its locks with it".into()),
             false => warning(format!(

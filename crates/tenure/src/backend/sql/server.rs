@@ -8,7 +8,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::backend::tls;
+use crate::backend::{Finding, tls};
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 use crate::rt::Clock;
@@ -70,6 +70,13 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
 }
 
 impl Server {
+    /// See [`tls::plaintext`].
+    pub(crate) fn plaintext(&self) -> Option<Finding> {
+        // Beyond this machine only the URL turns it off.
+        let is_safe = self.socket.is_some() || !matches!(self.tls, Tls::Off);
+        tls::plaintext(&self.host, is_safe, "tls=on")
+    }
+
     /// Takes a URL `mysql://` or `postgres://` apart. The options that are left belong to the backend.
     pub(crate) fn parse(url: &str) -> Result<(Self, Mode, Url), Error> {
         let (kind, port) = match url.split_once(':') {

@@ -13,6 +13,8 @@ use super::guarantees::Durability;
 use super::hold::{Store, Written, changed, left, number, text};
 use super::link::Row;
 use super::names::{Dialect, decoded, encoded};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::settings::Place;
 use super::statements::name_of;
 
 /// One row of the table of locks, from its second column on.
@@ -178,6 +180,12 @@ impl Store {
             Severity::Good,
             format!("the database is {}", Escaped(&version)),
         );
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        if let Place::Server(server) = &self.settings.place
+            && let Some(Finding { severity, text }) = server.plaintext()
+        {
+            find(severity, text);
+        }
         match facts.durability {
             Durability::Full => {}
             Durability::Killed => find(

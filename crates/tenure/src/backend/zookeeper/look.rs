@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zookeeper_client::{Error as Said, SessionState, Stat};
 
-use crate::backend::{Finding, Severity};
+use crate::backend::{Finding, Severity, tls};
 use crate::error::Error;
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::kernel::queue::{Contender, Turn, decide};
@@ -198,7 +198,9 @@ impl Store {
 
     pub(super) async fn check(self: &Arc<Self>) -> Result<Vec<Finding>, Error> {
         let session = self.any_session().await?;
-        let mut findings = Vec::new();
+        let is_tls = self.settings.tls.is_some();
+        let plain = |host| tls::plaintext(host, is_tls, "tls=on&ca=FILE");
+        let mut findings: Vec<_> = self.settings.hosts.iter().filter_map(plain).collect();
         let mut add = |severity, text: String| findings.push(Finding::new(severity, text));
         for host in &self.settings.hosts {
             // A server that wants TLS hears nothing else.
