@@ -50,7 +50,7 @@ func seconds(text string) time.Duration { return time.Duration(number(text) * fl
 func mutex(client *clientv3.Client, name string) *concurrency.Mutex {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(ttl))
 	check(err)
-	return concurrency.NewMutex(session, name)
+	return concurrency.NewMutex(session, "go/"+name)
 }
 
 func free(ctx context.Context, client *clientv3.Client, workers int, length time.Duration) interface{} {

@@ -17,7 +17,8 @@ impl Locks for Raw {
     type Hold = Vec<u8>;
 
     async fn lock(&self, name: &str) -> Result<Vec<u8>, Failure> {
-        let key = format!("{name}/{:032x}", rand::random::<u128>()).into_bytes();
+        // Not where ours look: the store remembers dead keys, and whoever lists what lies around them reads over them.
+        let key = format!("raw/{name}/{:032x}", rand::random::<u128>()).into_bytes();
         let put = Put {
             key: key.clone(),
             // About as much as ours says of the holder.
@@ -79,7 +80,7 @@ impl Locks for LockRpc {
         };
         let granted: Granted = self.0.ask("/etcdserverpb.Lease/LeaseGrant", grant).await?;
         let lock = Lock {
-            name: name.into(),
+            name: format!("rpc/{name}").into(),
             lease: granted.lease,
         };
         let locked: Locked = self.0.ask("/v3lockpb.Lock/Lock", lock).await?;
