@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tenure::{Guard, LostReason, OwnerId};
+use tenure::{Guard, LostReason, Mode, OwnerId};
 
 use crate::history::Event;
 use crate::world::{NAMES, World};
@@ -30,6 +30,7 @@ pub(crate) struct Register {
 /// From the return of an acquisition to the call of its release; in between it ends when the guard says so.
 pub(crate) struct Claim {
     client: usize,
+    mode: Mode,
     guard: Arc<Guard>,
     lost: Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>,
     parts: Vec<Part>,
@@ -56,6 +57,7 @@ impl World {
         &self,
         client: usize,
         guard: Guard,
+        mode: Mode,
         floors: Option<&[u64; NAMES.len()]>,
     ) -> (u64, Arc<Guard>, Vec<Part>) {
         let guard = Arc::new(guard);
@@ -99,19 +101,39 @@ impl World {
         }
         // A claim that has ended does not begin again, so claims begin to overlap here or never.
         if guard.is_held() {
-            let clash = state.claims.values().find_map(|other| {
-                let pairs = parts
-                    .iter()
-                    .flat_map(|mine| other.parts.iter().map(move |theirs| (mine, theirs)));
-                let is_excused = |part: &Part| state.broken.contains(&(part.name, part.token));
-                let clashes = |(mine, theirs): &(&Part, &Part)| {
-                    let same = mine.name == theirs.name && mine.owner != theirs.owner;
-                    same && !is_excused(mine) && !is_excused(theirs)
-                };
-                let (mine, _) = pairs.into_iter().find(clashes)?;
-                let is_held = other.guard.is_held();
-                is_held.then_some((mine.name, other.client, other.guard.remaining()))
-            });
+            let mut is_together = false;
+            let is_excused = |part: &Part| state.broken.contains(&(part.name, part.token));
+            let clash = parts
+                .iter()
+                .filter(|mine| !is_excused(mine))
+                .find_map(|mine| {
+                    let mut permits = Vec::new();
+                    state.claims.values().find_map(|other| {
+                        let is_other = |theirs: &&Part| {
+                            theirs.name == mine.name
+                                && theirs.owner != mine.owner
+                                && !is_excused(theirs)
+                        };
+                        let theirs = other.parts.iter().find(is_other)?;
+                        if !other.guard.is_held() {
+                            return None;
+                        }
+                        is_together = true;
+                        let is_too_much = match (mode, other.mode) {
+                            (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
+                            (Mode::Permits { limit }, Mode::Permits { .. }) => {
+                                // Whoever entered again claims twice, and has one.
+                                if !permits.contains(&theirs.owner) {
+                                    permits.push(theirs.owner);
+                                }
+                                permits.len() >= limit.get() as usize
+                            }
+                            _ => false,
+                        };
+                        is_too_much.then(|| (mine.name, other.client, other.guard.remaining()))
+                    })
+                });
+            state.counts.together += u64::from(is_together);
             if let Some((name, other, left)) = clash {
                 let name = NAMES[name];
                 let what = format!(
@@ -125,6 +147,7 @@ impl World {
         let lost = Box::pin(guard.lost());
         let claim = Claim {
             client,
+            mode,
             guard: guard.clone(),
             lost,
             parts: parts.clone(),

@@ -14,7 +14,7 @@ use crate::network::Door;
 use crate::random::Random;
 use crate::way::{LATEST, LIMIT, PLACE};
 use crate::worker::Worker;
-use crate::world::{Counts, Plant, Weather, World};
+use crate::world::{Counts, Link, Plant, Weather, World};
 
 const CLIENTS: usize = 3;
 const WORKERS: usize = 3;
@@ -155,9 +155,14 @@ impl Director {
     /// A process dies: it sends nothing any more, and believes nothing. The store notices at some time.
     fn kill(&mut self, client: usize) {
         self.note(client, "is killed");
-        let link = std::mem::take(&mut self.world.state().links[client]);
+        let link = {
+            let link = &mut self.world.state().links[client];
+            // Its machine is the same, and so are its wire and its clock.
+            let mut next = Link::new(link.second);
+            next.is_cut = link.is_cut;
+            std::mem::replace(link, next)
+        };
         link.is_dead.raise();
-        self.world.state().links[client].is_cut = link.is_cut;
         self.machine.kill(client);
         self.world.forget(client);
         let (world, notices) = (self.world.clone(), self.random.any_length(3_000));

@@ -48,6 +48,7 @@ fn setup(seed: u64) -> Setup {
 
 fn add(sum: &mut Counts, counts: &Counts) {
     sum.acquired += counts.acquired;
+    sum.together += counts.together;
     sum.cancelled += counts.cancelled;
     sum.lost += counts.lost;
     sum.writes += counts.writes;
@@ -99,6 +100,7 @@ fn nothing_goes_wrong_for_many_virtual_hours() {
     let hours = lasted.as_secs_f64() / 3_600.0;
     println!("{hours:.1} virtual hours, digest {digests:016x}: {sum:?}");
     assert!(sum.acquired > 0 && sum.faults > 0 && sum.message_faults > 0);
+    assert!(sum.together > 0, "nobody shared anything");
     // Else no fault was hard enough to prove anything.
     assert!(sum.late_writes > 0 && sum.lost > 0, "{sum:?}");
 }
@@ -183,4 +185,9 @@ fn planted_mistake_restart_without_guard() {
 #[test]
 fn planted_mistake_store_with_a_fast_clock() {
     is_found(Plant::FastStore, 5, &["claims overlap"]);
+}
+
+#[test]
+fn planted_mistake_store_with_a_permit_too_many() {
+    is_found(Plant::PermitTooMany, 5, &["claims overlap"]);
 }

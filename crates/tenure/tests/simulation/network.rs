@@ -183,7 +183,7 @@ impl Backend for Door {
             .iter()
             .map(|hold| {
                 let mut hold = hold.clone();
-                hold.ttl = lease(&world, hold.ttl);
+                hold.ttl = lease(&world, self.way.client, hold.ttl);
                 hold
             })
             .collect();

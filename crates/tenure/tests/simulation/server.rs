@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::backend::{Answer, Backend as _, Request};
 use tenure::rt::Flag;
 use tenure::time::Time;
-use tenure::{Error, ErrorKind, LockName};
+use tenure::{Error, ErrorKind, LockName, Mode};
 use tokio::sync::oneshot;
 
 use crate::way::{Fate, LIMIT, Way};
@@ -45,7 +45,7 @@ impl Asking {
             return drop(reply.send(Err(no_answer())));
         }
         let arrival = world.clock.now();
-        let asked = Arc::new(as_asked(world, &request, request.wait, arrival));
+        let asked = Arc::new(as_asked(&way, &request, request.wait, arrival));
         way.note("asks", known(&request.name), u64::from(request.wait));
         let mut answering = world.store.acquire(asked.clone());
         let mut is_forgotten = false;
@@ -90,7 +90,7 @@ impl Asking {
         if let Some(later) = fate.again {
             world.sleep(later).await;
             way.note("asks once more", known(&request.name), 0);
-            let asked = Arc::new(as_asked(world, &request, false, world.clock.now()));
+            let asked = Arc::new(as_asked(&way, &request, false, world.clock.now()));
             drop(world.store.acquire(asked).await);
         }
     }
@@ -98,25 +98,31 @@ impl Asking {
 
 /// The request as it comes to the table, with a token that a store makes of its clock, so that it grows even when the
 /// last one is forgotten.
-fn as_asked(world: &World, request: &Request, wait: bool, now: Time) -> Request {
+fn as_asked(way: &Way, request: &Request, wait: bool, now: Time) -> Request {
+    let world = &way.world;
     let mut asked = Request::new(request.name.clone(), request.owner, request.ttl);
-    asked.mode = request.mode;
+    asked.mode = match request.mode {
+        Mode::Permits { limit } if world.is_planted(Plant::PermitTooMany) => Mode::Permits {
+            limit: limit.saturating_add(1),
+        },
+        mode => mode,
+    };
     asked.wait = wait;
     asked.fair = request.fair;
     asked.min_hold = request.min_hold;
     asked.lock_delay = request.lock_delay;
     asked.holder = request.holder.clone();
     asked.propose = (!world.is_planted(Plant::TokenRepeats)).then_some(now.as_nanos() / 1_000);
-    asked.ttl = lease(world, request.ttl);
+    asked.ttl = lease(world, way.client, request.ttl);
     asked
 }
 
-/// What the store makes of a ttl.
-pub(crate) fn lease(world: &World, ttl: Duration) -> Duration {
+/// What the store makes of a client's ttl.
+pub(crate) fn lease(world: &World, client: usize, ttl: Duration) -> Duration {
     if world.is_planted(Plant::FastStore) {
-        ttl * 9 / 10
+        ttl * 98 / 100
     } else {
-        ttl
+        ttl * world.state().links[client].second / 1_000
     }
 }
 

@@ -1,15 +1,19 @@
 //! What users do: acquire in all ways, work, write, release or not, change their mind.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::rt::Flag;
-use tenure::{Client, Error, ErrorKind, Guard, Lock, Owner, Renew};
+use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode, Owner, Renew};
 use tokio::runtime::Handle;
 
 use crate::claims::Part;
 use crate::random::Random;
 use crate::world::{NAMES, Weather, World};
+
+/// How many permits there are of each name.
+const PERMITS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 
 pub(crate) struct Worker {
     pub(crate) world: Arc<World>,
@@ -22,6 +26,7 @@ pub(crate) struct Worker {
 /// How a lock is asked for.
 struct Way {
     lock: Lock,
+    mode: Mode,
     owner: Option<Owner>,
     is_try: bool,
     /// Its end is nobody's fault.
@@ -107,6 +112,18 @@ impl Worker {
             60
         };
         lock = lock.ttl(Duration::from_secs(ttl));
+        let mut mode = Mode::Exclusive;
+        match random.below(8) {
+            0 => {
+                mode = Mode::Shared;
+                lock = lock.shared();
+            }
+            1 => {
+                mode = Mode::Permits { limit: PERMITS };
+                lock = lock.permits(PERMITS.get());
+            }
+            _ => {}
+        }
         let mut ends_by_itself = false;
         match random.below(10) {
             0 => {
@@ -125,6 +142,7 @@ impl Worker {
         let is_try = random.one_in(6);
         Way {
             lock,
+            mode,
             owner,
             is_try,
             ends_by_itself,
@@ -133,7 +151,7 @@ impl Worker {
 
     async fn hold(&mut self, guard: Guard, floors: &[u64; NAMES.len()], way: &Way, end: &Flag) {
         let mut lost = Box::pin(guard.lost());
-        let (claim, guard, parts) = self.world.claim(self.number, guard, Some(floors));
+        let (claim, guard, parts) = self.world.claim(self.number, guard, way.mode, Some(floors));
         let looks = self.random.below(4);
         for _ in 0..looks {
             let pause = self.random.any_length(8_000);
@@ -150,7 +168,8 @@ impl Worker {
                 () = end.raised() => break,
                 () = self.world.sleep(pause) => {}
             }
-            if guard.is_held() {
+            // Who shares it reads.
+            if guard.is_held() && way.mode == Mode::Exclusive {
                 self.write(&parts);
             }
             if way.owner.is_some() && self.random.one_in(2) {
@@ -176,7 +195,7 @@ impl Worker {
                 }
             }
         }
-        if self.random.one_in(8) {
+        if self.random.one_in(8) && way.mode == Mode::Exclusive {
             // A program that does not look at its guard: only the fence can stop it.
             self.write(&parts);
         }
@@ -189,7 +208,7 @@ impl Worker {
                     self.world
                         .violated("an entrance has a token of its own".into());
                 }
-                let (claim, guard, _) = self.world.claim(self.number, guard, None);
+                let (claim, guard, _) = self.world.claim(self.number, guard, way.mode, None);
                 let pause = self.random.any_length(1_000);
                 self.world.sleep(pause).await;
                 drop(self.world.unclaim(claim, guard));

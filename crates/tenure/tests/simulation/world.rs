@@ -32,6 +32,8 @@ pub(crate) enum Plant {
     NoRestartGuard,
     /// The store's clock is faster than ours by more than the margin.
     FastStore,
+    /// The store gives out one permit more than there are.
+    PermitTooMany,
 }
 
 /// What messages, and whoever sends them, have to bear.
@@ -71,9 +73,10 @@ pub(crate) struct State {
 }
 
 /// Between a client and the store.
-#[derive(Default)]
 pub(crate) struct Link {
     pub(crate) is_cut: bool,
+    /// What this end calls a second, in ms of the store.
+    pub(crate) second: u32,
     /// The process at this end was killed.
     pub(crate) is_dead: Arc<Flag>,
     /// Raised when the client notices that its connection is gone.
@@ -82,6 +85,22 @@ pub(crate) struct Link {
     pub(crate) store_notices: Arc<Flag>,
     /// Rung with the owner of a hold that was broken.
     pub(crate) bell: Option<UnboundedSender<OwnerId>>,
+}
+
+/// Seconds of clocks that differ by less than the margin that is for it.
+const SECONDS: [u32; 5] = [991, 996, 1_000, 1_004, 1_009];
+
+impl Link {
+    pub(crate) fn new(second: u32) -> Self {
+        Self {
+            is_cut: false,
+            second,
+            is_dead: Arc::default(),
+            client_notices: Arc::default(),
+            store_notices: Arc::default(),
+            bell: None,
+        }
+    }
 }
 
 /// What the workers are told.
@@ -98,6 +117,8 @@ struct Work {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) acquired: u64,
+    /// Acquired while somebody else had the name, as shared holds and permits may be.
+    pub(crate) together: u64,
     pub(crate) cancelled: u64,
     pub(crate) lost: u64,
     pub(crate) writes: u64,
@@ -112,15 +133,19 @@ impl World {
     pub(crate) fn new(seed: u64, clients: usize, plant: Option<Plant>, keeps_all: bool) -> Self {
         let store = memory::Backend::with_virtual_clock();
         store.seed(seed ^ 0x5EED);
+        let mut random = Random::new(seed);
+        let links = (0..clients)
+            .map(|_| Link::new(random.pick(&SECONDS)))
+            .collect();
         Self {
             clock: store.clock(),
             store,
             plant,
             state: Mutex::new(State {
-                random: Random::new(seed),
+                random,
                 weather: Weather::Calm,
                 is_down: false,
-                links: (0..clients).map(|_| Link::default()).collect(),
+                links,
                 counts: Counts::default(),
                 broken: BTreeSet::new(),
                 names: Default::default(),
