@@ -63,7 +63,7 @@
 //! | Backend | kill | pause | partition | restart | power | failover | clock-forward | clock-back | client-clock | suspend |
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | `memory:` | S | S L | - | - | - | - | S | S | S | S |
-//! | `file:` | S | S L | - | - | S | - | S | S | S | S L |
+//! | `file:` | E | S L | - | - | S | - | S | S | S | S L |
 //! | `redis:` no append-only file | S L | E | E | E L | E L | - | X | E L | S | E |
 //! | `redis:` no append-only file, restart_guard=off | S L | E | E | X | X | - | X | E L | S | E |
 //! | `redis:` appendfsync everysec | S L | E | E | E L | E L | - | X | E L | S | E |
@@ -77,10 +77,10 @@
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
-//! | `mysql:` | S L | E | X | E L | E L | X r | E | E r | S | E |
-//! | `mysql:` restart_guard=off | S L | E | X | X | X | X r | E | E r | S | E |
-//! | `postgres:` | S L | E | X | E L | E L | X r | X | E L r | S | E |
-//! | `postgres:` restart_guard=off | S L | E | X | X | X | X r | X | E L r | S | E |
+//! | `mysql:` | E L | E | X | E L | E L | X r | E | E r | S | E |
+//! | `mysql:` restart_guard=off | E L | E | X | X | X | X r | E | E r | S | E |
+//! | `postgres:` | E L | E | X | E L | E L | X r | X | E L r | S | E |
+//! | `postgres:` restart_guard=off | E L | E | X | X | X | X r | X | E L r | S | E |
 //! | `mysql:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table, commits may be lost with the power | S L | E | E | E | X | - | X | E L | S | E |

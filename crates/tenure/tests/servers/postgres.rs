@@ -212,8 +212,11 @@ impl Postgres {
         });
     }
 
-    /// SIGKILL of the process that all others are children of; they end by themselves.
+    /// SIGKILL of all its processes at one instant, as when its machine, its container or its kernel ends. Of the
+    /// first one alone the others would notice one by one, and one that is late could pass on what another had held.
     pub(crate) fn kill(&self) {
+        self.stop();
+        self.signal(Signal::KILL);
         self.process.lock().unwrap().take().unwrap().kill();
         self.operator.hang_up();
     }

@@ -430,8 +430,8 @@ fn guarantees() -> Guarantees {
     let faults = vec![
         cell(
             Fault::HolderKilled,
-            Promise::Effects,
-            "the kernel frees the lock when the process is gone; the next waiter has it at once",
+            Promise::Claims,
+            "the kernel frees the lock when the process is gone, and the next waiter has it at once, which a write that was sent before may reach later",
         ),
         cell(
             Fault::HolderPaused,

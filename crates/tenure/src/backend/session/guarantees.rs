@@ -19,7 +19,10 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         true => Cell::new(
             fault,
             Claims,
-            "the server forgets all locks, so a fresh one grants nothing until every lease of before is over (restart_guard)",
+            match of.is_postgres {
+                true => "the server forgets all locks, so a fresh one grants nothing until every lease of before is over (restart_guard); its processes have to end together: killed alone, the first one leaves others that pass on locks for a moment",
+                false => "the server forgets all locks, so a fresh one grants nothing until every lease of before is over (restart_guard)",
+            },
         )
         .late(),
         false => Cell::new(
@@ -46,8 +49,8 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     let faults = vec![
         Cell::new(
             Fault::HolderKilled,
-            Effects,
-            "the server sees the connection end at once; of a host that vanished it ends the session within one ttl",
+            Claims,
+            "the server sees the connection end at once, and a write that was sent before may arrive after that; of a host that vanished it ends the session within one ttl",
         )
         .late(),
         Cell::new(
