@@ -117,6 +117,13 @@ pub trait Backend: Send + Sync + 'static {
     /// Also called for owners that may hold or wait after a request of unknown fate.
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>>;
 
+    /// Whether the store frees that hold by itself, a ttl after the last word about it. Not so while a session keeps it
+    /// that lives on for others: then a release without an answer is repeated for as long as that lasts.
+    fn ends_by_itself(&self, hold: &Hold) -> bool {
+        let _ = hold;
+        true
+    }
+
     /// Sees to it that later grants of the name get greater tokens than `token`, if the hold is still there:
     /// `false` when it is not. For backends that are made of backends.
     fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {

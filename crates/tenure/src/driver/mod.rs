@@ -334,10 +334,10 @@ impl Driver {
         Ok(held)
     }
 
-    /// Releases until the store has given a definite answer, the client is closed, or the ttl has passed and the store
+    /// Releases until the store has given a definite answer, the client is closed, or the ttl has passed since the store
     /// frees it by itself. For holds whose owner does not wait for the outcome.
     pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
-        let give_up = self.clock.now().after(hold.ttl);
+        let mut give_up = self.clock.now().after(hold.ttl);
         for attempt in 0.. {
             let Err(err) = self.backend.release(hold.clone()).await else {
                 return;
@@ -348,6 +348,9 @@ impl Driver {
                 return;
             }
             let now = self.clock.now();
+            if !self.backend.ends_by_itself(&hold) {
+                give_up = now.after(hold.ttl);
+            }
             let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
             let Some(pause) =
                 left.and_then(|left| pace::next(attempt, self.clock.random(), None, Some(left)))

@@ -1,7 +1,9 @@
 //! Each request of an acquisition, a renewal and a release is lost, or its answer is: there is one node, and
 //! never a ghost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tenure::ErrorKind;
 
 use crate::servers::jute;
 use crate::servers::proxy::{Direction, Fault};
@@ -176,4 +178,31 @@ async fn requests_of_a_free_lock() {
         eprintln!("release: {asked} requests, {took:?}");
         assert_eq!(asked, 1, "requests of a release");
     }
+}
+
+/// Nobody can be asked about a node for longer than a ttl, and its session lives on: then it does not go by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let proxy = jute::proxy(SHARED.port());
+    let (client, name) = (client_by(&proxy).await, unique("ghost"));
+    let ttl = Duration::from_millis(2_500);
+    let other = take(&client, &unique("beside"), ttl).await;
+    proxy.plan("acquire", Fault::CutAfter);
+    // Who asks about it hears nothing, be it whoever asked for it or who clears up.
+    proxy.plan("sync", Fault::CutAfter);
+    let tried = soon(client.lock(&name).ttl(ttl).try_acquire()).await;
+    assert_eq!(tried.unwrap_err().kind(), ErrorKind::Indeterminate);
+    let start = Instant::now();
+    while start.elapsed() < ttl * 3 {
+        if proxy.is_done() {
+            proxy.plan("sync", Fault::CutAfter);
+        }
+        assert_eq!(nodes(&SHARED, &name).len(), 1);
+    }
+    until("the node is deleted", || nodes(&SHARED, &name).is_empty()).await;
+    assert!(other.is_held(), "it went with its session");
+    soon(other.release()).await.unwrap();
 }

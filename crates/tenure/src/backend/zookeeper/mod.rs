@@ -122,6 +122,11 @@ impl Door for Backend {
         Box::pin(async move { store.release(hold).await })
     }
 
+    fn ends_by_itself(&self, hold: &Hold) -> bool {
+        let kept = self.store.kept(hold.owner);
+        kept.is_none_or(|kept| kept.session.ended.is_raised())
+    }
+
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
         let store = self.store.clone();
         Box::pin(async move { store.inspect(name).await })
