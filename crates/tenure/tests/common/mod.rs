@@ -45,6 +45,18 @@ pub(crate) async fn connect(url: &str) -> Client {
     soon(tenure::connect(url)).await.unwrap()
 }
 
+/// The first answer that is none of "later" and "nobody can tell": servers that were just brought together again
+/// may need a moment.
+pub(crate) async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
+    let start = Instant::now();
+    loop {
+        match soon(ask()).await {
+            Ok(answer) => return answer,
+            Err(err) => assert!(err.is_retryable() && start.elapsed() < PATIENCE, "{err}"),
+        }
+    }
+}
+
 /// One try on a free name.
 #[track_caller]
 pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Output = Guard> {

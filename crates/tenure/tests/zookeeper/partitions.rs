@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::{Client, ErrorKind, LostReason};
 
+use crate::common::answered;
 use crate::servers::network::Network;
 use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
 use crate::support::{ROOT, TTL, assert_says, connect, nodes, soon, take, until, until_renewed};
@@ -93,13 +94,12 @@ async fn the_leader_is_cut_off_together_with_the_holder() {
     let stranger = client_of(&ensemble, &[leader]).await;
     let lock = stranger.lock("x").ttl(TTL);
     assert!(
-        soon(lock.try_acquire()).await.unwrap().is_none(),
+        answered(|| lock.try_acquire()).await.is_none(),
         "two hold it"
     );
     soon(next.release()).await.unwrap();
-    soon(soon(lock.acquire()).await.unwrap().release())
-        .await
-        .unwrap();
+    let own = answered(|| lock.acquire()).await;
+    soon(own.release()).await.unwrap();
     for client in [holder, waiter, stranger] {
         soon(client.close()).await;
     }
