@@ -241,6 +241,10 @@ impl Door for Backend {
         Box::pin(hold::release(self.0.clone(), hold))
     }
 
+    fn ends_by_itself(&self, hold: &Hold) -> bool {
+        self.0.nodes.iter().all(|node| node.ends_by_itself(hold))
+    }
+
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
         Box::pin(look::inspect(self.0.clone(), name))
     }
