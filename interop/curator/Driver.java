@@ -1,3 +1,4 @@
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 import org.apache.curator.framework.CuratorFramework;
@@ -6,9 +7,13 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.KeeperException;
+import org.apache.zookeeper.ZooDefs;
+import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.Stat;
+import org.apache.zookeeper.recipes.lock.LockListener;
+import org.apache.zookeeper.recipes.lock.WriteLock;
 
-/** The mutex of Curator, and its read and write locks, in one session. */
+/** The mutex of Curator, its read and write locks, and ZooKeeper's own recipe, in one session. */
 public final class Driver extends Orders<Driver.Mutex> {
     private final CuratorFramework curator;
     private String kind = "lock";
@@ -43,19 +48,20 @@ public final class Driver extends Orders<Driver.Mutex> {
     Mutex lock(String name, long wait, long lease) throws Exception {
         String path = "/" + name;
         Mutex mutex = switch (kind) {
-            case "lock" -> new Mutex(curator, path);
-            case "read" -> new Mutex(new InterProcessReadWriteLock(curator, path).readLock());
-            case "write" -> new Mutex(new InterProcessReadWriteLock(curator, path).writeLock());
+            case "lock" -> new Curators(new Telling(curator, path));
+            case "read" -> new Curators(new InterProcessReadWriteLock(curator, path).readLock());
+            case "write" -> new Curators(new InterProcessReadWriteLock(curator, path).writeLock());
+            case "recipe" -> new Recipe(curator.getZookeeperClient().getZooKeeper(), path);
             default -> throw new IllegalArgumentException("unknown kind " + kind);
         };
-        return mutex.mutex.acquire(wait, TimeUnit.MILLISECONDS) ? mutex : null;
+        return mutex.acquire(wait) ? mutex : null;
     }
 
     @Override
     boolean unlock(Mutex hold) throws Exception {
         // It does not tell whether it deleted anything.
         Stat mine = hold.path() == null ? null : curator.checkExists().forPath(hold.path());
-        hold.mutex.release();
+        hold.release();
         return hold.path() == null || mine != null;
     }
 
@@ -74,20 +80,30 @@ public final class Driver extends Orders<Driver.Mutex> {
         return path == null ? "" : path.substring(path.lastIndexOf('/') + 1);
     }
 
+    interface Mutex {
+        boolean acquire(long wait) throws Exception;
+
+        void release() throws Exception;
+
+        /** Of the node; null where that is not told. */
+        String path();
+    }
+
     /** The path of the node is known to subclasses only; that of a read or write lock is not. */
-    static final class Mutex {
-        private final InterProcessMutex mutex;
-
-        Mutex(InterProcessMutex mutex) {
-            this.mutex = mutex;
+    private record Curators(InterProcessMutex mutex) implements Mutex {
+        @Override
+        public boolean acquire(long wait) throws Exception {
+            return mutex.acquire(wait, TimeUnit.MILLISECONDS);
         }
 
-        Mutex(CuratorFramework curator, String path) {
-            this(new Telling(curator, path));
+        @Override
+        public void release() throws Exception {
+            mutex.release();
         }
 
-        String path() {
-            return mutex instanceof Telling ? ((Telling) mutex).path() : null;
+        @Override
+        public String path() {
+            return mutex instanceof Telling telling ? telling.path() : null;
         }
     }
 
@@ -99,5 +115,42 @@ public final class Driver extends Orders<Driver.Mutex> {
         String path() {
             return getLockPath();
         }
+    }
+
+    /** It has no waiting of its own: it calls back. */
+    private static final class Recipe implements Mutex, LockListener {
+        private final CountDownLatch granted = new CountDownLatch(1);
+        private final WriteLock lock;
+
+        Recipe(ZooKeeper zookeeper, String path) {
+            lock = new WriteLock(zookeeper, path, ZooDefs.Ids.OPEN_ACL_UNSAFE, this);
+        }
+
+        @Override
+        public boolean acquire(long wait) throws Exception {
+            if (lock.lock() || granted.await(wait, TimeUnit.MILLISECONDS)) {
+                return true;
+            }
+            lock.unlock();
+            return false;
+        }
+
+        @Override
+        public void release() {
+            lock.unlock();
+        }
+
+        @Override
+        public String path() {
+            return lock.getId();
+        }
+
+        @Override
+        public void lockAcquired() {
+            granted.countDown();
+        }
+
+        @Override
+        public void lockReleased() {}
     }
 }

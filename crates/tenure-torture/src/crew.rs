@@ -86,6 +86,11 @@ impl Crew {
         let _ = kill_process(Pid::from_child(&self.members[worker].child), signal);
     }
 
+    /// The same to all of them.
+    pub fn signal_all(&self, signal: Signal) {
+        (0..self.len()).for_each(|worker| self.signal(worker, signal));
+    }
+
     /// Puts a new process in the place of one that was killed.
     ///
     /// # Errors

@@ -21,7 +21,8 @@ const FRESH: u64 = 20_000_000;
 pub trait Site: Send + Sync {
     /// The faults that it can make.
     fn kinds(&self) -> Vec<Kind>;
-    /// Begins one. A clock jumps by `lasts`.
+    /// Begins one. A clock jumps by `lasts`. Workers that are to sleep stand still already, and go on after
+    /// [`end`](Site::end).
     fn begin(&self, kind: Kind, lasts: Duration);
     /// Ends it: all is as before, but for clocks that have jumped and leaders that were replaced.
     fn end(&self, kind: Kind);
@@ -83,6 +84,8 @@ impl Nemesis {
             return Ok(());
         }
         let worker = match next.kind.is_around() {
+            // Nobody may be woken or replaced by another fault while all sleep.
+            true if next.kind == Kind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
             // Nobody has it: the fault waits until somebody does.
             false => match register.holder(&names[next.name], FRESH).map(worker_of) {
@@ -143,6 +146,10 @@ impl Nemesis {
             (Kind::LostReply, ..) => link(Trouble::LostReply),
             (Kind::Garbage, ..) => link(Trouble::Garbage),
             (Kind::Trickle, ..) => link(Trouble::Trickle),
+            (Kind::Suspend, _, Some(site)) => {
+                crew.signal_all(Signal::STOP);
+                site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
+            }
             (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
             _ => {}
         }
@@ -163,6 +170,10 @@ impl Nemesis {
                 if let Some(link) = links.get(worker) {
                     link.set(Trouble::None);
                 }
+            }
+            (Kind::Suspend, _, Some(site)) => {
+                site.end(Kind::Suspend);
+                crew.signal_all(Signal::CONT);
             }
             (kind, None, Some(site)) => site.end(kind),
             _ => {}

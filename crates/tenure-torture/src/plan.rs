@@ -48,13 +48,16 @@ pub enum Kind {
     ClockBack,
     /// The wall clock of all workers jumps forward by more than the ttl, and later back.
     ClientClock,
+    /// The machine of the workers sleeps for longer than the ttl: all of them stand still, and so does the clock
+    /// that most programs measure time on.
+    Suspend,
     /// The store was away, and not by our doing. Nobody can plan that.
     Outage,
 }
 
 impl Kind {
     /// All that can be planned.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Pause,
         Self::Kill,
         Self::Delay,
@@ -70,6 +73,7 @@ impl Kind {
         Self::ClockForward,
         Self::ClockBack,
         Self::ClientClock,
+        Self::Suspend,
     ];
 
     /// The word for it on the command line.
@@ -90,6 +94,7 @@ impl Kind {
             Self::ClockForward => "clock-forward",
             Self::ClockBack => "clock-back",
             Self::ClientClock => "client-clock",
+            Self::Suspend => "suspend",
             Self::Outage => "outage",
         }
     }
@@ -126,6 +131,7 @@ impl Kind {
             Self::ClockForward => &[Fault::StoreClockForward],
             Self::ClockBack => &[Fault::StoreClockBack],
             Self::ClientClock => &[Fault::ClientClock],
+            Self::Suspend => &[Fault::ClientSuspended],
         }
     }
 }
@@ -189,7 +195,9 @@ pub fn plan(
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
             // For longer than the ttl: the store gives the name to somebody else meanwhile.
-            Kind::Pause | Kind::Stall | Kind::Trickle | Kind::ServerPause => part(12, 20),
+            Kind::Pause | Kind::Stall | Kind::Trickle | Kind::ServerPause | Kind::Suspend => {
+                part(12, 20)
+            }
             // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
             Kind::LeaderPause | Kind::LeaderKill => part(12, 20),
             // Not for so long, but by so much.

@@ -3,11 +3,11 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
-use tenure_torture::clock::now;
+use tenure_torture::clock::{nanos, now};
 use tenure_torture::worker::{self, Held, Settings};
 
 /// What is wrong with a client.
@@ -35,6 +35,8 @@ pub(crate) enum Bug {
     NoGiveBack,
     /// Trusts a server that was started a moment ago to know who holds what.
     NoRestartGuard,
+    /// Measures its lease on a clock that stands still while the machine sleeps.
+    ClockThatSleeps,
 }
 
 impl Bug {
@@ -43,7 +45,7 @@ impl Bug {
         !matches!(self, Self::None | Self::NoneListening | Self::NoneQueueing)
     }
 
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::None,
         Self::NoneListening,
         Self::NoneQueueing,
@@ -55,6 +57,7 @@ impl Bug {
         Self::NoPoll,
         Self::NoGiveBack,
         Self::NoRestartGuard,
+        Self::ClockThatSleeps,
     ];
 }
 
@@ -73,6 +76,7 @@ pub(crate) struct Locks {
     number: Mutex<u64>,
     /// What was asked for and not given back; in a queue all of it is kept alive at once, as by a session.
     mine: Mutex<Vec<String>>,
+    began: Instant,
 }
 
 impl Locks {
@@ -89,6 +93,15 @@ impl Locks {
             connection: Mutex::default(),
             number: Mutex::default(),
             mine: Mutex::default(),
+            began: Instant::now(),
+        }
+    }
+
+    /// What it measures leases on.
+    fn clock(&self) -> u64 {
+        match self.bug {
+            Bug::ClockThatSleeps => nanos(self.began.elapsed()),
+            _ => now(),
         }
     }
 
@@ -130,7 +143,7 @@ impl Locks {
 
     fn deadline(&self, sent: u64) -> u64 {
         let from = match self.bug {
-            Bug::DeadlineFromReply => now(),
+            Bug::DeadlineFromReply => self.clock(),
             _ => sent,
         };
         from + self.ttl - self.ttl / 100 - 2_000_000
@@ -196,7 +209,7 @@ impl worker::Locks for &'static Locks {
     async fn acquire(&self, name: &str) -> Result<Hold, String> {
         loop {
             let owner = self.new_owner();
-            let sent = now();
+            let (asked, sent) = (now(), self.clock());
             let answer = self.ask_for(name, &owner).await?;
             let words: Vec<u64> = answer.split(' ').map_while(|it| it.parse().ok()).collect();
             let &[counter, clock, since] = words.as_slice() else {
@@ -204,7 +217,7 @@ impl worker::Locks for &'static Locks {
                 continue;
             };
             // Whoever held before the server was started does so no longer than this.
-            if self.bug != Bug::NoRestartGuard && sent < since + self.ttl {
+            if self.bug != Bug::NoRestartGuard && asked < since + self.ttl {
                 self.free(name, &owner);
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
@@ -245,7 +258,7 @@ impl Held for Hold {
         if bug == Bug::NoDeadline {
             return Some(u64::MAX);
         }
-        let sent = now();
+        let sent = self.locks.clock();
         let is_due = sent > self.renewed + self.locks.ttl / 3;
         if is_due && (sent < self.deadline || bug == Bug::RenewWithoutOwner) {
             let owner = match bug {
@@ -266,7 +279,9 @@ impl Held for Hold {
                 None => {}
             }
         }
-        (now() < self.deadline).then_some(self.deadline)
+        // In this order, so that it claims less and not more should it stand still in between.
+        let (at, now) = (now(), self.locks.clock());
+        (now < self.deadline).then(|| at + self.deadline - now)
     }
 
     async fn release(self) {

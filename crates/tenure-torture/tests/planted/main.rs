@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod broken;
+#[path = "../../../tenure/tests/servers/mod.rs"]
+mod servers;
 mod store;
 
 use std::sync::Arc;
@@ -66,7 +68,7 @@ fn torture(bug: Bug, faults: &[Kind], most: usize) -> Findings {
             arguments: ["--exact", "worker_process", "--nocapture"]
                 .map(Into::into)
                 .to_vec(),
-            environment: Vec::new(),
+            environment: store.clock.environment(),
         },
         site: Some(store as Arc<dyn Site>),
     };
@@ -138,6 +140,20 @@ fn a_release_without_owner_is_caught() {
 #[test]
 fn a_renewal_without_owner_is_caught() {
     assert_overlap(Bug::RenewWithoutOwner);
+}
+
+#[test]
+fn a_clock_that_sleeps_with_the_machine_is_caught() {
+    let found = torture(Bug::ClockThatSleeps, &[Kind::Suspend], MANY);
+    assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
+    assert!(!found.overlaps.is_empty(), "{found:?}");
+}
+
+#[test]
+fn the_same_sleep_with_a_clock_that_goes_on_is_not_accused() {
+    let found = torture(Bug::None, &[Kind::Suspend], 5);
+    assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+    assert_eq!(found.overlaps, []);
 }
 
 #[test]

@@ -13,6 +13,8 @@ use tenure_torture::clock::now;
 use tenure_torture::nemesis::Site;
 use tenure_torture::plan::Kind;
 
+use crate::servers::clock::Clock;
+
 #[derive(Default)]
 struct Data {
     /// Owner and end of each hold.
@@ -32,6 +34,8 @@ struct Data {
 pub(crate) struct Store {
     pub(crate) address: SocketAddr,
     data: Arc<Mutex<Data>>,
+    /// That of the workers' machine.
+    pub(crate) clock: Clock,
 }
 
 impl Store {
@@ -41,6 +45,7 @@ impl Store {
         let store = Self {
             address: listener.local_addr().unwrap(),
             data: Arc::default(),
+            clock: Clock::make(),
         };
         let data = store.data.clone();
         std::thread::spawn(move || {
@@ -55,17 +60,23 @@ impl Store {
 
 impl Site for Store {
     fn kinds(&self) -> Vec<Kind> {
-        vec![Kind::ServerKill]
+        vec![Kind::ServerKill, Kind::Suspend]
     }
 
-    fn begin(&self, _: Kind, _: Duration) {
+    fn begin(&self, kind: Kind, _: Duration) {
+        if kind == Kind::Suspend {
+            return self.clock.fall_asleep();
+        }
         *self.data.lock().unwrap() = Data {
             down: true,
             ..Data::default()
         };
     }
 
-    fn end(&self, _: Kind) {
+    fn end(&self, kind: Kind) {
+        if kind == Kind::Suspend {
+            return self.clock.wake_up();
+        }
         let mut data = self.data.lock().unwrap();
         (data.down, data.since) = (false, now());
     }

@@ -17,7 +17,7 @@ fn file() {
     let url = format!("file:{}", dir.path().join("locks").display());
     let run = Run::on("file", url, None, Some(Clock::make())).ttl(Duration::from_millis(500));
     let report = run.keeps_its_promise();
-    assert_eq!(report.fault_counts().len(), 4, "both ways the clock, too");
+    assert_eq!(report.fault_counts().len(), 5, "both ways the clock, too");
     // A kernel that holds the lock for a stopped process lets nobody else write.
     assert_eq!(report.findings.stale, []);
     assert!(report.left_out.unwrap().contains("network"));

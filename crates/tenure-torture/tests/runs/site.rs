@@ -219,14 +219,14 @@ impl Around {
 
     /// What gives workers the clock that is moved. Where there is no server, the clock of the store is theirs.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
-        let words = match (&self.store, &self.server_clock) {
-            (None, Some((clock, _))) => clock.command(),
-            _ => self.worker_clock.command(),
-        };
-        let pairs = words.iter().filter_map(|word| word.split_once('='));
-        pairs
-            .map(|(key, value)| (key.into(), value.into()))
-            .collect()
+        self.clock_of_workers().environment()
+    }
+
+    fn clock_of_workers(&self) -> &Clock {
+        match (&self.store, &self.server_clock) {
+            (None, Some((clock, _))) => clock,
+            _ => &self.worker_clock,
+        }
     }
 
     fn store(&self) -> &dyn Store {
@@ -276,7 +276,7 @@ fn seconds(time: Duration) -> i64 {
 
 impl Site for Around {
     fn kinds(&self) -> Vec<Kind> {
-        let mut kinds = Vec::new();
+        let mut kinds = vec![Kind::Suspend];
         if self.store.is_some() || self.server_clock.is_none() {
             kinds.push(Kind::ClientClock);
         }
@@ -301,6 +301,7 @@ impl Site for Around {
             Kind::ClockForward => self.jump(lasts, 1),
             Kind::ClockBack => self.jump(lasts, -1),
             Kind::ClientClock => self.worker_clock.set(seconds(lasts)),
+            Kind::Suspend => self.clock_of_workers().fall_asleep(),
             kind => panic!("{kind} is not about servers and clocks"),
         }
     }
@@ -319,6 +320,7 @@ impl Site for Around {
                 }
             }
             Kind::ClientClock => self.worker_clock.set(0),
+            Kind::Suspend => self.clock_of_workers().wake_up(),
             _ => {}
         }
     }

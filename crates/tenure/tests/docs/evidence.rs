@@ -14,9 +14,6 @@ use Evidence::{NotShown, Shown};
 
 const POWER: Evidence =
     NotShown("takes a machine that loses power; the server's own `fsync` is trusted");
-const SLEEP: Evidence = NotShown(
-    "takes a machine that sleeps; deadlines are measured on `CLOCK_BOOTTIME`, which goes on meanwhile",
-);
 const GO: Evidence = NotShown(
     "takes a machine whose clock may be set: the server reads it without the C library; its leases are measured on a monotonic clock",
 );
@@ -42,11 +39,12 @@ pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
 
 fn memory(fault: Fault) -> Evidence {
     match fault {
-        Fault::HolderKilled => NotShown("holder and store are one process"),
+        Fault::HolderKilled | Fault::ClientSuspended => {
+            NotShown("holder and store are one process")
+        }
         Fault::HolderPaused => {
             Shown(&["tenure/tests/memory::without_a_store_lease_a_fixed_hold_is_ended_by_us"])
         }
-        Fault::ClientSuspended => SLEEP,
         _ => NO_CLOCK,
     }
 }
@@ -54,7 +52,6 @@ fn memory(fault: Fault) -> Evidence {
 fn file(fault: Fault) -> Evidence {
     match fault {
         Fault::PowerLoss => POWER,
-        Fault::ClientSuspended => SLEEP,
         _ => Shown(&["runs/files::file"]),
     }
 }
@@ -81,7 +78,6 @@ fn redis(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreClockForward => {
             Shown(&["runs/redis::redis_whose_clock_jumps_forward_lets_two_hold"])
         }
-        Fault::ClientSuspended => SLEEP,
         _ if is_redisson => Shown(&["runs/redis::redis_with_the_format_of_redisson"]),
         _ => Shown(&["runs/redis::redis_alone"]),
     }
@@ -103,7 +99,6 @@ fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
             "runs/redis::redlock_of_five",
             "tenure/tests/redlock::a_minority_may_fail_in_any_way",
         ]),
-        Fault::ClientSuspended => SLEEP,
         _ => Shown(&["runs/redis::redlock_of_five"]),
     }
 }
@@ -112,7 +107,6 @@ fn etcd(fault: Fault, is_three: bool) -> Evidence {
     match fault {
         Fault::PowerLoss => POWER,
         Fault::StoreClockForward | Fault::StoreClockBack => GO,
-        Fault::ClientSuspended => SLEEP,
         Fault::Failover => Shown(&[
             "runs/quorums::etcd_of_three",
             "tenure/tests/etcd/members::the_leader_is_stopped",
@@ -125,7 +119,6 @@ fn etcd(fault: Fault, is_three: bool) -> Evidence {
 fn zookeeper(fault: Fault, is_one: bool) -> Evidence {
     match fault {
         Fault::PowerLoss => POWER,
-        Fault::ClientSuspended => SLEEP,
         _ if is_one => Shown(&["runs/quorums::zookeeper_of_one"]),
         _ => Shown(&["runs/quorums::zookeeper_of_three"]),
     }
@@ -149,7 +142,6 @@ fn sessions(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidenc
             Shown(&["runs/databases::postgres_whose_clock_jumps_forward_lets_two_hold"])
         }
         Fault::StoreClockBack => Shown(&["runs/databases::sessions_whose_clock_goes_back"]),
-        Fault::ClientSuspended => SLEEP,
         _ => Shown(&["runs/databases::sessions"]),
     }
 }
@@ -160,6 +152,14 @@ fn table(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
             true => Shown(&["tenure/tests/table/failovers::a_mariadb_that_loses_commits"]),
             false => Shown(&["tenure/tests/table/failovers::a_postgres_that_loses_commits"]),
         },
+        Fault::PowerLoss if has("with the power") => match is_mysql {
+            true => {
+                Shown(&["tenure/tests/table/failovers::a_mariadb_that_syncs_nothing_loses_power"])
+            }
+            false => {
+                Shown(&["tenure/tests/table/failovers::a_postgres_that_syncs_nothing_loses_power"])
+            }
+        },
         Fault::PowerLoss => POWER,
         Fault::Failover if is_mysql => {
             Shown(&["tenure/tests/table/failovers::another_mariadb_takes_over"])
@@ -168,7 +168,6 @@ fn table(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreClockForward => {
             Shown(&["runs/databases::a_table_whose_clock_jumps_forward_lets_two_hold"])
         }
-        Fault::ClientSuspended => SLEEP,
         _ if has("shedlock") => Shown(&["runs/databases::the_table_of_shedlock"]),
         _ => Shown(&["runs/databases::a_table"]),
     }
@@ -185,7 +184,6 @@ fn sqlite(fault: Fault) -> Evidence {
         Fault::StoreClockForward | Fault::ClientClock => {
             Shown(&["runs/files::sqlite_when_the_clock_jumps_forward_lets_two_hold"])
         }
-        Fault::ClientSuspended => SLEEP,
         _ => Shown(&[
             "runs/files::sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back",
         ]),

@@ -21,7 +21,7 @@ use crate::servers::operator::{Operator, Row};
 use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Direction, Fault, Planner, Proxy};
 
-const OPTIONS: &str = "?mode=table&tls=off&timeout=2s";
+const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
 /// Each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
@@ -49,7 +49,7 @@ pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 
 pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let file = Arc::new(File::new());
-    let url = format!("{}?timeout=2s", file.url());
+    let url = format!("{}?timeout=3s", file.url());
     Site::new(url, Store::File(file), None).open()
 }
 

@@ -314,6 +314,37 @@ async fn read_and_write_locks_of_curator_are_waited_for() {
     }
 }
 
+/// ZooKeeper's own recipe looks at numbers only, as we do, but takes the text behind the last dash for one.
+#[tokio::test]
+async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
+    let Some(zookeeper) = Zookeeper::start().await else {
+        return;
+    };
+    let Some(mut they) = start(&zookeeper, CURATOR, SESSION).await else {
+        return;
+    };
+    let we = zookeeper.client("?dialect=session-prefix").await;
+    assert_eq!(they.ask(&["kind", "recipe"]).await, "kind\trecipe");
+    they.take("a", LONG).await;
+    assert!(is_refused(&we, "a").await);
+    let waiting = waiting(&we, "a");
+    zookeeper.until_queued("a", 2).await;
+    they.unlock("a").await;
+    let guard = soon("our turn", waiting).await.unwrap();
+    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    zookeeper.until_queued("a", 2).await;
+    // It waits for ever for a node that goes between its list and its watch.
+    zookeeper.until_watched("a").await;
+    guard.release().await.unwrap();
+    they.held().await;
+    assert!(is_refused(&we, "a").await);
+    they.unlock("a").await;
+    zookeeper.until_queued("a", 0).await;
+    // Last, because the watch of who was refused stays, and puts a node there again when it fires.
+    let _guard = take(&we, "a").await;
+    assert!(they.is_refused("a").await);
+}
+
 /// What does not end in ten digits contends with nobody.
 #[tokio::test]
 async fn a_stray_node_is_nobodys() {

@@ -55,6 +55,12 @@ impl Zookeeper {
         until_told(&what, async || self.nodes(name).await.len() == count).await;
     }
 
+    /// Waits until somebody watches a node of that name.
+    pub(crate) async fn until_watched(&self, name: &str) {
+        let is_watched = async || self.server.word("wchp").contains(&format!("/{name}/"));
+        until_told(&format!("a watch for {name}"), is_watched).await;
+    }
+
     /// The value of a node.
     pub(crate) async fn data(&self, path: &str) -> String {
         let (data, _) = self.look.get_data(path).await.unwrap();

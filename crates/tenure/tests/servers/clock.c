@@ -1,8 +1,9 @@
-/* Moves the wall clock of the process it is preloaded into, and no other clock.
+/* Moves the wall clock of the process it is preloaded into, and puts its monotonic clock behind, as if its machine had
+ * slept; no other clock.
  *
- * The offset is a 64-bit number of nanoseconds in the file that TENURE_TEST_CLOCK names, and after it lies the
- * time at which the clock stands still (0: it does not); the file is mapped, so that what the test writes
- * there counts at once.
+ * The file that TENURE_TEST_CLOCK names has three 64-bit numbers of nanoseconds: the offset of the wall clock, the
+ * time at which it stands still (0: it does not), and by how much the monotonic clock is behind. The file is mapped,
+ * so that what the test writes there counts at once.
  *
  * Everything is asked of the kernel directly and nothing is allocated: allocators read the clock while
  * they start, and a call into libc's own would find them half-way.
@@ -26,7 +27,7 @@ static const int64_t SECOND = 1000000000;
 static const volatile int64_t *settings(void)
 {
     static _Atomic(const volatile int64_t *) mapped;
-    static const volatile int64_t none[2];
+    static const volatile int64_t none[3];
     const volatile int64_t *at = mapped;
     if (!at) {
         const char *path = getenv("TENURE_TEST_CLOCK");
@@ -45,6 +46,11 @@ static int is_wall_clock(clockid_t clock)
     return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_TAI;
 }
 
+static int is_monotonic(clockid_t clock)
+{
+    return clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW;
+}
+
 static struct timespec moved(struct timespec time, int64_t by)
 {
     int64_t total = (int64_t)time.tv_sec * SECOND + time.tv_nsec + by;
@@ -56,6 +62,8 @@ int clock_gettime(clockid_t clock, struct timespec *time)
     int result = (int)syscall(SYS_clock_gettime, clock, time);
     if (result == 0 && is_wall_clock(clock))
         *time = settings()[1] ? moved((struct timespec){ 0 }, settings()[1]) : moved(*time, settings()[0]);
+    else if (result == 0 && is_monotonic(clock))
+        *time = moved(*time, -settings()[2]);
     return result;
 }
 
@@ -85,8 +93,10 @@ time_t time(time_t *result)
 int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
                            const struct timespec *restrict until)
 {
-    if (until->tv_sec < SECOND)
-        return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, until);
+    if (until->tv_sec < SECOND) {
+        struct timespec true_time = moved(*until, settings()[2]);
+        return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &true_time);
+    }
     struct timespec true_until = moved(*until, -settings()[0]);
     return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &true_until);
 }

@@ -1,16 +1,20 @@
-//! A wall clock for one server that the test moves. Its monotonic clock stays true.
+//! The clocks of one process, which the test moves: its wall clock, and how far its monotonic clock is behind.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::process::Directory;
 
-/// Made by the compiler from `clock.c`, put before libc in the server's process.
+/// Made by the compiler from `clock.c`, put before libc in that process.
 pub(crate) struct Clock {
     dir: Directory,
     offset: File,
+    /// How long its machine has slept until now, and since when it does again.
+    slept: Mutex<(Duration, Option<Instant>)>,
 }
 
 impl Clock {
@@ -35,8 +39,10 @@ impl Clock {
             String::from_utf8_lossy(&output.stderr)
         );
         let offset = File::create(dir.path().join("offset")).unwrap();
-        let clock = Self { dir, offset };
+        let slept = Mutex::default();
+        let clock = Self { dir, offset, slept };
         clock.set(0);
+        clock.write(2, 0);
         clock
     }
 
@@ -50,6 +56,15 @@ impl Clock {
         ]
     }
 
+    /// The same for a process that is started with an environment.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let words = self.command();
+        let pairs = words.iter().filter_map(|word| word.split_once('='));
+        pairs
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect()
+    }
+
     /// Now it shows so many seconds more than the machine's, and goes on.
     pub(crate) fn set(&self, seconds: i64) {
         self.write(0, seconds * 1_000_000_000);
@@ -60,6 +75,21 @@ impl Clock {
     pub(crate) fn freeze(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         self.write(1, now.as_nanos().try_into().unwrap());
+    }
+
+    /// The machine of the process, which stands still already, goes to sleep: until it wakes up, `CLOCK_MONOTONIC` does
+    /// not go on, and `CLOCK_BOOTTIME` does.
+    pub(crate) fn fall_asleep(&self) {
+        self.slept.lock().unwrap().1 = Some(Instant::now());
+    }
+
+    /// To be called before the process goes on.
+    pub(crate) fn wake_up(&self) {
+        let mut slept = self.slept.lock().unwrap();
+        let since = slept.1.take().unwrap();
+        // It may have stopped a little later than it was told to, and that clock never goes back.
+        slept.0 += since.elapsed().saturating_sub(Duration::from_millis(5));
+        self.write(2, slept.0.as_nanos().try_into().unwrap());
     }
 
     fn write(&self, place: u64, number: i64) {

@@ -1,6 +1,6 @@
 //! mariadbd.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
@@ -93,12 +93,7 @@ impl MariaDb {
 
     fn start_in(dir: PathBuf, before: &[String], options: &[&str]) -> Self {
         let port = Port::reserve();
-        let copied = Command::new("cp")
-            .arg("-a")
-            .arg(template().path().join("data"))
-            .arg(&dir)
-            .status();
-        assert!(copied.unwrap().success(), "cp");
+        super::process::copy(&template().path().join("data"), &dir);
         let mut command = before.to_vec();
         command.extend([PROGRAM.into(), "--no-defaults".into()]);
         if super::process::is_root() {
@@ -172,6 +167,11 @@ impl MariaDb {
         };
         let killed = second();
         until("the next second", || second() > killed);
+    }
+
+    /// The directory with its data.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// SIGSTOP.

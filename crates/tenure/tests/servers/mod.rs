@@ -3,7 +3,7 @@
 //! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
 //! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
 //! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
-//! a server's wall clock, [`network`] cuts servers off from each other, [`operator`] is somebody at a database's
+//! the clocks of a process, [`network`] cuts servers off from each other, [`operator`] is somebody at a database's
 //! console.
 
 #![allow(

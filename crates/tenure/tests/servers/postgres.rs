@@ -148,12 +148,7 @@ impl Postgres {
     /// `before`: what stands before the program, to set its environment.
     pub(crate) fn start_with(before: &[String], settings: &[&str]) -> Self {
         let (dir, port) = (new_directory("postgres"), Port::reserve());
-        run(&[
-            "cp".into(),
-            "-a".into(),
-            template().path().join("data").display().to_string(),
-            dir.display().to_string(),
-        ]);
+        super::process::copy(&template().path().join("data"), &dir);
         give_away(&dir);
         let mut command = before.to_vec();
         command.extend(as_somebody());
@@ -231,6 +226,11 @@ impl Postgres {
             self.signal(Signal::STOP);
             self.processes().into_iter().all(stands_still)
         });
+    }
+
+    /// The directory with its data.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// SIGCONT.

@@ -1,6 +1,7 @@
 //! A replica takes over that has not heard of the last grants.
 
 use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::process;
 use crate::servers::relay::Relay;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 
@@ -59,13 +60,7 @@ async fn another_postgres_takes_over() {
 
 /// No replica at all: the server itself comes back without them. The table says so of servers that answer a commit
 /// before it is written.
-async fn it_forgets(db: &Db) {
-    db.init().await;
-    // The tables themselves are to outlast it.
-    match db {
-        Db::Postgres(..) => drop(db.rows("CHECKPOINT")),
-        _ => drop(db.rows("FLUSH LOGS")),
-    }
+async fn it_forgets(db: &Db, end: impl Fn(&Db)) {
     let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
     // Not renewed: a renewal would tell, which makes it a matter of luck who is first.
     let lock = first
@@ -73,7 +68,7 @@ async fn it_forgets(db: &Db) {
         .ttl(TTL * 10)
         .renew(tenure::Renew::Never);
     let old = soon(lock.acquire()).await.unwrap();
-    db.restart();
+    end(db);
     let lock = second.lock("lossy").ttl(TTL * 10);
     let new = soon(lock.acquire()).await.unwrap();
     assert!(old.is_held(), "nobody has told its holder");
@@ -88,7 +83,11 @@ async fn a_mariadb_that_loses_commits() {
         "--innodb-flush-log-at-timeout=2000",
     ];
     if !mariadb::is_missing() {
-        it_forgets(&Db::MySql(MariaDb::start_on_disk(&lossy))).await;
+        let db = Db::MySql(MariaDb::start_on_disk(&lossy));
+        db.init().await;
+        // The tables themselves are to outlast it.
+        db.rows("FLUSH LOGS");
+        it_forgets(&db, Db::restart).await;
     }
 }
 
@@ -96,6 +95,30 @@ async fn a_mariadb_that_loses_commits() {
 async fn a_postgres_that_loses_commits() {
     let lossy = ["synchronous_commit=off", "wal_writer_delay=10s"];
     if let Some(db) = Db::postgres(&lossy) {
-        it_forgets(&db).await;
+        db.init().await;
+        // The tables themselves are to outlast it.
+        db.rows("CHECKPOINT");
+        it_forgets(&db, Db::restart).await;
+    }
+}
+
+/// What the system had not yet put on the disk is gone, and the disk was asked for nothing: it has what was there before.
+async fn its_disk_forgets(db: &Db) {
+    db.init().await;
+    db.restart_after(process::keep);
+    it_forgets(db, |db| db.restart_after(process::forget)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_syncs_nothing_loses_power() {
+    if let Some(db) = Db::mysql(&["--innodb-flush-log-at-trx-commit=2"]) {
+        its_disk_forgets(&db).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_syncs_nothing_loses_power() {
+    if let Some(db) = Db::postgres(&["fsync=off"]) {
+        its_disk_forgets(&db).await;
     }
 }

@@ -1,5 +1,6 @@
 //! What the tests about lease tables share.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -201,14 +202,21 @@ impl Db {
 
     /// SIGKILL, and a new start.
     pub(crate) fn restart(&self) {
+        self.restart_after(|_| ());
+    }
+
+    /// The same, and something is done to its directory in between.
+    pub(crate) fn restart_after(&self, act: impl Fn(&Path)) {
         match self {
             Self::MySql(server) => {
                 server.kill();
+                act(server.dir());
                 server.launch();
             }
             Self::Postgres(server, inside) => {
                 server.kill();
                 inside.hang_up();
+                act(server.dir());
                 server.launch();
             }
             Self::File(_) => {}
