@@ -6,9 +6,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod consensus;
 mod databases;
 mod files;
-mod quorums;
 mod redis;
 #[path = "../../../tenure/tests/servers/mod.rs"]
 mod servers;

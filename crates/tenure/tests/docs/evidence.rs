@@ -108,19 +108,19 @@ fn etcd(fault: Fault, is_three: bool) -> Evidence {
         Fault::PowerLoss => POWER,
         Fault::StoreClockForward | Fault::StoreClockBack => GO,
         Fault::Failover => Shown(&[
-            "runs/quorums::etcd_of_three",
+            "runs/consensus::etcd_of_three",
             "tenure/tests/etcd/members::the_leader_is_stopped",
         ]),
-        _ if is_three => Shown(&["runs/quorums::etcd_of_three"]),
-        _ => Shown(&["runs/quorums::etcd_of_one"]),
+        _ if is_three => Shown(&["runs/consensus::etcd_of_three"]),
+        _ => Shown(&["runs/consensus::etcd_of_one"]),
     }
 }
 
 fn zookeeper(fault: Fault, is_one: bool) -> Evidence {
     match fault {
         Fault::PowerLoss => POWER,
-        _ if is_one => Shown(&["runs/quorums::zookeeper_of_one"]),
-        _ => Shown(&["runs/quorums::zookeeper_of_three"]),
+        _ if is_one => Shown(&["runs/consensus::zookeeper_of_one"]),
+        _ => Shown(&["runs/consensus::zookeeper_of_three"]),
     }
 }
 

@@ -147,12 +147,14 @@ async fn renewals_heal_and_steal_nothing() {
 /// A lock goes round among two clients.
 async fn use_it(clients: [&Client; 2]) {
     let mut last = 0;
-    for _ in 0..3 {
+    for turn in 0..3 {
         let [first, second] = clients;
         let guard = take(first, "x", TTL).await;
         let lock = second.lock("x").ttl(TTL);
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        assert_kept(&guard).await;
+        if turn == 0 {
+            assert_kept(&guard).await;
+        }
         assert!(guard.token().get() > last);
         soon(guard.release()).await.unwrap();
         let guard = soon(waiter).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! etcd and ZooKeeper, alone and as three.
+//! etcd and ZooKeeper, alone and as three. The longest runs; tests begin in the order of their names, and these first.
 
 use std::time::Duration;
 
