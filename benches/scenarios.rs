@@ -19,6 +19,7 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
 }
 
 /// The lease of all clients.
+#[allow(dead_code, reason = "one of a database session has none to be named")]
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 const WARM_UP: u64 = 200_000_000;
