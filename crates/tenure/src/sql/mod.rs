@@ -147,6 +147,9 @@ pub async fn lock_in_tx<DB: Database>(
 /// How exact the limit is: PostgreSQL 1 ms, and 250 ms more when others come first again and again;
 /// MariaDB 1 ms; MySQL whole seconds, rounded up, at least one; SQLite 1 ms.
 ///
+/// The first lock under a name makes its row. In MySQL and MariaDB that may wait for a transaction with a name beside it,
+/// where somebody's first lock was just rolled back: with a very short limit a free name may look taken then.
+///
 /// # Cancel safety
 /// As [`lock_in_tx`]. In MySQL (not MariaDB) and SQLite the limit of the connection may then still be `wait`.
 ///

@@ -12,8 +12,6 @@ pub(crate) enum Evidence {
 
 use Evidence::{NotShown, Shown};
 
-const POWER: Evidence =
-    NotShown("takes a machine that loses power; the server's own `fsync` is trusted");
 const GO: Evidence = NotShown(
     "takes a machine whose clock may be set: the server reads it without the C library; its leases are measured on a monotonic clock",
 );
@@ -64,7 +62,9 @@ fn redis(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
             Shown(&["runs/redis::redis_that_forgets_lets_two_hold"])
         }
-        Fault::PowerLoss if has("always") => POWER,
+        Fault::PowerLoss if has("always") => {
+            Shown(&["tenure/tests/redis/restarts::the_power_is_lost"])
+        }
         Fault::StoreRestart if has("appendfsync") => {
             Shown(&["runs/redis::redis_with_its_log_on_disk"])
         }
@@ -90,7 +90,10 @@ fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
             Shown(&["tenure/tests/redis/majorities::without_the_guard_two_hold_it"])
         }
-        Fault::PowerLoss if has("always") => POWER,
+        // Of each of its servers.
+        Fault::PowerLoss if has("always") => {
+            Shown(&["tenure/tests/redis/restarts::the_power_is_lost"])
+        }
         Fault::StoreRestart if has("always") => {
             Shown(&["runs/redis::redlock_with_its_logs_on_disk"])
         }
@@ -107,7 +110,9 @@ fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
 
 fn etcd(fault: Fault, is_three: bool) -> Evidence {
     match fault {
-        Fault::PowerLoss => POWER,
+        Fault::PowerLoss => NotShown(
+            "takes a machine that loses power: the server syncs without the C library, and that is trusted",
+        ),
         Fault::StoreClockForward | Fault::StoreClockBack => GO,
         Fault::Failover => Shown(&[
             "runs/consensus::etcd_of_three",
@@ -120,7 +125,7 @@ fn etcd(fault: Fault, is_three: bool) -> Evidence {
 
 fn zookeeper(fault: Fault, is_one: bool) -> Evidence {
     match fault {
-        Fault::PowerLoss => POWER,
+        Fault::PowerLoss => Shown(&["tenure/tests/zookeeper/sessions::the_power_is_lost"]),
         _ if is_one => Shown(&["runs/consensus::zookeeper_of_one"]),
         _ => Shown(&["runs/consensus::zookeeper_of_three"]),
     }
@@ -154,15 +159,10 @@ fn table(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
             true => Shown(&["tenure/tests/table/failovers::a_mariadb_that_loses_commits"]),
             false => Shown(&["tenure/tests/table/failovers::a_postgres_that_loses_commits"]),
         },
-        Fault::PowerLoss if has("with the power") => match is_mysql {
-            true => {
-                Shown(&["tenure/tests/table/failovers::a_mariadb_that_syncs_nothing_loses_power"])
-            }
-            false => {
-                Shown(&["tenure/tests/table/failovers::a_postgres_that_syncs_nothing_loses_power"])
-            }
-        },
-        Fault::PowerLoss => POWER,
+        Fault::PowerLoss if is_mysql => {
+            Shown(&["tenure/tests/table/failovers::a_mariadb_loses_power"])
+        }
+        Fault::PowerLoss => Shown(&["tenure/tests/table/failovers::a_postgres_loses_power"]),
         Fault::Failover if is_mysql => {
             Shown(&["tenure/tests/table/failovers::another_mariadb_takes_over"])
         }
@@ -182,7 +182,7 @@ fn setting_loses(has: &dyn Fn(&str) -> bool) -> bool {
 
 fn sqlite(fault: Fault) -> Evidence {
     match fault {
-        Fault::PowerLoss => POWER,
+        Fault::PowerLoss => NotShown("takes a machine that loses power, as all holders do with it"),
         Fault::StoreClockForward | Fault::ClientClock => {
             Shown(&["runs/files::sqlite_when_the_clock_jumps_forward_lets_two_hold"])
         }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard};
 
-use crate::servers::PATIENCE;
+use crate::common::answered;
+use crate::servers::disk::Disk;
 use crate::servers::proxy::{Direction, Proxy};
 use crate::servers::redis::{self, Redis};
+use crate::servers::{PATIENCE, is_missing};
 use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
 
 /// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
@@ -251,4 +253,40 @@ async fn a_server_is_killed_again_and_again() {
         soon(worker).await.unwrap();
     }
     crate::support::assert_all_expire(&server);
+}
+
+/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_power_is_lost() {
+    if redis::is_missing() || is_missing(&["cc"]) {
+        return;
+    }
+    for (fsync, remembers) in [("always", true), ("no", false)] {
+        let disk = Disk::make();
+        let lines = ["appendonly yes", &format!("appendfsync {fsync}")];
+        let server = Redis::start_with(&disk.command(), &lines);
+        server.kill();
+        disk.begin(server.dir());
+        server.launch();
+        let url = server.url() + crate::support::TRUSTED;
+        let (first, second) = (connect(&url).await, connect(&url).await);
+        let lock = first.lock("x").ttl(TTL * 10).renew(tenure::Renew::Never);
+        let old = soon(lock.acquire()).await.unwrap();
+        server.kill();
+        disk.lose_power(server.dir());
+        server.launch();
+        let lock = second.lock("x").ttl(TTL * 10);
+        let tried = answered(async || lock.try_acquire().await).await;
+        assert_eq!(tried.is_none(), remembers, "appendfsync {fsync}");
+        let token = old.token();
+        let new = match tried {
+            Some(new) => new,
+            None => {
+                soon(old.release()).await.unwrap();
+                soon(lock.acquire()).await.unwrap()
+            }
+        };
+        assert!(new.token() > token);
+        soon(new.release()).await.unwrap();
+    }
 }

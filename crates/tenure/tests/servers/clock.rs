@@ -3,11 +3,24 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::process::Directory;
+
+/// Compiles what is to be put before libc, into `dir/NAME.so`.
+pub(crate) fn preload(dir: &Path, name: &str, source: &str) {
+    let file = dir.join(format!("{name}.c"));
+    std::fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
+    cc.arg(dir.join(format!("{name}.so"))).arg(file);
+    let output = cc.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
 
 /// Made by the compiler from `clock.c`, put before libc in that process.
 pub(crate) struct Clock {
@@ -24,20 +37,7 @@ impl Clock {
 
     pub(crate) fn make() -> Self {
         let dir = Directory::new("clock");
-        let source = dir.path().join("clock.c");
-        std::fs::write(&source, include_str!("clock.c")).unwrap();
-        let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-        let output = cc
-            .arg(dir.path().join("clock.so"))
-            .arg(source)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        preload(dir.path(), "clock", include_str!("clock.c"));
         let offset = File::create(dir.path().join("offset")).unwrap();
         let slept = Mutex::default();
         let clock = Self { dir, offset, slept };

@@ -87,8 +87,8 @@ impl MariaDb {
     }
 
     /// With its files on a disk: in shared memory it maps its log, and a kill loses nothing of that.
-    pub(crate) fn start_on_disk(options: &[&str]) -> Self {
-        Self::start_in(new_directory_on_disk("mariadb"), &[], options)
+    pub(crate) fn start_on_disk(before: &[String], options: &[&str]) -> Self {
+        Self::start_in(new_directory_on_disk("mariadb"), before, options)
     }
 
     fn start_in(dir: PathBuf, before: &[String], options: &[&str]) -> Self {

@@ -3,8 +3,8 @@
 //! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
 //! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
 //! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
-//! the clocks of a process, [`network`] cuts servers off from each other, [`operator`] is somebody at a database's
-//! console.
+//! the clocks of a process, [`disk`] takes its power, [`network`] cuts servers off from each other, [`operator`] is
+//! somebody at a database's console.
 
 #![allow(
     dead_code,
@@ -16,6 +16,7 @@
 mod calm;
 pub(crate) mod clock;
 pub(crate) mod database;
+pub(crate) mod disk;
 pub(crate) mod etcd;
 pub(crate) mod grpc;
 pub(crate) mod jute;

@@ -181,17 +181,6 @@ impl Drop for Process {
     }
 }
 
-/// What is in the folder `data` of `dir` by now is all that [`forget`] leaves there.
-pub(crate) fn keep(dir: &Path) {
-    copy(&dir.join("data"), &dir.join("kept"));
-}
-
-/// As a disk does that was told to write when the power was gone.
-pub(crate) fn forget(dir: &Path) {
-    std::fs::remove_dir_all(dir.join("data")).unwrap();
-    copy(&dir.join("kept"), &dir.join("data"));
-}
-
 /// With owners and rights.
 pub(crate) fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();

@@ -70,7 +70,12 @@ impl Redis {
 
     /// A server whose wall clock the test sets.
     pub(crate) fn start_with_clock(clock: &Clock, lines: &[&str]) -> Self {
-        let server = Self::prepare(&clock.command());
+        Self::start_with(&clock.command(), lines)
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    pub(crate) fn start_with(before: &[String], lines: &[&str]) -> Self {
+        let server = Self::prepare(before);
         server.launch_with(lines);
         server
     }
@@ -89,7 +94,6 @@ impl Redis {
         server
     }
 
-    /// `before`: what stands before the program, to set its environment.
     fn prepare(before: &[String]) -> Self {
         let dir = new_directory("redis");
         let mut command = before.to_vec();

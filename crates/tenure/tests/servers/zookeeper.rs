@@ -76,8 +76,13 @@ impl Zookeeper {
 
     /// A server whose wall clock the test sets.
     pub(crate) fn start_with_clock(clock: &Clock) -> Self {
-        let mut server = Self::prepare(&Host::here(), &[]);
-        server.command.splice(0..0, clock.command());
+        Self::start_after(&clock.command(), &[])
+    }
+
+    /// `before`: what stands before the program, to set its environment.
+    pub(crate) fn start_after(before: &[String], settings: &[&str]) -> Self {
+        let mut server = Self::prepare(&Host::here(), settings);
+        server.command.splice(0..0, before.iter().cloned());
         server.configure(&[]);
         server.begin();
         server.until_serving();

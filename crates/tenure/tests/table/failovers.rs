@@ -1,7 +1,10 @@
 //! A replica takes over that has not heard of the last grants.
 
+use crate::common::answered;
+use crate::servers::disk::Disk;
+use crate::servers::is_missing;
 use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::process;
+use crate::servers::postgres::{self, Postgres};
 use crate::servers::relay::Relay;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 
@@ -83,7 +86,7 @@ async fn a_mariadb_that_loses_commits() {
         "--innodb-flush-log-at-timeout=2000",
     ];
     if !mariadb::is_missing() {
-        let db = Db::MySql(MariaDb::start_on_disk(&lossy));
+        let db = Db::MySql(MariaDb::start_on_disk(&[], &lossy));
         db.init().await;
         // The tables themselves are to outlast it.
         db.rows("FLUSH LOGS");
@@ -102,23 +105,55 @@ async fn a_postgres_that_loses_commits() {
     }
 }
 
-/// What the system had not yet put on the disk is gone, and the disk was asked for nothing: it has what was there before.
-async fn its_disk_forgets(db: &Db) {
+/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+async fn it_loses_power(db: &Db, disk: &Disk, remembers: bool) {
     db.init().await;
-    db.restart_after(process::keep);
-    it_forgets(db, |db| db.restart_after(process::forget)).await;
+    db.restart_after(|dir| disk.begin(dir));
+    let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
+    let lock = first
+        .lock("power")
+        .ttl(TTL * 10)
+        .renew(tenure::Renew::Never);
+    let old = soon(lock.acquire()).await.unwrap();
+    db.restart_after(|dir| disk.lose_power(dir));
+    let lock = second.lock("power").ttl(TTL * 10);
+    let tried = answered(async || lock.try_acquire().await).await;
+    assert_eq!(tried.is_none(), remembers);
+    assert!(old.is_held(), "nobody has told its holder");
+    let token = old.token();
+    let new = match tried {
+        Some(new) => new,
+        None => {
+            soon(old.release()).await.unwrap();
+            soon(lock.acquire()).await.unwrap()
+        }
+    };
+    assert!(new.token() > token);
+    soon(new.release()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_that_syncs_nothing_loses_power() {
-    if let Some(db) = Db::mysql(&["--innodb-flush-log-at-trx-commit=2"]) {
-        its_disk_forgets(&db).await;
+async fn a_mariadb_loses_power() {
+    if mariadb::is_missing() || is_missing(&["cc"]) {
+        return;
+    }
+    for (flushes, remembers) in [("1", true), ("2", false)] {
+        let disk = Disk::make();
+        let options = format!("--innodb-flush-log-at-trx-commit={flushes}");
+        let server = MariaDb::start_on_disk(&disk.command(), &[&options]);
+        it_loses_power(&Db::MySql(server), &disk, remembers).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_syncs_nothing_loses_power() {
-    if let Some(db) = Db::postgres(&["fsync=off"]) {
-        its_disk_forgets(&db).await;
+async fn a_postgres_loses_power() {
+    if postgres::is_missing() || is_missing(&["cc"]) {
+        return;
+    }
+    for (fsync, remembers) in [("on", true), ("off", false)] {
+        let disk = Disk::make();
+        let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);
+        let inside = server.inside();
+        it_loses_power(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
     }
 }

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use tenure::LostReason;
 
-use crate::servers::jute;
+use crate::common::answered;
+use crate::servers::disk::Disk;
 use crate::servers::proxy::Direction;
 use crate::servers::zookeeper::{self, Zookeeper};
+use crate::servers::{is_missing, jute};
 use crate::support::{
     SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
 };
@@ -151,4 +153,38 @@ async fn a_restarted_server_knows_who_holds() {
     let next = soon(waiting).await.unwrap().unwrap();
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
+}
+
+/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_power_is_lost() {
+    if zookeeper::is_missing() || is_missing(&["cc"]) {
+        return;
+    }
+    for (syncs, remembers) in [("yes", true), ("no", false)] {
+        let disk = Disk::make();
+        let setting = format!("-Dzookeeper.forceSync={syncs}");
+        let server = Zookeeper::start_after(&disk.command(), &[&setting]);
+        server.kill();
+        disk.begin(server.dir());
+        server.begin();
+        server.until_serving();
+        let (client, other) = (client_of(&server).await, client_of(&server).await);
+        let ttl = Duration::from_secs(20);
+        let guard = take(&client, "power", ttl).await;
+        server.kill();
+        disk.lose_power(server.dir());
+        server.begin();
+        server.until_serving();
+        let lock = other.lock("power").ttl(ttl);
+        let tried = answered(async || lock.try_acquire().await).await;
+        assert_eq!(tried.is_none(), remembers, "forceSync={syncs}");
+        if remembers {
+            let token = guard.token();
+            soon(guard.release()).await.unwrap();
+            let next = soon(lock.acquire()).await.unwrap();
+            assert!(next.token() > token);
+            soon(next.release()).await.unwrap();
+        }
+    }
 }
