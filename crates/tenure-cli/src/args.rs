@@ -244,7 +244,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
-    /// Only these: pause, kill, delay, stall, cut, lost-reply, garbage, trickle [default: all that are possible]
+    /// Only these: pause, kill, delay, stall, cut, lost-reply, garbage, trickle, vanish [default: all that are possible]
     ///
     /// pause and kill hit the process that holds; the others its connection, where the URL names plain TCP servers.
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]

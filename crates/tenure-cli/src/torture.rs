@@ -45,10 +45,8 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
         talk.notice(format!("seed {}, store {shown}", setup.seed));
         talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
         let (_, left_out) = runner::possible(&setup.url, None);
-        if let Some(why) = left_out.filter(|_| args.faults.is_empty()) {
-            talk.notice(format!(
-                "faults of the link are left out, only pause and kill happen: {why}"
-            ));
+        if let Some(what) = left_out.filter(|_| args.faults.is_empty()) {
+            talk.notice(format!("left out: {what}"));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (faults, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -109,7 +107,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
         let why = match kind.is_around() {
             true => "servers and clocks are not ours to damage; that is for tests that start them",
-            false => left_out.unwrap_or("this store has no link"),
+            false => left_out.as_deref().unwrap_or("this store has no link"),
         };
         return wrong(format!("--faults {kind} is not possible here: {why}"));
     }

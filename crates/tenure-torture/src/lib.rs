@@ -85,7 +85,7 @@ pub async fn torture(
     let log = runner::events_of(&setup.out);
     let mut lookout = Lookout::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
     lookout.begin().await;
-    {
+    let gone = {
         let (inner, names) = (setup.clone(), names.clone());
         // Threads and processes of its own, and it waits for them.
         let run = move || runner::run(&inner, &names, &stop, &mut tell);
@@ -93,16 +93,17 @@ pub async fn torture(
         tokio::select! {
             ended = run => {
                 let broke_off = |error| Error::new(ErrorKind::Backend, "the run broke off").with_source(error);
-                ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?;
+                ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?
             }
-            () = lookout.watch() => {}
+            never = lookout.watch() => match never {},
         }
-    }
+    };
     lookout.finish();
     let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
     let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
     let left_over = left_over(&client, &names, setup.ttl).await;
+    drop(gone);
     client.close().await;
     let report = Report {
         seed: setup.seed,

@@ -29,6 +29,18 @@ pub enum Trouble {
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
+    /// The host at our end is gone: it sends nothing and acknowledges nothing, also not what the system would by
+    /// itself. For the connections of that time there is no way back.
+    Vanish,
+}
+
+/// What cannot be undone on a connection.
+#[derive(Default)]
+struct Marks {
+    /// A reply was kept back or spoilt: what comes later must not be taken for it.
+    dirty: AtomicBool,
+    /// Its host vanished.
+    gone: AtomicBool,
 }
 
 /// One connection through us.
@@ -36,11 +48,22 @@ struct Pair {
     id: u64,
     client: TcpStream,
     server: TcpStream,
-    /// A reply was kept back or spoilt: what comes later must not be taken for it.
-    dirty: Arc<AtomicBool>,
+    marks: Arc<Marks>,
 }
 
 impl Pair {
+    /// Both ends fall silent. What comes back must be kept: to close it would tell the server.
+    fn vanish(self) -> [TcpStream; 2] {
+        self.marks.gone.store(true, Ordering::SeqCst);
+        // An error means that it is closed already, and then there is nothing to keep.
+        let _ = deafen(&self.server);
+        for end in [&self.server, &self.client] {
+            // Ends our threads, and sends nothing.
+            let _ = end.shutdown(Shutdown::Read);
+        }
+        [self.server, self.client]
+    }
+
     fn cut(&self) {
         // It may be closed already.
         let _ = self.client.shutdown(Shutdown::Both);
@@ -51,8 +74,21 @@ impl Pair {
 struct State {
     trouble: Trouble,
     pairs: Vec<Pair>,
+    /// Those whose host vanished, until the end.
+    gone: Vec<TcpStream>,
     next: u64,
     closed: bool,
+}
+
+/// Connections whose host vanished. Nobody else holds them: with this they are closed, and the servers hear it.
+#[must_use]
+#[derive(Debug, Default)]
+pub struct Gone(Vec<TcpStream>);
+
+impl FromIterator<Self> for Gone {
+    fn from_iter<T: IntoIterator<Item = Self>>(all: T) -> Self {
+        Self(all.into_iter().flat_map(|it| it.0).collect())
+    }
 }
 
 /// All connections of one worker.
@@ -75,6 +111,7 @@ impl Link {
         let state = State {
             trouble: Trouble::None,
             pairs: Vec::new(),
+            gone: Vec::new(),
             next: 0,
             closed: false,
         };
@@ -107,12 +144,22 @@ impl Link {
         &self.addresses
     }
 
+    /// Those of [`Trouble::Vanish`], which would be closed with the link.
+    pub fn gone(&self) -> Gone {
+        Gone(std::mem::take(&mut lock(&self.shared.state).gone))
+    }
+
     /// Begins or ends a trouble.
     pub fn set(&self, trouble: Trouble) {
         let mut state = lock(&self.shared.state);
         state.trouble = trouble;
+        if trouble == Trouble::Vanish {
+            let vanished = std::mem::take(&mut state.pairs);
+            let vanished = vanished.into_iter().flat_map(Pair::vanish);
+            state.gone.extend(vanished);
+        }
         for pair in &state.pairs {
-            if trouble == Trouble::Cut || pair.dirty.load(Ordering::SeqCst) {
+            if trouble == Trouble::Cut || pair.marks.dirty.load(Ordering::SeqCst) {
                 pair.cut();
             }
         }
@@ -131,24 +178,59 @@ impl Drop for Link {
     }
 }
 
+/// Whatever comes in on this connection is dropped before our system looks at it: it acknowledges nothing and resets
+/// nothing, like one that is switched off.
+///
+/// # Errors
+/// Those of the socket; [`io::ErrorKind::Unsupported`] where systems have no such thing.
+#[cfg(target_os = "linux")]
+fn deafen<'a>(socket: impl Into<socket2::SockRef<'a>>) -> io::Result<()> {
+    // BPF_RET | BPF_K of <linux/bpf_common.h>, and how many bytes of each packet to keep.
+    let nothing = [socket2::SockFilter::new(0x06, 0, 0, 0)];
+    socket.into().attach_filter(&nothing)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn deafen<T>(_: T) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Whether [`Trouble::Vanish`] can be made here.
+pub(crate) fn can_deafen() -> io::Result<()> {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| deafen(&socket))
+}
+
 fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()> {
-    if lock(&shared.state).trouble == Trouble::Cut {
-        return Ok(());
+    {
+        let mut state = lock(&shared.state);
+        match state.trouble {
+            Trouble::Cut => return Ok(()),
+            // Nobody is there who could refuse.
+            Trouble::Vanish => {
+                state.gone.push(client);
+                return Ok(());
+            }
+            _ => {}
+        }
     }
     let server = TcpStream::connect(server)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let dirty = Arc::new(AtomicBool::new(false));
+    let marks = Arc::new(Marks::default());
     let id = {
         let mut state = lock(&shared.state);
         state.next += 1;
         let id = state.next;
-        state.pairs.push(Pair {
+        let pair = Pair {
             id,
             client: client.try_clone()?,
             server: server.try_clone()?,
-            dirty: dirty.clone(),
-        });
+            marks: marks.clone(),
+        };
+        match state.trouble {
+            Trouble::Vanish => state.gone.extend(pair.vanish()),
+            _ => state.pairs.push(pair),
+        }
         id
     };
     let ways = [
@@ -156,9 +238,9 @@ fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()>
         (server, client, true),
     ];
     for (from, to, is_reply) in ways {
-        let (shared, dirty) = (shared.clone(), dirty.clone());
+        let (shared, marks) = (shared.clone(), marks.clone());
         std::thread::spawn(move || {
-            pass(&shared, from, to, is_reply, &dirty, id);
+            pass(&shared, from, to, is_reply, &marks, id);
             let mut state = lock(&shared.state);
             // One way closed is both closed: none of the protocols uses half a connection.
             if let Some(at) = state.pairs.iter().position(|pair| pair.id == id) {
@@ -175,7 +257,7 @@ fn pass(
     mut from: TcpStream,
     mut to: TcpStream,
     is_reply: bool,
-    dirty: &AtomicBool,
+    marks: &Marks,
     id: u64,
 ) {
     let mut bytes = [0; 16 * 1024];
@@ -193,14 +275,17 @@ fn pass(
                     .wait(state)
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
             }
+            if marks.gone.load(Ordering::SeqCst) {
+                return;
+            }
             let spoils = matches!(state.trouble, Trouble::LostReply | Trouble::Garbage);
             if spoils && is_reply {
                 // Under the lock: who ends the trouble sees the mark, or we see the end.
-                dirty.store(true, Ordering::SeqCst);
+                marks.dirty.store(true, Ordering::SeqCst);
             }
             state.trouble
         };
-        if dirty.load(Ordering::SeqCst) && is_reply && trouble != Trouble::Garbage {
+        if marks.dirty.load(Ordering::SeqCst) && is_reply && trouble != Trouble::Garbage {
             continue;
         }
         let got = &mut bytes[..count];
@@ -235,4 +320,59 @@ fn trickle(shared: &Shared, bytes: &[u8], to: &mut TcpStream) -> io::Result<()> 
             .unwrap_or_else(std::sync::PoisonError::into_inner);
     }
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_vanished_acknowledges_nothing_and_says_no_word() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let link = Link::open(&[listener.local_addr().unwrap().to_string()]).unwrap();
+        let mut client = TcpStream::connect(link.addresses()[0]).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let mut byte = [0];
+        client.write_all(b"1").unwrap();
+        server.read_exact(&mut byte).unwrap();
+
+        link.set(Trouble::Vanish);
+        client.write_all(b"2").unwrap();
+        drop(client);
+        link.set(Trouble::None);
+        // A system that is there would answer for the process that is not.
+        let patience = Some(Duration::from_millis(100));
+        socket2::SockRef::from(&server)
+            .set_tcp_user_timeout(patience)
+            .unwrap();
+        server.write_all(b"3").unwrap();
+        let error = server.read(&mut byte).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+
+        // Another host at the same place is heard.
+        let mut client = TcpStream::connect(link.addresses()[0]).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"4").unwrap();
+        server.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"4");
+    }
+
+    #[test]
+    fn a_host_that_vanished_cannot_connect() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let link = Link::open(&[listener.local_addr().unwrap().to_string()]).unwrap();
+        link.set(Trouble::Vanish);
+        let early = TcpStream::connect(link.addresses()[0]).unwrap();
+        while lock(&link.shared.state).gone.is_empty() {
+            std::thread::yield_now();
+        }
+        link.set(Trouble::None);
+        let late = TcpStream::connect(link.addresses()[0]).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        { &early }.write_all(b"e").unwrap();
+        { &late }.write_all(b"l").unwrap();
+        let mut byte = [0];
+        server.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"l");
+    }
 }

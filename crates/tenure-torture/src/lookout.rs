@@ -48,7 +48,7 @@ impl Lookout {
     }
 
     /// Looks until it is dropped.
-    pub async fn watch(&mut self) {
+    pub async fn watch(&mut self) -> std::convert::Infallible {
         let mut asked = now();
         loop {
             tokio::time::sleep(LOOK).await;

@@ -135,17 +135,14 @@ impl Nemesis {
         };
         match (planned.kind, worker, &self.site) {
             (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::STOP),
-            (Kind::Kill, Some(worker), _) => {
-                // Before it is done, so that no claim is counted for longer than it was believed in.
-                self.log.say(&Event::Killed { at: began, worker })?;
-                crew.signal(worker, Signal::KILL);
-            }
+            (Kind::Kill, Some(worker), _) => self.kill(worker, crew)?,
             (Kind::Delay, ..) => link(Trouble::Delay(Duration::from_nanos(planned.late))),
             (Kind::Stall, ..) => link(Trouble::Stall),
             (Kind::Cut, ..) => link(Trouble::Cut),
             (Kind::LostReply, ..) => link(Trouble::LostReply),
             (Kind::Garbage, ..) => link(Trouble::Garbage),
             (Kind::Trickle, ..) => link(Trouble::Trickle),
+            (Kind::Vanish, ..) => link(Trouble::Vanish),
             (Kind::Suspend, _, Some(site)) => {
                 crew.signal_all(Signal::STOP);
                 site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
@@ -162,13 +159,26 @@ impl Nemesis {
         Ok(())
     }
 
+    fn kill(&mut self, worker: usize, crew: &Crew) -> io::Result<()> {
+        // Before it is done, so that no claim is counted for longer than it was believed in.
+        self.log.say(&Event::Killed { at: now(), worker })?;
+        crew.signal(worker, Signal::KILL);
+        Ok(())
+    }
+
     fn end(&mut self, fault: Running, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
         match (fault.planned.kind, fault.worker, &self.site) {
             (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::CONT),
             (Kind::Kill, Some(worker), _) => crew.replace(worker)?,
-            (_, Some(worker), _) => {
+            (kind, Some(worker), _) => {
+                if kind == Kind::Vanish {
+                    self.kill(worker, crew)?;
+                }
                 if let Some(link) = links.get(worker) {
                     link.set(Trouble::None);
+                }
+                if kind == Kind::Vanish {
+                    crew.replace(worker)?;
                 }
             }
             (Kind::Suspend, _, Some(site)) => {

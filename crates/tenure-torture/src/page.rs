@@ -33,12 +33,8 @@ pub fn page(report: &Report) -> String {
         escaped(&lines[0]),
         escaped(&lines[1]),
     );
-    if let Some(why) = report.left_out {
-        let _ = write!(
-            out,
-            "<p>Faults of the link are left out: {}.</p>",
-            escaped(why)
-        );
+    if let Some(what) = &report.left_out {
+        let _ = write!(out, "<p>Left out: {}.</p>", escaped(what));
     }
     legend(&mut out, report);
     out += "<div class=\"scroll\">";

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 /// Schemes whose clients go to the hosts of the URL and to no others, with their ports.
-const PORTS: [(&str, u16); 5] = [
+const PORTS: [(&str, u16); 6] = [
     ("redis", 6379),
+    ("redlock", 6379),
     ("mysql", 3306),
     ("postgres", 5432),
     ("etcd", 2379),
@@ -127,7 +128,7 @@ mod tests {
             ("sqlite:x", "network"),
             ("rediss://localhost", "TLS"),
             ("redis+cluster://localhost", "servers tell"),
-            ("redlock://a,b,c/", "servers tell"),
+            ("redlock://a,b,c/", "tls=off"),
             ("etcd://far-away", "tls=off"),
             ("etcd://localhost?tls=on", "tls=off"),
             ("postgres://localhost/x?ca=/y", "tls=off"),

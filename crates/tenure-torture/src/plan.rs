@@ -34,6 +34,9 @@ pub enum Kind {
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
+    /// The holder's host is gone, without a word: nothing of it arrives any more, and nobody acknowledges what is
+    /// sent to it. Later another one takes its place.
+    Vanish,
     /// The server stands still for longer than the ttl and goes on.
     ServerPause,
     /// The server is killed and started again.
@@ -57,7 +60,7 @@ pub enum Kind {
 
 impl Kind {
     /// All that can be planned.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Pause,
         Self::Kill,
         Self::Delay,
@@ -66,6 +69,7 @@ impl Kind {
         Self::LostReply,
         Self::Garbage,
         Self::Trickle,
+        Self::Vanish,
         Self::ServerPause,
         Self::ServerKill,
         Self::LeaderPause,
@@ -87,6 +91,7 @@ impl Kind {
             Self::LostReply => "lost-reply",
             Self::Garbage => "garbage",
             Self::Trickle => "trickle",
+            Self::Vanish => "vanish",
             Self::ServerPause => "server-pause",
             Self::ServerKill => "server-kill",
             Self::LeaderPause => "leader-pause",
@@ -103,7 +108,13 @@ impl Kind {
     pub const fn is_link(self) -> bool {
         matches!(
             self,
-            Self::Delay | Self::Stall | Self::Cut | Self::LostReply | Self::Garbage | Self::Trickle
+            Self::Delay
+                | Self::Stall
+                | Self::Cut
+                | Self::LostReply
+                | Self::Garbage
+                | Self::Trickle
+                | Self::Vanish
         )
     }
 
@@ -116,7 +127,7 @@ impl Kind {
     pub const fn causes(self) -> &'static [Fault] {
         match self {
             Self::Pause => &[Fault::HolderPaused],
-            Self::Kill => &[Fault::HolderKilled],
+            Self::Kill | Self::Vanish => &[Fault::HolderKilled],
             // From outside, these look alike.
             Self::Outage => &[Fault::StoreRestart, Fault::Failover, Fault::Partition],
             Self::Delay
@@ -195,9 +206,12 @@ pub fn plan(
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
             // For longer than the ttl: the store gives the name to somebody else meanwhile.
-            Kind::Pause | Kind::Stall | Kind::Trickle | Kind::ServerPause | Kind::Suspend => {
-                part(12, 20)
-            }
+            Kind::Pause
+            | Kind::Stall
+            | Kind::Trickle
+            | Kind::Vanish
+            | Kind::ServerPause
+            | Kind::Suspend => part(12, 20),
             // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
             Kind::LeaderPause | Kind::LeaderKill => part(12, 20),
             // Not for so long, but by so much.

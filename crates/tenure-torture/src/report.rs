@@ -22,7 +22,7 @@ pub struct Report {
     /// Names that were still held, or waited for, long after the end.
     pub left_over: Vec<String>,
     /// Why some faults were left out.
-    pub left_out: Option<&'static str>,
+    pub left_out: Option<String>,
     /// The events.
     pub events: PathBuf,
     /// The drawing.

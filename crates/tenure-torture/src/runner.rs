@@ -11,8 +11,8 @@ use rustix::process::getpid;
 
 use crate::clock::{nanos, now};
 use crate::crew::{Crew, Program};
-use crate::event::{self, Event, Log};
-use crate::link::Link;
+use crate::event::{Event, Log};
+use crate::link::{self, Gone, Link};
 use crate::nemesis::{Nemesis, Site};
 use crate::place::Place;
 use crate::plan::{Kind, plan};
@@ -59,17 +59,24 @@ pub fn talk_of(out: &Path) -> PathBuf {
     out.join("workers.log")
 }
 
-/// The faults that can be made on this store, and in words why not all.
-pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<&'static str>) {
+/// The faults that can be made on this store, and in words which are left out and why.
+pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String>) {
     let place = Place::of(url);
+    let deaf = link::can_deafen();
     let around = site.map_or_else(Vec::new, Site::kinds);
     let kinds = Kind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
+        Kind::Vanish => place.is_ok() && deaf.is_ok(),
         kind if kind.is_link() => place.is_ok(),
         kind if kind.is_around() => around.contains(kind),
         _ => true,
     });
-    (kinds.collect(), place.err())
+    let left_out = match (&place, &deaf) {
+        (Err(why), _) => Some(format!("faults of the link: {why}")),
+        (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
+        _ => None,
+    };
+    (kinds.collect(), left_out)
 }
 
 /// The names that a run locks. The same in each run: stores keep a record of every name,
@@ -81,7 +88,7 @@ pub fn names(setup: &Setup) -> Vec<String> {
 }
 
 /// Lets workers work and faults happen, until time is over or `stop` is raised; returns when all workers are
-/// gone. `tell` hears of each fault as it begins.
+/// gone. `tell` hears of each fault as it begins. What is returned must be kept for as long as the store is looked at.
 ///
 /// # Errors
 /// Those of the system: no port, no process, no file.
@@ -90,7 +97,7 @@ pub fn run(
     names: &[String],
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
-) -> io::Result<Vec<Event>> {
+) -> io::Result<Gone> {
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
     let register = Register::open(log.again()?)?;
@@ -142,7 +149,7 @@ pub fn run(
     crew.end(setup.ttl * 2 + Duration::from_secs(3));
     drop(crew);
     drop(register);
-    event::read(&path)
+    Ok(links.iter().map(Link::gone).collect())
 }
 
 /// A link for each worker, or none at all.

@@ -65,7 +65,7 @@ fn report() -> Report {
             ..Findings::default()
         },
         left_over: vec![EVIL.into()],
-        left_out: Some("a < b"),
+        left_out: Some("a < b".into()),
         events: "events".into(),
         page: "page".into(),
     }

@@ -97,7 +97,7 @@ fn torture(bug: Bug, faults: &[Kind], most: usize) -> Findings {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        runner::run(&setup, &names, &stop, &mut |_: &str| ()).unwrap();
+        drop(runner::run(&setup, &names, &stop, &mut |_: &str| ()).unwrap());
         look()
     });
     found

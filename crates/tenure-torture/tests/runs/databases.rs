@@ -58,7 +58,13 @@ macro_rules! on {
                 if is_missing() {
                     return;
                 }
-                let mut faults = vec![Kind::Pause, Kind::Kill, Kind::ClientClock, Kind::Suspend];
+                let mut faults = vec![
+                    Kind::Pause,
+                    Kind::Kill,
+                    Kind::Vanish,
+                    Kind::ClientClock,
+                    Kind::Suspend,
+                ];
                 if stringify!($database) == "mysql" {
                     faults.push(Kind::ClockForward);
                 }

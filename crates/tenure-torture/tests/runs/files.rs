@@ -20,7 +20,7 @@ fn file() {
     assert_eq!(report.fault_counts().len(), 5, "both ways the clock, too");
     // A kernel that holds the lock for a stopped process lets nobody else write.
     assert_eq!(report.findings.stale, []);
-    assert!(report.left_out.unwrap().contains("network"));
+    assert!(report.left_out.as_ref().unwrap().contains("network"));
 
     let page = std::fs::read_to_string(&report.page).unwrap();
     assert!(page.contains("<svg") && page.contains("class=\"fault pause\""));

@@ -39,7 +39,7 @@ fn redis_alone() {
         .without(&VOID)
         .keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
-    assert_eq!(report.fault_counts().len(), 12);
+    assert_eq!(report.fault_counts().len(), 13);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn redlock_of_five() {
     let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
     let report = run.keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
-    assert_eq!(report.fault_counts().len(), 7);
+    assert_eq!(report.fault_counts().len(), 14);
 }
 
 #[test]
