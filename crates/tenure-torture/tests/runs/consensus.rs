@@ -6,6 +6,7 @@ use tenure_torture::plan::Kind;
 
 use crate::servers::clock::Clock;
 use crate::servers::etcd::{self, Etcd};
+use crate::servers::tap;
 use crate::servers::zookeeper::{self, Ensemble, Zookeeper};
 use crate::{Run, is_clock_missing};
 
@@ -19,24 +20,26 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    if etcd::is_missing() || is_clock_missing() {
+    if etcd::is_missing() || tap::is_impossible() {
         return;
     }
-    let etcd = Etcd::start(1, &[]);
+    let clock = Clock::make();
+    let etcd = Etcd::start_after(&clock.command_of_tap(), 1, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
-    nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), None));
+    nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), Some(clock)));
 }
 
 /// A leader that stood still and goes on may end leases that were renewed meanwhile, in the versions that `check`
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    if etcd::is_missing() || is_clock_missing() {
+    if etcd::is_missing() || tap::is_impossible() {
         return;
     }
-    let etcd = Etcd::start(3, &[]);
+    let clock = Clock::make();
+    let etcd = Etcd::start_after(&clock.command_of_tap(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
-    let run = Run::on("etcd of three", url, Some(Box::new(etcd)), None).ttl(TTL);
+    let run = Run::on("etcd of three", url, Some(Box::new(etcd)), Some(clock)).ttl(TTL);
     nothing_overlaps(run.without(&[Kind::LeaderPause]));
 }
 

@@ -12,9 +12,6 @@ pub(crate) enum Evidence {
 
 use Evidence::{NotShown, Shown};
 
-const GO: Evidence = NotShown(
-    "takes a machine whose clock may be set: the server reads it without the C library; its leases are measured on a monotonic clock",
-);
 const NO_CLOCK: Evidence = NotShown("there is no wall clock in it");
 
 /// For every cell of every configuration whose fault can happen.
@@ -110,10 +107,7 @@ fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
 
 fn etcd(fault: Fault, is_three: bool) -> Evidence {
     match fault {
-        Fault::PowerLoss => NotShown(
-            "takes a machine that loses power: the server syncs without the C library, and that is trusted",
-        ),
-        Fault::StoreClockForward | Fault::StoreClockBack => GO,
+        Fault::PowerLoss => Shown(&["tenure/tests/etcd/members::the_power_is_lost"]),
         Fault::Failover => Shown(&[
             "runs/consensus::etcd_of_three",
             "tenure/tests/etcd/members::the_leader_is_stopped",

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard, LostReason};
 
+use crate::servers::disk::Disk;
 use crate::servers::etcd::{Etcd, is_missing};
 use crate::servers::relay::Relay;
+use crate::servers::tap;
 use crate::support::{
     LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
 };
@@ -217,4 +219,43 @@ async fn all_members_are_started_again() {
     let next = soon(waiting).await.unwrap().unwrap();
     assert!(next.token().get() >= created(&before)[1]);
     soon(next.release()).await.unwrap();
+}
+
+/// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_power_is_lost() {
+    if is_missing() || tap::is_impossible() {
+        return;
+    }
+    for (careless, remembers) in [("false", true), ("true", false)] {
+        let disk = Disk::make();
+        let setting = format!("--unsafe-no-fsync={careless}");
+        let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
+        let member = &etcd.members[0];
+        member.kill();
+        disk.begin(member.dir());
+        member.start();
+        etcd.until_ready();
+        let (first, second) = (client(&etcd).await, client(&etcd).await);
+        let guard = take(&first, "power", FAR).await;
+        member.kill();
+        disk.lose_power(member.dir());
+        member.start();
+        etcd.until_ready();
+        let lock = second.lock("power").ttl(FAR);
+        let tried = loop {
+            match soon(lock.try_acquire()).await {
+                Ok(tried) => break tried,
+                Err(err) => assert!(err.is_retryable(), "{err}"),
+            }
+        };
+        assert_eq!(tried.is_none(), remembers, "{setting}");
+        if remembers {
+            let token = guard.token();
+            soon(guard.release()).await.unwrap();
+            let next = acquire(&second, "power").await;
+            assert!(next.token() > token);
+            soon(next.release()).await.unwrap();
+        }
+    }
 }

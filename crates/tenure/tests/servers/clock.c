@@ -8,7 +8,7 @@
  * Everything is asked of the kernel directly and nothing is allocated: allocators read the clock while
  * they start, and a call into libc's own would find them half-way.
  *
- * A program that asks the kernel without libc (Go, static binaries) does not see it.
+ * A program that asks the kernel without libc (Go, static binaries) does not see it; tap.c is for those.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -57,11 +57,18 @@ static struct timespec moved(struct timespec time, int64_t by)
     return (struct timespec){ .tv_sec = total / SECOND, .tv_nsec = total % SECOND };
 }
 
+/* What a wall clock shows at this time. */
+static struct timespec shown(struct timespec time)
+{
+    int64_t stands = settings()[1];
+    return stands ? moved((struct timespec){ 0 }, stands) : moved(time, settings()[0]);
+}
+
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
     int result = (int)syscall(SYS_clock_gettime, clock, time);
     if (result == 0 && is_wall_clock(clock))
-        *time = settings()[1] ? moved((struct timespec){ 0 }, settings()[1]) : moved(*time, settings()[0]);
+        *time = shown(*time);
     else if (result == 0 && is_monotonic(clock))
         *time = moved(*time, -settings()[2]);
     return result;

@@ -9,15 +9,21 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::process::Directory;
+use super::tap::tap;
 
 /// Compiles what is to be put before libc, into `dir/NAME.so`.
 pub(crate) fn preload(dir: &Path, name: &str, source: &str) {
-    let file = dir.join(format!("{name}.c"));
+    let library = dir.join(format!("{name}.so"));
+    compile(&library, source, &["-shared", "-fPIC"]);
+}
+
+/// Its source is left beside it.
+pub(crate) fn compile(program: &Path, source: &str, flags: &[&str]) {
+    let file = program.with_extension("c");
     std::fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-    cc.arg(dir.join(format!("{name}.so"))).arg(file);
-    let output = cc.output().unwrap();
+    cc.args(flags).args(["-O1", "-Wall", "-Werror", "-o"]);
+    let output = cc.arg(program).arg(file).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
 }
@@ -48,12 +54,19 @@ impl Clock {
 
     /// What stands before the command of a server to give it this clock.
     pub(crate) fn command(&self) -> Vec<String> {
-        let file = |name| self.dir.path().join(name).display().to_string();
-        vec![
-            "env".into(),
-            format!("LD_PRELOAD={}", file("clock.so")),
-            format!("TENURE_TEST_CLOCK={}", file("offset")),
-        ]
+        let library = self.dir.path().join("clock.so");
+        let preload = format!("LD_PRELOAD={}", library.display());
+        vec!["env".into(), preload, self.variable()]
+    }
+
+    /// The same for one that asks the kernel without libc: its wall clock, not its monotonic one.
+    pub(crate) fn command_of_tap(&self) -> Vec<String> {
+        vec!["env".into(), self.variable(), tap(self.dir.path())]
+    }
+
+    fn variable(&self) -> String {
+        let offset = self.dir.path().join("offset");
+        format!("TENURE_TEST_CLOCK={}", offset.display())
     }
 
     /// The same for a process that is started with an environment.

@@ -44,22 +44,22 @@ static void make_folders(char *path)
     }
 }
 
-static void keep(int file)
+/* The file that is open as `link`, of a process in /proc. */
+static void keep(const char *link)
 {
-    char link[64], path[PATH_MAX], there[PATH_MAX], copy[PATH_MAX + 64];
-    struct stat stat;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    char path[PATH_MAX], there[PATH_MAX], copy[PATH_MAX + 64];
+    struct stat file;
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length <= 0)
         return;
     path[length] = 0;
-    if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || stat.st_nlink == 0 || !kept(path, there))
+    if (stat(link, &file) != 0 || !S_ISREG(file.st_mode) || file.st_nlink == 0 || !kept(path, there))
         return;
     /* Whole or not at all, should the process be killed meanwhile. */
     snprintf(copy, sizeof copy, "%s/.%ld", getenv("TENURE_TEST_DISK"), (long)syscall(SYS_gettid));
     make_folders(there);
     int from = open(path, O_RDONLY | O_CLOEXEC);
-    int to = open(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, stat.st_mode & 07777);
+    int to = open(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, file.st_mode & 07777);
     while (from >= 0 && to >= 0 && sendfile(to, from, NULL, 1 << 30) > 0)
         ;
     if (from >= 0 && to >= 0)
@@ -70,32 +70,51 @@ static void keep(int file)
         close(to);
 }
 
+static void keep_own(int file)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    keep(link);
+}
+
+static void renamed(const char *from, const char *to)
+{
+    char here[PATH_MAX], there[PATH_MAX];
+    if (kept(from, here) && kept(to, there))
+        syscall(SYS_rename, here, there);
+}
+
+static void removed(const char *path)
+{
+    char there[PATH_MAX];
+    if (kept(path, there))
+        syscall(SYS_unlink, there);
+}
+
 int fsync(int file)
 {
-    keep(file);
+    keep_own(file);
     return (int)syscall(SYS_fsync, file);
 }
 
 int fdatasync(int file)
 {
-    keep(file);
+    keep_own(file);
     return (int)syscall(SYS_fdatasync, file);
 }
 
 int rename(const char *from, const char *to)
 {
-    char here[PATH_MAX], there[PATH_MAX];
     int result = (int)syscall(SYS_rename, from, to);
-    if (result == 0 && kept(from, here) && kept(to, there))
-        syscall(SYS_rename, here, there);
+    if (result == 0)
+        renamed(from, to);
     return result;
 }
 
 int unlink(const char *path)
 {
-    char there[PATH_MAX];
     int result = (int)syscall(SYS_unlink, path);
-    if (result == 0 && kept(path, there))
-        syscall(SYS_unlink, there);
+    if (result == 0)
+        removed(path);
     return result;
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::clock::preload;
 use super::process::{Directory, copy};
+use super::tap::tap;
 
 /// Made by the compiler from `disk.c`, put before libc in the server's process.
 pub(crate) struct Disk {
@@ -22,8 +23,17 @@ impl Disk {
         vec![
             "env".into(),
             format!("LD_PRELOAD={}", self.dir.path().join("disk.so").display()),
-            format!("TENURE_TEST_DISK={}", self.kept().display()),
+            self.variable(),
         ]
+    }
+
+    /// The same for one that asks the kernel without libc.
+    pub(crate) fn command_of_tap(&self) -> Vec<String> {
+        vec!["env".into(), self.variable(), tap(self.dir.path())]
+    }
+
+    fn variable(&self) -> String {
+        format!("TENURE_TEST_DISK={}", self.kept().display())
     }
 
     fn kept(&self) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -51,29 +51,39 @@ pub(crate) struct Key {
 impl Etcd {
     /// So many members, with these flags besides.
     pub(crate) fn start(count: usize, flags: &[&str]) -> Self {
-        Self::launch(&vec![Host::here(); count], None, flags)
+        Self::start_after(&[], count, flags)
+    }
+
+    /// `before`: what stands before the program, for its clock or its disk.
+    pub(crate) fn start_after(before: &[String], count: usize, flags: &[&str]) -> Self {
+        Self::launch(&vec![Host::here(); count], before, None, flags)
     }
 
     /// A member on each host of that network, which answers this machine too.
     pub(crate) fn start_on(network: &Network) -> Self {
-        Self::launch(&network.hosts, None, &[])
+        Self::launch(&network.hosts, &[], None, &[])
     }
 
     /// One member that lets [`USER`] in with [`PASSWORD`], and nobody without a user.
     pub(crate) fn start_secured(flags: &[&str]) -> Self {
-        let mut etcd = Self::launch(&[Host::here()], None, flags);
+        let mut etcd = Self::launch(&[Host::here()], &[], None, flags);
         etcd.secure();
         etcd
     }
 
     /// TLS on [`tls_address`](Member::tls_address), under that certificate, for clients that have one too, with users.
     pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
-        let mut etcd = Self::launch(&[Host::here()], Some((certificates, name)), &[]);
+        let mut etcd = Self::launch(&[Host::here()], &[], Some((certificates, name)), &[]);
         etcd.secure();
         etcd
     }
 
-    fn launch(hosts: &[Host], tls: Option<(&Certificates, &str)>, flags: &[&str]) -> Self {
+    fn launch(
+        hosts: &[Host],
+        before: &[String],
+        tls: Option<(&Certificates, &str)>,
+        flags: &[&str],
+    ) -> Self {
         let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
         let places: Vec<_> = hosts
             .iter()
@@ -142,6 +152,7 @@ impl Etcd {
                 command: host
                     .command()
                     .into_iter()
+                    .chain(before.iter().cloned())
                     .chain(words.into_iter().map(str::to_owned))
                     .collect(),
                 host,
@@ -389,6 +400,10 @@ impl Member {
             let log = std::fs::read_to_string(self.dir.join("log")).unwrap();
             panic!("etcd ended:\n{log}");
         }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Starts it again after [`kill`](Member::kill).

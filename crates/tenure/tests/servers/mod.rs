@@ -3,7 +3,7 @@
 //! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
 //! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
 //! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
-//! the clocks of a process, [`disk`] takes its power, [`network`] cuts servers off from each other, [`operator`] is
+//! the clocks of a process, [`disk`] takes its power, [`tap`] does both to Go's, [`network`] cuts servers off from each other, [`operator`] is
 //! somebody at a database's console.
 
 #![allow(
@@ -31,6 +31,7 @@ pub(crate) mod redis;
 pub(crate) mod relay;
 pub(crate) mod resp;
 pub(crate) mod statements;
+pub(crate) mod tap;
 pub(crate) mod wire;
 pub(crate) mod wiretap;
 pub(crate) mod zookeeper;

@@ -158,7 +158,10 @@ impl Process {
     /// SIGSTOP; returns when it stands still.
     pub(crate) fn stop(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
-        until("the server stands still", || self.state() == 'T');
+        // The small one: for whoever looks on, too.
+        until("the server stands still", || {
+            matches!(self.state(), 'T' | 't')
+        });
     }
 
     /// SIGCONT.
