@@ -6,6 +6,8 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+pub(crate) mod partitions;
+
 use std::panic::Location;
 use std::time::{Duration, Instant};
 

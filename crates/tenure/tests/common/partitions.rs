@@ -1,0 +1,175 @@
+//! Three servers on a network that falls apart between them, while each of them still hears its clients.
+
+use std::time::{Duration, Instant};
+
+use tenure::{Client, ErrorKind, LostReason};
+use tokio::task::JoinHandle;
+
+use super::{answered, assert_says, connect, soon, take, until, until_renewed};
+use crate::servers::network::Network;
+
+/// Three servers that elect a leader.
+pub(crate) trait Trio {
+    /// A lease that ends while they are apart.
+    const TTL: Duration;
+    /// Longer than an election and a server that hears nobody take together.
+    const LONG: Duration;
+    /// How a server says that it is alone.
+    const ALONE: &str;
+
+    /// For clients that know these servers only.
+    fn url(&self, servers: &[usize]) -> String;
+    fn leader(&self) -> usize;
+    /// Until all of them follow a leader.
+    fn until_whole(&self);
+    /// Who holds `x` or waits for it, as that server knows.
+    fn contenders(&self, server: usize) -> usize;
+}
+
+const ALL: [usize; 3] = [0, 1, 2];
+
+async fn client_of(trio: &impl Trio, servers: &[usize]) -> Client {
+    connect(&trio.url(servers)).await
+}
+
+/// Begins to wait behind one holder.
+async fn wait_behind<T: Trio>(
+    trio: &T,
+    client: &Client,
+    ttl: Duration,
+    server: usize,
+) -> JoinHandle<Result<tenure::Guard, tenure::Error>> {
+    let lock = client.lock("x").ttl(ttl);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    until("it waits", || trio.contenders(server) == 2).await;
+    waiting
+}
+
+/// Nothing is granted, and nobody is told that somebody else holds it either.
+async fn assert_grants_nothing<T: Trio>(client: &Client) {
+    let outcome = soon(client.lock("y").ttl(T::TTL).try_acquire()).await;
+    let kind = outcome.map(|_| ()).map_err(|err| err.kind());
+    assert!(
+        matches!(kind, Err(ErrorKind::Unreachable | ErrorKind::Indeterminate)),
+        "{kind:?}"
+    );
+}
+
+/// The old leader and who holds by it on one side, who waits on the other, where the lease ends.
+pub(crate) async fn the_leader_is_cut_off_together_with_the_holder<T: Trio>(
+    trio: T,
+    network: Network,
+) {
+    let leader = trio.leader();
+    let others = [(leader + 1) % 3, (leader + 2) % 3];
+    let (holder, waiter) = (
+        client_of(&trio, &[leader]).await,
+        client_of(&trio, &others).await,
+    );
+    let guard = take(&holder, "x", T::TTL).await;
+    until_renewed(&guard).await;
+    let waiting = wait_behind(&trio, &waiter, T::LONG, others[0]).await;
+    let cut = Instant::now();
+    others.iter().for_each(|other| network.cut(leader, *other));
+    let lost = async {
+        let reason = soon(guard.lost()).await;
+        (reason, Instant::now())
+    };
+    let granted = async {
+        let next = soon(waiting).await.unwrap().unwrap();
+        (next, Instant::now())
+    };
+    let ((reason, lost), (next, granted)) = tokio::join!(lost, granted);
+    eprintln!(
+        "ttl {:?}: told after {:?}, granted after {:?}",
+        T::TTL,
+        lost - cut,
+        granted - cut
+    );
+    assert_eq!(reason, LostReason::Expired);
+    assert!(lost < granted, "both held it for {:?}", lost - granted);
+    assert!(next.token() > guard.token());
+    drop(guard);
+    assert_grants_nothing::<T>(&holder).await;
+
+    others.iter().for_each(|other| network.join(leader, *other));
+    trio.until_whole();
+    assert!(next.is_held(), "lost as the others came back");
+    until_renewed(&next).await;
+    let stranger = client_of(&trio, &[leader]).await;
+    let lock = stranger.lock("x").ttl(T::TTL);
+    assert!(
+        answered(|| lock.try_acquire()).await.is_none(),
+        "two hold it"
+    );
+    soon(next.release()).await.unwrap();
+    let own = answered(|| lock.acquire()).await;
+    soon(own.release()).await.unwrap();
+    for client in [holder, waiter, stranger] {
+        soon(client.close()).await;
+    }
+    until("nothing is left", || trio.contenders(0) == 0).await;
+}
+
+/// Who knows all servers loses nothing to one that is alone, be it the leader; who knows only that one gets nothing.
+pub(crate) async fn one_is_cut_off_from_the_others<T: Trio>(trio: T, network: Network) {
+    let (mut holder, mut waiter) = (
+        client_of(&trio, &ALL).await,
+        client_of(&trio, &[2, 1, 0]).await,
+    );
+    let mut guard = take(&holder, "x", T::LONG).await;
+    for leads in [true, false] {
+        let leader = trio.leader();
+        let alone = if leads { leader } else { (leader + 1) % 3 };
+        let others = [(alone + 1) % 3, (alone + 2) % 3];
+        let waiting = wait_behind(&trio, &waiter, T::LONG, 0).await;
+        let stranger = client_of(&trio, &[alone]).await;
+        others.iter().for_each(|other| network.cut(alone, *other));
+        until_renewed(&guard).await;
+        until_renewed(&guard).await;
+        assert_grants_nothing::<T>(&stranger).await;
+        assert_says(
+            soon(tenure::connect(&trio.url(&[alone]))).await,
+            ErrorKind::Unreachable,
+            &[T::ALONE],
+        );
+        let token = guard.token();
+        soon(guard.release()).await.unwrap();
+        guard = soon(waiting).await.unwrap().unwrap();
+        assert!(guard.token() > token);
+        others.iter().for_each(|other| network.join(alone, *other));
+        trio.until_whole();
+        until_renewed(&guard).await;
+        std::mem::swap(&mut holder, &mut waiter);
+    }
+    soon(guard.release()).await.unwrap();
+}
+
+/// Without a majority anywhere nothing is granted and nothing renewed; when it is back, all goes on.
+pub(crate) async fn each_is_alone<T: Trio>(trio: T, network: Network) {
+    let (first, second) = (client_of(&trio, &ALL).await, client_of(&trio, &ALL).await);
+    let guard = take(&first, "x", T::TTL).await;
+    let waiting = wait_behind(&trio, &second, T::TTL, 0).await;
+    let pairs = [(0, 1), (1, 2), (2, 0)];
+    pairs
+        .iter()
+        .for_each(|(one, other)| network.cut(*one, *other));
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    assert_grants_nothing::<T>(&first).await;
+    pairs
+        .iter()
+        .for_each(|(one, other)| network.join(*one, *other));
+    trio.until_whole();
+    let token = guard.token();
+    drop(guard);
+    // A store that is silent for a lease may end a wait, with an error that says so.
+    let next = match soon(waiting).await.unwrap() {
+        Ok(next) => next,
+        Err(err) => {
+            assert!(err.is_retryable(), "{err}");
+            soon(second.lock("x").ttl(T::TTL).acquire()).await.unwrap()
+        }
+    };
+    assert!(next.token() > token);
+    soon(next.release()).await.unwrap();
+}
