@@ -198,6 +198,7 @@ impl<'a> Guardian<'a> {
                 for signal in [Signal::TERM, Signal::CONT] {
                     tree::signal_descendants(signal, None);
                 }
+                self.limits = self.limits.after_a_late_term(clock::now());
                 None
             }
             _ => None,

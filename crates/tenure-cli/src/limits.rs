@@ -6,9 +6,10 @@ use crate::args::Run;
 use crate::clock;
 use crate::wire::{Limits, NEVER};
 
-/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and
-/// to look through the tree. One hundredth of the lease, within these bounds.
-const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and to look through
+/// the tree, and for the tree to end, on a machine that has more to do than it can. One twentieth of the lease, within
+/// these bounds: a hundredth was too little for a lease of two seconds, now and then. More where TERM was late.
+const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 
 /// How limits for the command follow from what is left of the hold.
 pub(crate) struct LimitRule {
@@ -36,10 +37,10 @@ impl LimitRule {
             // A healthy lease is renewed when a third of it has passed. So its last third is never reached
             // unless something is wrong, and that is what the command may use to end.
             grace: args.grace.min(ttl / 3),
-            margin: (ttl / 100).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
+            margin: (ttl / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
             own,
-            // Renewals come at every third. A look per sixth passes them on at half of the lease at the latest.
-            look_every: (remaining != Duration::MAX).then_some(ttl / 6),
+            // Renewals come at every third. A look per twelfth passes them on well before half of the lease is over.
+            look_every: (remaining != Duration::MAX).then_some(ttl / 12),
         }
     }
 
@@ -81,7 +82,7 @@ mod tests {
     fn kill_lands_before_the_deadline_and_term_a_grace_time_earlier() {
         let left = Duration::from_secs(30);
         let limits = rule(&[], left).at(NOW, left);
-        assert_eq!(limits.kill_at, NOW + 30 * SECOND - SECOND / 20);
+        assert_eq!(limits.kill_at, NOW + 30 * SECOND - SECOND / 2);
         assert_eq!(limits.term_at, limits.kill_at - 5 * SECOND);
     }
 

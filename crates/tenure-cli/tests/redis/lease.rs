@@ -67,7 +67,7 @@ fn a_server_that_is_killed_ends_the_command_by_the_deadline() {
 
 #[test]
 fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gone() {
-    let Some(on) = OnRedis::start_with("restart_guard=2s") else {
+    let Some(on) = OnRedis::start_with("restart_guard=4s") else {
         return;
     };
     let signs = Signs(&on);
@@ -85,7 +85,8 @@ fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs() {
     let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 7; exit 7";
     let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
     let owner = talk.line();
-    assert_eq!(talk.rest(), "");
+    let rest = talk.rest();
+    assert_eq!(rest, "", "{}", talk.err_rest());
     assert_eq!(talk.code(), 7);
     assert_eq!(talk.event("acquired")["owner"], owner.as_str());
     talk.event("released");

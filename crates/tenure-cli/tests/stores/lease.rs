@@ -76,7 +76,8 @@ fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs(on: &On) {
     let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 5; exit 7";
     let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
     let owner = talk.line();
-    assert_eq!(talk.rest(), "");
+    let rest = talk.rest();
+    assert_eq!(rest, "", "{}", talk.err_rest());
     assert_eq!(talk.code(), 7);
     assert_eq!(talk.event("acquired")["owner"], owner.as_str());
     talk.event("released");

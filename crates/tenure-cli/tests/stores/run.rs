@@ -115,7 +115,13 @@ fn a_server_that_does_not_answer_is_unreachable(on: &On) {
 fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(
     on: &On,
 ) {
-    let mut talk = on.start_run(&[], "x", "echo up; read line; exit 3");
+    // Sessions look whether they are still there, once a second unless told otherwise.
+    let seldom = format!("{}&validate=1m", on.server.url());
+    let options: &[&str] = match on.server.is_session() {
+        true => &["-u", &seldom],
+        false => &[],
+    };
+    let mut talk = on.start_run(options, "x", "echo up; read line; exit 3");
     talk.lines_are(&["up"]);
     on.server.kill();
     talk.close_input();

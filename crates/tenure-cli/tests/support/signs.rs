@@ -5,10 +5,10 @@ use std::path::Path;
 use super::{Store, Talk};
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: &str = "2s";
+pub(crate) const TTL: &str = "4s";
 
 /// The same in nanoseconds.
-pub(crate) const TTL_NANOS: u128 = 2_000_000_000;
+pub(crate) const TTL_NANOS: u128 = 4_000_000_000;
 
 /// Nanoseconds of the machine's wall clock, as `date` prints them.
 pub(crate) fn now() -> u128 {
@@ -80,8 +80,12 @@ impl Signs<'_> {
     /// The next holder comes, and is alone.
     pub(crate) fn assert_alone(&self, second: &mut Talk) {
         let taken_over: u128 = second.line().parse().unwrap();
-        second.lines_are(&["alone"]);
-        assert!(self.last() < taken_over);
+        let found = second.line();
+        let last = self.last();
+        assert!(
+            found == "alone" && last < taken_over,
+            "{found}: taken over at {taken_over}, last sign of life at {last}"
+        );
         assert_eq!(second.code(), 0);
     }
 }

@@ -363,8 +363,9 @@ impl Store {
         leases.sort_by_key(|lease| lease.id);
         leases.dedup_by_key(|lease| lease.id);
         let shortest = leases.iter().map(|lease| lease.ttl).min();
-        // What was confirmed half of a pause ago is good for the other half.
-        let age = shortest.unwrap_or_default() / 6;
+        // What was confirmed a moment ago need not be asked again. A short moment: the next renewal comes a third of
+        // the ttl after this one, however old its answer is.
+        let age = shortest.unwrap_or_default() / 32;
         let keys: Vec<_> = holds
             .iter()
             .zip(&known)

@@ -444,8 +444,9 @@ impl Store {
                 }
             }
         }
-        // What was asked a moment ago need not be asked again.
-        let recently = |link: &Link| link.sent().after(link.ttl / 6) > self.clock.now();
+        // What was asked a moment ago need not be asked again. A short moment: the next renewal comes a third of the
+        // ttl after this one, however old its answer is.
+        let recently = |link: &Link| link.sent().after(link.ttl / 32) > self.clock.now();
         let asked = links.iter().map(|link| {
             let is_known = link.gone.is_raised() || recently(link);
             async move {
