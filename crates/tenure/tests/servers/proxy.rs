@@ -173,7 +173,12 @@ impl Proxy {
 
     /// Whether all that was planned has happened.
     pub(crate) fn is_done(&self) -> bool {
-        self.shared.under_way.load(Ordering::SeqCst) == 0
+        self.to_come() == 0
+    }
+
+    /// How much of what was planned has not happened yet.
+    pub(crate) fn to_come(&self) -> u64 {
+        self.shared.under_way.load(Ordering::SeqCst)
     }
 
     /// See [`Planner::cut`].
