@@ -375,11 +375,22 @@ impl Ensemble {
         ensemble
     }
 
-    /// All that run serve.
+    /// All that run serve, one of them as the leader. A leader that stood still says for a moment more that it leads,
+    /// and then serves nobody until it has found the new one.
     pub(crate) fn until_whole(&self) {
-        for node in self.nodes.iter().filter(|node| node.is_up()) {
-            node.until_serving();
-        }
+        let up = || self.nodes.iter().filter(|node| node.is_up());
+        up().for_each(Zookeeper::until_serving);
+        until("the others follow one leader", || {
+            let mut modes: Vec<_> = up().map(Zookeeper::mode).collect();
+            modes.sort();
+            let [followers @ .., leader] = &modes[..] else {
+                return false;
+            };
+            leader.as_deref() == Some("leader")
+                && followers
+                    .iter()
+                    .all(|mode| mode.as_deref() == Some("follower"))
+        });
     }
 
     /// Who leads now.
