@@ -105,7 +105,8 @@ pub(crate) struct Run {
     /// Time between TERM and KILL when the command has to be ended
     ///
     /// TERM goes out early enough that KILL lands before the lease ends; so of a short lease,
-    /// the last third is used at most.
+    /// the last third is used at most. Where the machine is so slow that TERM itself was late, KILL goes
+    /// out earlier, by half of what is left at most.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,

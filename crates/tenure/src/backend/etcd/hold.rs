@@ -371,6 +371,7 @@ impl Store {
             .zip(&known)
             .filter_map(|(hold, known)| Some((&known.as_ref()?.key[..], signed(hold.token))))
             .collect();
+        let asked = self.clock.now();
         let (refreshed, there) =
             future::join(self.refresh_all(&leases, age), self.are_there(&keys)).await;
         let mut there = there.into_iter();
@@ -381,7 +382,8 @@ impl Store {
             };
             let is_there = there.next().unwrap_or_else(|| Err(outcome::nonsense()));
             let sent = lease.sent();
-            let is_confirmed = self.clock.now().since(sent) <= lease.ttl / 3;
+            // One of several leases may have been confirmed although another was not.
+            let is_confirmed = asked.since(sent) <= age;
             match (is_there, &refreshed) {
                 _ if lease.gone.is_raised() => Renewal::Lost(LostReason::SessionGone),
                 (Ok(false), _) => Renewal::Lost(LostReason::StoreSaysNo),
