@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 pub(crate) mod partitions;
+pub(crate) mod power;
 
 use std::panic::Location;
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard, LostReason};
 
+use crate::common::power;
 use crate::servers::disk::Disk;
 use crate::servers::etcd::{Etcd, is_missing};
 use crate::servers::relay::Relay;
@@ -232,30 +233,12 @@ async fn the_power_is_lost() {
         let setting = format!("--unsafe-no-fsync={careless}");
         let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
         let member = &etcd.members[0];
-        member.kill();
-        disk.begin(member.dir());
-        member.start();
-        etcd.until_ready();
-        let (first, second) = (client(&etcd).await, client(&etcd).await);
-        let guard = take(&first, "power", FAR).await;
-        member.kill();
-        disk.lose_power(member.dir());
-        member.start();
-        etcd.until_ready();
-        let lock = second.lock("power").ttl(FAR);
-        let tried = loop {
-            match soon(lock.try_acquire()).await {
-                Ok(tried) => break tried,
-                Err(err) => assert!(err.is_retryable(), "{err}"),
-            }
-        };
-        assert_eq!(tried.is_none(), remembers, "{setting}");
-        if remembers {
-            let token = guard.token();
-            soon(guard.release()).await.unwrap();
-            let next = acquire(&second, "power").await;
-            assert!(next.token() > token);
-            soon(next.release()).await.unwrap();
-        }
+        power::is_lost(&disk, &etcd.url(), FAR, remembers, |act| {
+            member.kill();
+            act(member.dir());
+            member.start();
+            etcd.until_ready();
+        })
+        .await;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard};
 
-use crate::common::answered;
+use crate::common::power;
 use crate::servers::disk::Disk;
 use crate::servers::proxy::{Direction, Proxy};
 use crate::servers::redis::{self, Redis};
@@ -265,28 +265,13 @@ async fn the_power_is_lost() {
         let disk = Disk::make();
         let lines = ["appendonly yes", &format!("appendfsync {fsync}")];
         let server = Redis::start_with(&disk.command(), &lines);
-        server.kill();
-        disk.begin(server.dir());
-        server.launch();
         let url = server.url() + crate::support::TRUSTED;
-        let (first, second) = (connect(&url).await, connect(&url).await);
-        let lock = first.lock("x").ttl(TTL * 10).renew(tenure::Renew::Never);
-        let old = soon(lock.acquire()).await.unwrap();
-        server.kill();
-        disk.lose_power(server.dir());
-        server.launch();
-        let lock = second.lock("x").ttl(TTL * 10);
-        let tried = answered(async || lock.try_acquire().await).await;
-        assert_eq!(tried.is_none(), remembers, "appendfsync {fsync}");
-        let token = old.token();
-        let new = match tried {
-            Some(new) => new,
-            None => {
-                soon(old.release()).await.unwrap();
-                soon(lock.acquire()).await.unwrap()
-            }
-        };
-        assert!(new.token() > token);
-        soon(new.release()).await.unwrap();
+        let tokens = power::is_lost(&disk, &url, TTL * 10, remembers, |act| {
+            server.kill();
+            act(server.dir());
+            server.launch();
+        })
+        .await;
+        assert!(tokens.new > tokens.old);
     }
 }

@@ -1,6 +1,8 @@
 //! A replica takes over that has not heard of the last grants.
 
-use crate::common::answered;
+use std::path::Path;
+
+use crate::common::power;
 use crate::servers::disk::Disk;
 use crate::servers::is_missing;
 use crate::servers::mariadb::{self, MariaDb};
@@ -105,31 +107,11 @@ async fn a_postgres_that_loses_commits() {
     }
 }
 
-/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
-async fn it_loses_power(db: &Db, disk: &Disk, remembers: bool) {
+async fn the_power_is_lost(db: &Db, disk: &Disk, remembers: bool) {
     db.init().await;
-    db.restart_after(|dir| disk.begin(dir));
-    let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
-    let lock = first
-        .lock("power")
-        .ttl(TTL * 10)
-        .renew(tenure::Renew::Never);
-    let old = soon(lock.acquire()).await.unwrap();
-    db.restart_after(|dir| disk.lose_power(dir));
-    let lock = second.lock("power").ttl(TTL * 10);
-    let tried = answered(async || lock.try_acquire().await).await;
-    assert_eq!(tried.is_none(), remembers);
-    assert!(old.is_held(), "nobody has told its holder");
-    let token = old.token();
-    let new = match tried {
-        Some(new) => new,
-        None => {
-            soon(old.release()).await.unwrap();
-            soon(lock.acquire()).await.unwrap()
-        }
-    };
-    assert!(new.token() > token);
-    soon(new.release()).await.unwrap();
+    let restart_after = |act: &dyn Fn(&Path)| db.restart_after(act);
+    let tokens = power::is_lost(disk, &db.url(), TTL * 10, remembers, restart_after).await;
+    assert!(tokens.new > tokens.old);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +123,7 @@ async fn a_mariadb_loses_power() {
         let disk = Disk::make();
         let options = format!("--innodb-flush-log-at-trx-commit={flushes}");
         let server = MariaDb::start_on_disk(&disk.command(), &[&options]);
-        it_loses_power(&Db::MySql(server), &disk, remembers).await;
+        the_power_is_lost(&Db::MySql(server), &disk, remembers).await;
     }
 }
 
@@ -154,6 +136,6 @@ async fn a_postgres_loses_power() {
         let disk = Disk::make();
         let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);
         let inside = server.inside();
-        it_loses_power(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
+        the_power_is_lost(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
     }
 }

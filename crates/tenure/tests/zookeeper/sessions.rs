@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use tenure::LostReason;
 
-use crate::common::answered;
+use crate::common::power;
 use crate::servers::disk::Disk;
 use crate::servers::proxy::Direction;
 use crate::servers::zookeeper::{self, Zookeeper};
 use crate::servers::{is_missing, jute};
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed, url,
 };
 
 /// At several lengths of a session: the holder is told before its node goes.
@@ -165,26 +165,13 @@ async fn the_power_is_lost() {
         let disk = Disk::make();
         let setting = format!("-Dzookeeper.forceSync={syncs}");
         let server = Zookeeper::start_after(&disk.command(), &[&setting]);
-        server.kill();
-        disk.begin(server.dir());
-        server.begin();
-        server.until_serving();
-        let (client, other) = (client_of(&server).await, client_of(&server).await);
         let ttl = Duration::from_secs(20);
-        let guard = take(&client, "power", ttl).await;
-        server.kill();
-        disk.lose_power(server.dir());
-        server.begin();
-        server.until_serving();
-        let lock = other.lock("power").ttl(ttl);
-        let tried = answered(async || lock.try_acquire().await).await;
-        assert_eq!(tried.is_none(), remembers, "forceSync={syncs}");
-        if remembers {
-            let token = guard.token();
-            soon(guard.release()).await.unwrap();
-            let next = soon(lock.acquire()).await.unwrap();
-            assert!(next.token() > token);
-            soon(next.release()).await.unwrap();
-        }
+        power::is_lost(&disk, &url(server.port(), ""), ttl, remembers, |act| {
+            server.kill();
+            act(server.dir());
+            server.begin();
+            server.until_serving();
+        })
+        .await;
     }
 }

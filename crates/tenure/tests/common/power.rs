@@ -1,0 +1,46 @@
+//! The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tenure::{FencingToken, Renew};
+
+use super::{answered, connect, soon};
+use crate::servers::disk::Disk;
+
+/// What was given out before and after.
+pub(crate) struct Tokens {
+    pub(crate) old: FencingToken,
+    pub(crate) new: FencingToken,
+}
+
+/// Somebody holds a lock, the power is lost, and somebody else tries to get it: refused by a server that `remembers`,
+/// whose tokens grow on then. `restart_after` kills the server, does that to its directory, and starts it again.
+pub(crate) async fn is_lost(
+    disk: &Disk,
+    url: &str,
+    ttl: Duration,
+    remembers: bool,
+    restart_after: impl Fn(&dyn Fn(&Path)),
+) -> Tokens {
+    restart_after(&|dir| disk.begin(dir));
+    let (first, second) = (connect(url).await, connect(url).await);
+    let lock = first.lock("power").ttl(ttl).renew(Renew::Never);
+    let guard = soon(lock.acquire()).await.unwrap();
+    let old = guard.token();
+    restart_after(&|dir| disk.lose_power(dir));
+    let lock = second.lock("power").ttl(ttl);
+    let tried = answered(async || lock.try_acquire().await).await;
+    assert_eq!(tried.is_none(), remembers);
+    let next = match tried {
+        Some(next) => next,
+        None => {
+            soon(guard.release()).await.unwrap();
+            answered(async || lock.acquire().await).await
+        }
+    };
+    let new = next.token();
+    assert!(new > old || !remembers, "{new} after {old}");
+    soon(next.release()).await.unwrap();
+    Tokens { old, new }
+}
