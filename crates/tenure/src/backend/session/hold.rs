@@ -1,6 +1,7 @@
 //! One request each: taking what is free, giving back, seeing that it is still ours.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::time::Time;
 
 use super::board::{Board, Note};
 use super::dialect::{Ask, Dialect};
-use super::link::{self, Entry, Failure, Link, Said, Stage};
+use super::entries::{Entry, Stage};
+use super::link::{self, Failure, Link, Said};
 use super::names::{self, Found, Key};
 use super::outcome;
 use super::pool::Pick;
@@ -55,7 +57,9 @@ pub(super) struct Store {
     pub(super) board: Board,
     /// Wakes the keeper.
     pub(super) earlier: Arc<Notify>,
-    pub(super) is_kept: std::sync::atomic::AtomicBool,
+    pub(super) is_kept: AtomicBool,
+    /// When it wakes up, in ns.
+    pub(super) keeper_wakes: AtomicU64,
 }
 
 /// What came of one attempt.
@@ -101,7 +105,8 @@ impl Store {
             keys: Mutex::default(),
             board: Board::default(),
             earlier: Arc::default(),
-            is_kept: false.into(),
+            is_kept: AtomicBool::new(false),
+            keeper_wakes: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -286,16 +291,18 @@ impl Store {
         grant: Grant,
     ) -> Answer {
         link.use_now();
-        if let Some(entry) = lock(&link.entries).get_mut(&request.owner)
-            && let Stage::Held { until, .. } = &mut entry.stage
-        {
-            *until = grant.sent.after(link.ttl);
-        }
-        self.due_now();
-        let key = lock(&link.entries)
-            .get(&request.owner)
-            .map(|entry| entry.key.clone());
-        if let Some(key) = key {
+        let until = grant.sent.after(link.ttl);
+        let key = {
+            let mut entries = lock(&link.entries);
+            let entry = entries.get(&request.owner);
+            let key = entry.map(|entry| entry.key.clone());
+            if let Some(Stage::Held { token, .. }) = entry.map(|entry| entry.stage) {
+                entries.set(&request.owner, Stage::Held { token, until });
+            }
+            key
+        };
+        self.due_at(self.check_of(link).min(until));
+        if let Some(key) = key.filter(|_| self.board.is_there()) {
             let note = Note::new(link, key, grant.token, request);
             self.board.put_up(self, request.owner, note);
         }
@@ -365,20 +372,20 @@ impl Store {
             let ask = {
                 let mut entries = lock(&link.entries);
                 let alone = entries.len() == 1;
-                match entries.get_mut(&hold.owner) {
+                match entries.get(&hold.owner).cloned() {
                     _ if link.gone.is_raised() => Step::Bury,
                     None => Step::Done,
                     Some(entry) => match entry.stage {
                         Stage::Asking | Stage::Unwanted => {
-                            entry.stage = Stage::Unwanted;
+                            entries.set(&hold.owner, Stage::Unwanted);
                             // Nothing else would be lost with the session.
                             if alone { Step::End } else { Step::Wait }
                         }
                         Stage::Held { .. } | Stage::Giving { .. } => {
-                            entry.stage = Stage::Giving {
-                                again: self.clock.now().after(link.ttl / 3),
-                            };
-                            Step::Give(entry.clone())
+                            let again = self.clock.now().after(link.ttl / 3);
+                            entries.set(&hold.owner, Stage::Giving { again });
+                            self.due_at(again);
+                            Step::Give(entry)
                         }
                     },
                 }
@@ -476,12 +483,11 @@ impl Store {
             return Renewal::Unknown(outcome::of_check(failure, &self.settings.server));
         }
         let sent = link.sent();
-        match lock(&link.entries).get_mut(&hold.owner) {
-            Some(Entry {
-                stage: Stage::Held { until, .. },
-                ..
-            }) => {
-                *until = sent.after(link.ttl).max(*until);
+        let mut entries = lock(&link.entries);
+        match entries.get(&hold.owner).map(|entry| entry.stage) {
+            Some(Stage::Held { token, until }) => {
+                let until = sent.after(link.ttl).max(until);
+                entries.set(&hold.owner, Stage::Held { token, until });
                 Renewal::Renewed {
                     sent,
                     ttl: Some(link.ttl),
@@ -494,7 +500,7 @@ impl Store {
     /// A session is over: everybody is told, and it is seen to that the server knows.
     pub(super) fn is_over(self: &Arc<Self>, link: &Arc<Link>) {
         lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
-        let entries: Vec<_> = lock(&link.entries).drain().collect();
+        let entries = lock(&link.entries).take();
         for (owner, entry) in entries {
             self.board.take_down(self, owner);
             if let Stage::Held { .. } = entry.stage
@@ -541,10 +547,18 @@ impl Store {
         }
     }
 
-    /// The keeper has something new to look after.
-    pub(super) fn due_now(self: &Arc<Self>) {
+    /// When the keeper is to see whether that session is there.
+    pub(super) fn check_of(&self, link: &Link) -> Time {
+        let pace = self.settings.validate.min(link.ttl / 3);
+        link.sent().after(pace)
+    }
+
+    /// The keeper has something to look after by then.
+    pub(super) fn due_at(self: &Arc<Self>, at: Time) {
         super::keeper::start(self);
-        self.earlier.notify_one();
+        if at.as_nanos() < self.keeper_wakes.load(Ordering::SeqCst) {
+            self.earlier.notify_one();
+        }
     }
 
     pub(super) fn is_past(&self, time: Time) -> bool {

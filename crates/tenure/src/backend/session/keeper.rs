@@ -11,8 +11,9 @@ use crate::rt::lock;
 use crate::time::Time;
 
 use super::dialect::Ask;
+use super::entries::{Entry, Stage};
 use super::hold::Store;
-use super::link::{Entry, Link, Stage};
+use super::link::Link;
 
 /// Starts it, if it does not run yet.
 pub(super) fn start(store: &Arc<Store>) {
@@ -29,7 +30,10 @@ async fn keep(store: Weak<Store>) {
             let Some(store) = store.upgrade().filter(|it| !it.closing.is_raised()) else {
                 return;
             };
+            // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
+            store.keeper_wakes.store(u64::MAX, Ordering::SeqCst);
             let next = tend(&store);
+            store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
             (store.clock.clone(), store.earlier.clone(), next)
         };
         tokio::select! {
@@ -60,12 +64,9 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
         let mut over: Vec<(OwnerId, Entry)> = Vec::new();
         let mut ends = Time::MAX;
         let mut has_holds = false;
-        for (owner, entry) in entries.iter_mut() {
+        for (owner, entry) in entries.iter() {
             match entry.stage {
                 Stage::Held { until: end, .. } | Stage::Giving { again: end } if end <= now => {
-                    let again = now.after(link.ttl / 3);
-                    entry.stage = Stage::Giving { again };
-                    ends = ends.min(again);
                     over.push((*owner, entry.clone()));
                 }
                 Stage::Held { until, .. } => {
@@ -75,6 +76,11 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
                 Stage::Giving { again } => ends = ends.min(again),
                 Stage::Asking | Stage::Unwanted => {}
             }
+        }
+        for (owner, _) in &over {
+            let again = now.after(link.ttl / 3);
+            entries.set(owner, Stage::Giving { again });
+            ends = ends.min(again);
         }
         (over, entries.is_empty(), has_holds, ends)
     };
@@ -97,7 +103,7 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
     if !has_holds {
         return ends;
     }
-    let due = link.sent().after(store.settings.validate.min(link.ttl / 3));
+    let due = store.check_of(link);
     if due > now {
         return due.min(ends);
     }
@@ -163,17 +169,16 @@ async fn check(store: &Arc<Store>, link: &Arc<Link>) {
     }
     let broken: Vec<_> = {
         let mut entries = lock(&link.entries);
-        let broken = entries
-            .iter_mut()
-            .filter_map(|(owner, entry)| match entry.stage {
-                Stage::Held { token, .. } if tokens.contains(&token) => {
-                    let again = store.clock.now().after(link.ttl / 3);
-                    entry.stage = Stage::Giving { again };
-                    Some((*owner, entry.clone()))
-                }
-                _ => None,
-            });
-        broken.collect()
+        let is_wanted = |entry: &Entry| matches!(entry.stage, Stage::Held { token, .. } if tokens.contains(&token));
+        let broken = entries.iter().filter(|(_, entry)| is_wanted(entry));
+        let broken: Vec<_> = broken
+            .map(|(owner, entry)| (*owner, entry.clone()))
+            .collect();
+        for (owner, _) in &broken {
+            let again = store.clock.now().after(link.ttl / 3);
+            entries.set(owner, Stage::Giving { again });
+        }
+        broken
     };
     for (owner, entry) in broken {
         // First the holder, then the lock: nobody may believe longer than that.

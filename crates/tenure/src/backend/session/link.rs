@@ -4,19 +4,20 @@
 //! for everybody who stands there then, in one statement. A connection whose answer is missing is closed: with it
 //! the session ends, and with the session its locks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use crate::backend::sql::Trouble;
-use crate::fence::{OwnerId, RandomAlready};
+use crate::fence::OwnerId;
 use crate::rt::{Clock, Flag, lock};
 use crate::time::Time;
 
 use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};
+use super::entries::{Entries, Stage};
 use super::hold::Store;
 use super::names::Key;
 
@@ -66,34 +67,6 @@ struct Job {
     answer: oneshot::Sender<Outcome>,
 }
 
-/// One acquisition on a session.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) key: Key,
-    pub(super) is_shared: bool,
-    pub(super) stage: Stage,
-}
-
-impl Entry {
-    /// Nobody wants it, and soon it will not be there.
-    pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.stage, Stage::Unwanted | Stage::Giving { .. })
-    }
-}
-
-/// How far it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// A request for it may be under way.
-    Asking,
-    /// The same, and nobody wants it any more.
-    Unwanted,
-    /// It holds. Unless it is renewed it is given back then.
-    Held { token: u64, until: Time },
-    /// It is being given back; without an answer by then, once more.
-    Giving { again: Time },
-}
-
 /// A session.
 pub(super) struct Link {
     pub(super) facts: Facts,
@@ -105,7 +78,7 @@ pub(super) struct Link {
     times: Mutex<Times>,
     connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
     queue: Mutex<VecDeque<Job>>,
-    pub(super) entries: Mutex<HashMap<OwnerId, Entry, RandomAlready>>,
+    pub(super) entries: Mutex<Entries>,
     /// Wakes those who wait for an entry to change.
     pub(super) changed: Notify,
     /// One waits on it, so it can carry nothing else.
@@ -376,10 +349,9 @@ impl Link {
 
     /// That acquisition has it now, if anybody wants it.
     fn granted(&self, owner: OwnerId, token: u64, until: Time) {
-        if let Some(entry) = lock(&self.entries).get_mut(&owner)
-            && entry.stage == Stage::Asking
-        {
-            entry.stage = Stage::Held { token, until };
+        let mut entries = lock(&self.entries);
+        if entries.get(&owner).map(|it| it.stage) == Some(Stage::Asking) {
+            entries.set(&owner, Stage::Held { token, until });
         }
     }
 
@@ -401,20 +373,21 @@ impl Link {
         let unwanted: Vec<_> = {
             let queue = lock(&self.queue);
             let mut entries = lock(&self.entries);
-            let is_queued = |owner: &OwnerId| queue.iter().any(|job| job.owner == Some(*owner));
-            let unwanted = entries
-                .iter_mut()
-                .filter(|(owner, entry)| entry.stage == Stage::Unwanted && !is_queued(owner));
-            unwanted
-                .map(|(owner, entry)| {
-                    entry.stage = Stage::Giving { again };
-                    (*owner, entry.key.clone(), entry.is_shared)
-                })
-                .collect()
+            let mut unwanted = entries.unwanted();
+            unwanted.retain(|owner| !queue.iter().any(|job| job.owner == Some(*owner)));
+            let give = |owner: OwnerId| {
+                entries.set(&owner, Stage::Giving { again });
+                let entry = entries.get(&owner)?;
+                Some((owner, entry.key.clone(), entry.is_shared))
+            };
+            unwanted.into_iter().filter_map(give).collect()
         };
         let Some(store) = self.store.upgrade() else {
             return;
         };
+        if !unwanted.is_empty() {
+            store.due_at(again);
+        }
         for (owner, key, is_shared) in unwanted {
             let link = self.clone();
             store.spawner.spawn(async move {

@@ -8,12 +8,13 @@
 //!
 //! # Reading order
 //! `names` and `mappings` (keys) · `dialect` with `mysql` and `postgres` (words of either server) ·
-//! `connection` and `link` (one session) · `pool` (which session) · `hold` (one request each) · `wait` (the waiter's side) · `keeper` (the task
+//! `connection`, `entries` and `link` (one session) · `pool` (which session) · `hold` (one request each) · `wait` (the waiter's side) · `keeper` (the task
 //! that sees to sessions) · `board` and `look` (what people see) · `outcome` (what errors mean).
 
 mod board;
 mod connection;
 mod dialect;
+mod entries;
 mod guarantees;
 mod hold;
 mod keeper;

@@ -12,8 +12,9 @@ use crate::time::Time;
 
 use super::connection::Connection;
 use super::dialect::{Row, SessionId};
+use super::entries::{Entry, Has, Stage};
 use super::hold::{Store, Wanted};
-use super::link::{Entry, Link, Stage};
+use super::link::Link;
 use super::names::Key;
 use super::outcome;
 
@@ -29,14 +30,6 @@ pub(super) struct Candidate {
     pub(super) has_room: bool,
     /// It has, or may have, the key that is wanted.
     pub(super) has_key: Has,
-}
-
-/// How a session has a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Has {
-    Not,
-    Shared,
-    Alone,
 }
 
 /// What to do about a request.
@@ -83,18 +76,6 @@ pub(super) enum Pick {
 impl Store {
     fn candidate(&self, link: &Link, wanted: &Wanted) -> Candidate {
         let entries = lock(&link.entries);
-        let of_key = |entry: &&Entry| entry.key == wanted.key;
-        let has_key = entries
-            .values()
-            .filter(of_key)
-            .map(|entry| match entry.is_shared {
-                true => Has::Shared,
-                false => Has::Alone,
-            })
-            .fold(Has::Not, |all, one| match (all, one) {
-                (Has::Not, one) => one,
-                (all, _) => all,
-            });
         Candidate {
             is_fit: link.ttl == wanted.ttl
                 && !link.gone.is_raised()
@@ -102,7 +83,7 @@ impl Store {
                 // The server may be about to end it.
                 && !self.is_past(link.sent().after(link.ttl * 2 / 3)),
             has_room: entries.len() < link.facts.capacity,
-            has_key,
+            has_key: entries.has(&wanted.key),
         }
     }
 
@@ -128,18 +109,13 @@ impl Store {
     /// The session on which the key is being given back, if that is what keeps us from taking it.
     pub(super) fn being_given(&self, key: &Key) -> Option<Arc<Link>> {
         let links = lock(&self.links);
-        let is_given = |link: &&Arc<Link>| {
-            let entries = lock(&link.entries);
-            entries
-                .values()
-                .any(|entry| entry.key == *key && entry.is_leaving())
-        };
+        let is_given = |link: &&Arc<Link>| lock(&link.entries).is_given(key);
         links.iter().find(is_given).cloned()
     }
 
     /// Whether anything is being given back there.
     pub(super) fn is_in_flux(&self, link: &Link) -> bool {
-        !link.gone.is_raised() && lock(&link.entries).values().any(Entry::is_leaving)
+        !link.gone.is_raised() && lock(&link.entries).are_in_flux()
     }
 
     fn enter(&self, link: &Arc<Link>, request: &Request, wanted: &Wanted) {
@@ -171,7 +147,7 @@ impl Store {
         link.is_waiting.store(true, Ordering::SeqCst);
         self.enter(&link, request, wanted);
         lock(&self.links).push(link.clone());
-        self.due_now();
+        self.due_at(Time::ZERO);
         Ok(Some(link))
     }
 
@@ -207,7 +183,7 @@ impl Store {
         if !is_made {
             let link = self.make(wanted.ttl).await?;
             lock(&self.links).push(link);
-            self.due_now();
+            self.due_at(Time::ZERO);
         }
         Ok(())
     }
