@@ -52,16 +52,29 @@ pub(super) trait Dialect: Send + Sync {
     /// Sets up a session that ends when nothing was heard from it for `idle`, and asks for [`Facts`].
     fn set_up(&self, idle: Duration, version: Option<u32>) -> String;
 
+    /// What is sent behind that, in the same message, for a session that takes locks. Whoever shares sessions out
+    /// would pass it on to others, so none has it before it is known that nobody does.
+    fn prepare(&self) -> String {
+        String::new()
+    }
+
     /// The rows of [`set_up`](Dialect::set_up).
     fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<Facts>;
 
     /// The longest idle limit up to `ttl` that a session can have, rounded up to what the server can count.
     fn idle_limit(&self, ttl: Duration) -> Duration;
 
-    /// All of these in one statement with one row: a column each, and the session's number before them.
+    /// All of these in one statement with one row, which has the session's number first.
     fn batch(&self, asks: &[Ask]) -> String;
 
-    /// Waits for the key; `who` is there to be seen by others. Same columns as a batch of one.
+    /// What that row says about each: the token or 0 for what was to be taken, 1 or 0 for what was to be given back.
+    /// `None`: the server cannot tell.
+    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+        let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
+        (0..asks.len()).map(column).collect()
+    }
+
+    /// Waits for the key; `who` is there to be seen by others. The session's number and the token.
     fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String;
 
     /// Whether an order from the session `from` about `to` hits that one, or perhaps another that the server calls the

@@ -238,7 +238,7 @@ impl Link {
                 self.answered(sent);
                 let round_trip = self.clock.now().since(sent);
                 let row = rows.into_iter().next().unwrap_or_default();
-                self.settle(jobs, &row, sent, round_trip);
+                self.settle(jobs, &asks, &row, sent, round_trip);
             }
             Err(trouble) if trouble.is_fatal() => {
                 drop(open);
@@ -286,7 +286,14 @@ impl Link {
         }
     }
 
-    fn settle(self: &Arc<Self>, jobs: Vec<Job>, row: &Row, sent: Time, round_trip: Duration) {
+    fn settle(
+        self: &Arc<Self>,
+        jobs: Vec<Job>,
+        asks: &[Ask],
+        row: &Row,
+        sent: Time,
+        round_trip: Duration,
+    ) {
         let is_ours = row.first().and_then(Option::as_deref)
             == Some(self.facts.session.id.to_string().as_str());
         if !is_ours {
@@ -296,10 +303,10 @@ impl Link {
             );
             self.end();
         }
-        for (at, job) in jobs.into_iter().enumerate() {
-            let column = row.get(at + 1).and_then(Option::as_deref);
+        let answers = self.dialect.answers(asks, row);
+        for (job, answer) in jobs.into_iter().zip(answers) {
             let said = if is_ours {
-                self.settle_one(&job, column, sent)
+                self.settle_one(&job, answer, sent)
             } else {
                 None
             };
@@ -315,19 +322,19 @@ impl Link {
     }
 
     /// `None`: the server says that it cannot tell.
-    fn settle_one(&self, job: &Job, column: Option<&str>, sent: Time) -> Option<Said> {
+    fn settle_one(&self, job: &Job, answer: Option<u64>, sent: Time) -> Option<Said> {
         let forget = || {
             if let Some(owner) = job.owner {
                 lock(&self.entries).remove(&owner);
             }
         };
         match job.ask {
-            Ask::Ping => column.map(|_| Said::Alive),
+            Ask::Ping => answer.map(|_| Said::Alive),
             Ask::Give { .. } => {
                 forget();
-                Some(Said::Given(column == Some("1")))
+                Some(Said::Given(answer == Some(1)))
             }
-            Ask::Take { .. } => match column.and_then(|token| token.parse().ok()) {
+            Ask::Take { .. } => match answer {
                 None => {
                     forget();
                     None

@@ -196,24 +196,33 @@ impl Store {
         {
             return Ok(link);
         }
-        self.open(ttl).await
+        let (open, opened) = self.connect().await?;
+        let more = self.dialect.prepare();
+        self.set_up(open, ttl, opened, &more).await
     }
 
-    /// Makes a session that lasts for `ttl` without a word from us.
+    /// Makes a session that lasts for `ttl` without a word from us, and takes no locks.
     pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Link>, Error> {
+        let (open, opened) = self.connect().await?;
+        self.set_up(open, ttl, opened, "").await
+    }
+
+    /// Also says when it began.
+    async fn connect(&self) -> Result<(Connection, Time), Error> {
         let server = &self.settings.server;
         let opened = self.clock.now();
         let open = Connection::open(server, &self.clock).await;
         let open = open.map_err(|trouble| no_connection(trouble, server))?;
-        self.set_up(open, ttl, opened).await
+        Ok((open, opened))
     }
 
-    /// The same on a connection that is there. `None`: it is not there any more.
+    /// A session that takes locks, on a connection that is there. `None`: it is not there any more.
     async fn open_on(self: &Arc<Self>, spare: Arc<Link>, ttl: Duration) -> Option<Arc<Link>> {
         let is_fresh = !self.is_past(spare.sent().after(spare.ttl / 2));
         let opened = self.clock.now();
         let open = spare.take_connection().await.filter(|_| is_fresh)?;
-        self.set_up(open, ttl, opened).await.ok()
+        let more = self.dialect.prepare();
+        self.set_up(open, ttl, opened, &more).await.ok()
     }
 
     async fn set_up(
@@ -221,11 +230,12 @@ impl Store {
         mut open: Connection,
         ttl: Duration,
         opened: Time,
+        more: &str,
     ) -> Result<Arc<Link>, Error> {
         let server = &self.settings.server;
         let version = open.version();
         let sent = self.clock.now();
-        let set_up = self.dialect.set_up(ttl, version);
+        let set_up = self.dialect.set_up(ttl, version) + more;
         let rows = server
             .limited(&self.clock, open.rows(set_up))
             .await

@@ -1,5 +1,6 @@
 //! PostgreSQL: advisory locks of the session.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::board::Note;
@@ -85,7 +86,28 @@ impl Dialect for Postgres {
         Duration::from_millis(millis.clamp(1, LONGEST_IDLE))
     }
 
+    fn prepare(&self) -> String {
+        // Sets, so that any number of them is one statement. OFFSET keeps the planner from moving the calls out.
+        let each = |function: &str, keys: &str| {
+            format!(
+                "array_to_string(ARRAY(SELECT {function}(key)::int FROM unnest({keys}) AS key), '')"
+            )
+        };
+        format!(
+            "; PREPARE tenure_take (bigint) AS SELECT pg_backend_pid(), CASE WHEN t THEN {} ELSE 0 END FROM (SELECT pg_try_advisory_lock($1) AS t OFFSET 0) AS taken\
+             ; PREPARE tenure_give (bigint) AS SELECT pg_backend_pid(), pg_advisory_unlock($1)::int\
+             ; PREPARE tenure_many (bigint[], bigint[]) AS SELECT pg_backend_pid(), t, CASE WHEN t LIKE '%1%' THEN {} ELSE 0 END, {} FROM (SELECT {} AS t OFFSET 0) AS taken",
+            token(0),
+            token(0),
+            each("pg_advisory_unlock", "$2"),
+            each("pg_try_advisory_lock", "$1"),
+        )
+    }
+
     fn batch(&self, asks: &[Ask]) -> String {
+        if let Some(prepared) = Prepared::of(asks) {
+            return format!("{} EXECUTE {prepared}", label(asks));
+        }
         let mut sql = format!("{} SELECT pg_backend_pid()", label(asks));
         let mut taken = Vec::new();
         for (at, ask) in asks.iter().enumerate() {
@@ -103,11 +125,31 @@ impl Dialect for Postgres {
         }
         // All locks first, and only then the number of the transaction, which is given when it is first asked for:
         // else a key that comes later in the list could have been somebody else's, under a greater number, between
-        // the two. OFFSET keeps the planner from moving the calls out.
+        // the two.
         if !taken.is_empty() {
             sql += &format!(" FROM (SELECT {} OFFSET 0) AS taken", taken.join(", "));
         }
         sql
+    }
+
+    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+        let column = |at: usize| row.get(at)?.as_deref();
+        if !matches!(Prepared::of(asks), Some(Prepared::Many { .. })) {
+            let one = |at: usize| column(at + 1)?.parse().ok();
+            return (0..asks.len()).map(one).collect();
+        }
+        let first: Option<u64> = column(2).and_then(|token| token.parse().ok());
+        let digits = |at: usize| column(at).unwrap_or_default().bytes();
+        let (mut taken, mut given) = (digits(1).zip(0..), digits(3));
+        let answer = |ask: &Ask| match ask {
+            Ask::Take { .. } => match taken.next()? {
+                (b'1', at) => Some(first? + at),
+                _ => Some(0),
+            },
+            Ask::Give { .. } => Some(u64::from(given.next()? == b'1')),
+            Ask::Ping => Some(1),
+        };
+        asks.iter().map(answer).collect()
     }
 
     fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
@@ -243,6 +285,52 @@ impl Dialect for Postgres {
     }
 }
 
+/// What the server has parsed already: locks that are not shared, with one number each.
+enum Prepared {
+    Take(i64),
+    Give(i64),
+    Many { taken: Vec<i64>, given: Vec<i64> },
+}
+
+impl Prepared {
+    fn of(asks: &[Ask]) -> Option<Self> {
+        let (mut taken, mut given) = (Vec::new(), Vec::new());
+        for ask in asks {
+            let (Ask::Take { key, is_shared } | Ask::Give { key, is_shared }) = ask else {
+                continue;
+            };
+            let Key::One(key) = key else { return None };
+            match ask {
+                _ if *is_shared => return None,
+                Ask::Take { .. } => taken.push(*key),
+                _ => given.push(*key),
+            }
+        }
+        match (&taken[..], &given[..]) {
+            ([], []) => None,
+            ([key], []) if asks.len() == 1 => Some(Self::Take(*key)),
+            ([], [key]) if asks.len() == 1 => Some(Self::Give(*key)),
+            _ => Some(Self::Many { taken, given }),
+        }
+    }
+}
+
+impl fmt::Display for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |keys: &[i64]| {
+            let keys: Vec<_> = keys.iter().map(i64::to_string).collect();
+            keys.join(",")
+        };
+        match self {
+            Self::Take(key) => write!(f, "tenure_take({key})"),
+            Self::Give(key) => write!(f, "tenure_give({key})"),
+            Self::Many { taken, given } => {
+                write!(f, "tenure_many('{{{}}}', '{{{}}}')", set(taken), set(given))
+            }
+        }
+    }
+}
+
 /// An instant or a span, in µs.
 fn micros(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
@@ -340,9 +428,48 @@ mod tests {
             is_shared: false,
         };
         let sql = Postgres.batch(&[take(7, false), give, take(9, true)]);
-        let (drawn, taken) = sql.split_once(" FROM (SELECT ").unwrap();
-        assert!(!drawn.contains("pg_try_advisory_lock"), "{drawn}");
-        assert!(!taken.contains("txid_current"), "{taken}");
-        assert!(taken.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{taken}");
+        assert!(sql.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{sql}");
+        let prepared = Postgres.prepare();
+        let that_take = prepared
+            .split("; ")
+            .filter(|it| it.contains("try_advisory"));
+        for sql in that_take.chain([&sql[..]]) {
+            let (drawn, taken) = sql.rsplit_once(" FROM (SELECT ").unwrap();
+            assert!(!drawn.contains("pg_try_advisory_lock"), "{drawn}");
+            assert!(!taken.contains("txid_current"), "{taken}");
+            assert!(taken.ends_with(" OFFSET 0) AS taken"), "{taken}");
+        }
+    }
+
+    /// Each answer goes to who asked.
+    #[test]
+    fn answers_of_many_are_told_apart() {
+        let key = |number| (Key::One(number), false);
+        let take = |number| {
+            let (key, is_shared) = key(number);
+            Ask::Take { key, is_shared }
+        };
+        let give = |number| {
+            let (key, is_shared) = key(number);
+            Ask::Give { key, is_shared }
+        };
+        let asks = [take(-1), give(2), Ask::Ping, take(3), give(4), take(5)];
+        assert_eq!(
+            Postgres.batch(&asks),
+            "/* tenure:acquire */ EXECUTE tenure_many('{-1,3,5}', '{2,4}')"
+        );
+        let row = ["17", "101", "6400", "10"].map(|it| Some(it.to_owned()));
+        let answers = [6400, 1, 1, 0, 0, 6402].map(Some);
+        assert_eq!(Postgres.answers(&asks, &row.to_vec()), answers);
+        for (ask, sql) in [
+            (take(7), "/* tenure:acquire */ EXECUTE tenure_take(7)"),
+            (give(7), "/* tenure:release */ EXECUTE tenure_give(7)"),
+        ] {
+            assert_eq!(Postgres.batch(std::slice::from_ref(&ask)), sql);
+            let row = ["17", "9"].map(|it| Some(it.to_owned()));
+            assert_eq!(Postgres.answers(&[ask], &row.to_vec()), [Some(9)]);
+        }
+        // Cut short, it says nothing.
+        assert_eq!(Postgres.answers(&asks[..2], &Vec::new()), [None, None]);
     }
 }
