@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_that_nobody_renews_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
-on_both_alone!(a_thousand_free_locks_take_few_connections waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
+on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_a_crowd waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
 
 /// The session would be granted it once more: locks of a session count.
 async fn two_tasks_of_a_client_exclude_each_other(database: &dyn Database) {
@@ -147,6 +147,38 @@ async fn a_thousand_free_locks_take_few_connections(database: &dyn Database) {
     }
     let sessions = database.sessions().len();
     assert!(sessions <= 4, "{sessions} connections");
+}
+
+/// And never more than one of a name at a time, on whichever of them.
+async fn two_sessions_serve_a_crowd(database: &dyn Database) {
+    let client = connect(&database.url()).await;
+    let before = database.sessions().len();
+    let (stop, names) = (Arc::new(AtomicU32::new(0)), name("crowd"));
+    let inside: Vec<_> = (0..48).map(|_| Arc::new(AtomicU32::new(0))).collect();
+    let mut crowd = Vec::new();
+    for task in 0..64 {
+        let lock = client.lock(format!("{names}/{}", task % 48)).ttl(TTL * 10);
+        let (stop, inside) = (stop.clone(), inside[task % 48].clone());
+        crowd.push(tokio::spawn(async move {
+            while stop.load(Ordering::SeqCst) == 0 {
+                // What one of us has is known to be taken without a request.
+                tokio::task::yield_now().await;
+                if let Some(guard) = soon(lock.try_acquire()).await.unwrap() {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    soon(guard.release()).await.unwrap();
+                }
+            }
+        }));
+    }
+    until("there is one more", || database.sessions().len() > before).await;
+    stop.store(1, Ordering::SeqCst);
+    for one in crowd {
+        soon(one).await.unwrap();
+    }
+    let sessions = database.sessions().len();
+    assert!(sessions <= before + 1, "{sessions} after {before}");
 }
 
 /// The others look again and again, and come to their turn all the same.

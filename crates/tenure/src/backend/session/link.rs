@@ -5,6 +5,7 @@
 //! the session ends, and with the session its locks.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub(super) struct Link {
     pub(super) entries: Mutex<Entries>,
     /// Wakes those who wait for an entry to change.
     pub(super) changed: Notify,
+    /// Requests without an answer.
+    asked: AtomicUsize,
     /// One waits on it, so it can carry nothing else.
     pub(super) is_waiting: std::sync::atomic::AtomicBool,
     /// The keeper has a request under way.
@@ -125,6 +128,7 @@ impl Link {
             queue: Mutex::default(),
             entries: Mutex::default(),
             changed: Notify::new(),
+            asked: AtomicUsize::new(0),
             is_waiting: false.into(),
             is_checked: false.into(),
             gone: Flag::new(),
@@ -160,6 +164,11 @@ impl Link {
         self.opened.after(guard.saturating_sub(self.facts.uptime))
     }
 
+    /// How many requests have no answer yet.
+    pub(super) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     fn answered(&self, sent: Time) {
         let mut times = lock(&self.times);
         times.sent = times.sent.max(sent);
@@ -167,6 +176,7 @@ impl Link {
 
     /// Asks, together with whoever else has something to ask. Waits for as long as a request may take.
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
+        let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
         lock(&self.queue).push_back(Job { ask, owner, answer });
         let limit = self.clock.now().after(self.timeout);
@@ -532,6 +542,22 @@ impl Link {
             }
         }
         self.buried.raise();
+    }
+}
+
+/// A request counts as long as somebody wants its answer.
+struct Asked<'a>(&'a AtomicUsize);
+
+impl<'a> Asked<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -21,6 +21,15 @@ use super::outcome;
 /// The ttl of the session that everything but locks is asked on.
 const DESK: Duration = Duration::from_secs(60);
 
+/// Free locks share so many sessions: while the server is busy with one, we can be with the other.
+const TOGETHER: usize = 2;
+
+/// So many requests without an answer are worth another session.
+const CROWD: usize = 8;
+
+/// How long it is until one more is made.
+const GROWTH: Duration = Duration::from_secs(1);
+
 /// One session, as far as the choice has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
@@ -30,6 +39,8 @@ pub(super) struct Candidate {
     pub(super) has_room: bool,
     /// It has, or may have, the key that is wanted.
     pub(super) has_key: Has,
+    /// Requests that it has not answered yet.
+    pub(super) asked: usize,
 }
 
 /// What to do about a request.
@@ -55,7 +66,9 @@ pub(super) fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) 
         return Choice::Busy;
     }
     let is_good = |it: &Candidate| it.is_fit && it.has_room && it.has_key == Has::Not;
-    if let Some(at) = candidates.iter().position(is_good) {
+    let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
+    // The first of them that are equal: the others fall asleep, and are closed.
+    if let Some((at, _)) = good.min_by_key(|(_, it)| it.asked) {
         return Choice::Use(at);
     }
     // Better past those who wait than not at all.
@@ -84,11 +97,12 @@ impl Store {
                 && !self.is_past(link.sent().after(link.ttl * 2 / 3)),
             has_room: entries.len() < link.facts.capacity,
             has_key: entries.has(&wanted.key),
+            asked: link.asked(),
         }
     }
 
     /// Finds a session for the request, and notes the request on it.
-    pub(super) fn pick(&self, request: &Request, wanted: &Wanted) -> Pick {
+    pub(super) fn pick(self: &Arc<Self>, request: &Request, wanted: &Wanted) -> Pick {
         let links = lock(&self.links);
         let candidates: Vec<_> = links
             .iter()
@@ -100,10 +114,38 @@ impl Store {
             Choice::Open => Pick::Open,
             Choice::Use(at) => {
                 let link = links[at].clone();
+                let fit = candidates.iter().filter(|it| it.is_fit).count();
+                if candidates[at].asked >= CROWD && fit < TOGETHER && may_open {
+                    self.grow(wanted);
+                }
                 self.enter(&link, request, wanted);
                 Pick::Use(link)
             }
         }
+    }
+
+    /// Makes one more session for free locks, in the background. Not again for a while, whatever comes of it.
+    fn grow(self: &Arc<Self>, wanted: &Wanted) {
+        if self.is_growing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (store, wanted) = (self.clone(), wanted.clone());
+        self.spawner.spawn(async move {
+            let is_enough = |links: &[Arc<Link>]| {
+                let is_fit = |link: &&Arc<Link>| store.candidate(link, &wanted).is_fit;
+                let fit = links.iter().filter(is_fit).count();
+                fit >= TOGETHER || links.len() >= store.settings.connections
+            };
+            if let Err(err) = store.open_unless(&wanted, is_enough).await {
+                tracing::debug!(%err, "one session does for now");
+            }
+            let clock = store.clock.clone();
+            let store = Arc::downgrade(&store);
+            clock.sleep_until(clock.now().after(GROWTH)).await;
+            if let Some(store) = store.upgrade() {
+                store.is_growing.store(false, Ordering::SeqCst);
+            }
+        });
     }
 
     /// The session on which the key is being given back, if that is what keeps us from taking it.
@@ -168,19 +210,27 @@ impl Store {
     /// Makes a session that a request could use, unless somebody else just has.
     pub(super) async fn open_another(self: &Arc<Self>, wanted: &Wanted) -> Result<(), Error> {
         let before: Vec<_> = lock(&self.links).clone();
-        let _opening = self.opening.lock().await;
-        if self.closing.is_raised() {
-            return Err(outcome::closed());
-        }
-        let is_made = {
-            let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
-            let links = lock(&self.links);
+        let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
+        self.open_unless(wanted, |links| {
             links.iter().filter(|link| is_new(link)).any(|link| {
                 let candidate = self.candidate(link, wanted);
                 candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
             })
-        };
-        if !is_made {
+        })
+        .await
+    }
+
+    /// Makes a session, unless none is needed when it is our turn to make one.
+    async fn open_unless(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        is_enough: impl Fn(&[Arc<Link>]) -> bool,
+    ) -> Result<(), Error> {
+        let _opening = self.opening.lock().await;
+        if self.closing.is_raised() {
+            return Err(outcome::closed());
+        }
+        if !is_enough(&lock(&self.links)) {
             let link = self.make(wanted.ttl).await?;
             lock(&self.links).push(link);
             self.due_at(Time::ZERO);
@@ -333,6 +383,7 @@ mod tests {
         is_fit: true,
         has_room: true,
         has_key: Has::Not,
+        asked: 0,
     };
     const UNFIT: Candidate = Candidate {
         is_fit: false,
@@ -356,6 +407,15 @@ mod tests {
         );
         assert_eq!(choose(&[UNFIT, FULL], false, true), Choice::Open);
         assert_eq!(choose(&[UNFIT, FULL], false, false), Choice::Open);
+    }
+
+    #[test]
+    fn the_session_that_has_least_to_do_is_asked() {
+        let busy = |asked| Candidate { asked, ..FREE };
+        assert_eq!(
+            choose(&[busy(2), busy(1), busy(1)], false, true),
+            Choice::Use(1)
+        );
     }
 
     /// The server would grant it once more to the session that has it.
