@@ -299,6 +299,12 @@ pub(crate) async fn apart<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.ok()
 }
 
+/// Lets everybody else who is ready go first.
+#[cfg(feature = "redis")]
+pub(crate) async fn yield_now() {
+    tokio::task::yield_now().await;
+}
+
 /// Polls `future` once without a runtime; hands it back when it is not ready.
 pub(crate) fn poll_now<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {

@@ -14,6 +14,7 @@ mod access;
 mod bugs;
 mod clocks;
 mod clusters;
+mod crowds;
 mod failovers;
 mod forgetting;
 mod holders;

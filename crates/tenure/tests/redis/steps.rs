@@ -16,7 +16,7 @@ use crate::support::{
 };
 
 /// What a request meets, and the error that comes of it when it is not repeated.
-const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
+pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
     (Fault::CutBefore, Some(Indeterminate)),
     (Fault::CutAfter, Some(Indeterminate)),
     (Fault::NoReply, Some(Indeterminate)),
@@ -72,17 +72,17 @@ const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
 /// Less than a third of [`TTL`], so that a renewal can be repeated.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-struct Site {
-    server: Arc<Redis>,
-    proxy: Proxy,
+pub(crate) struct Site {
+    pub(crate) server: Arc<Redis>,
+    pub(crate) proxy: Proxy,
     /// By way of the proxy.
-    client: Client,
+    pub(crate) client: Client,
     /// By another way.
-    other: Client,
+    pub(crate) other: Client,
 }
 
 impl Site {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::on(&Arc::new(Redis::start(&[]))).await
     }
 
@@ -103,7 +103,7 @@ impl Site {
     }
 
     /// The next one, whoever it is: it gets the lock within the ttl, under a greater token than `token`.
-    async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
+    pub(crate) async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
         let lock = client.lock(name).ttl(TTL);
         let guard = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
         let guard = guard
@@ -118,7 +118,7 @@ impl Site {
     }
 
     /// Nothing stays behind for longer than the ttl.
-    async fn settles(&self, name: &str) {
+    pub(crate) async fn settles(&self, name: &str) {
         assert!(self.proxy.is_done(), "the fault did not happen");
         until("nobody holds it and nobody waits", || {
             owner(&self.server, name).is_empty() && waiting(&self.server, name) == 0

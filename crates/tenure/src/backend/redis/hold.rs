@@ -19,6 +19,7 @@ use crate::name::LockName;
 use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
+use super::crowd::Crowd;
 use super::facts::Persistence;
 use super::inbox::Inbox;
 use super::link::Session;
@@ -50,6 +51,7 @@ pub(super) struct Store {
     pub(super) is_stranded: AtomicBool,
     /// The last holder that was written, and how.
     written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
+    pub(super) crowd: Crowd,
 }
 
 /// What has to be remembered of a hold to keep it and to give it back.
@@ -110,7 +112,7 @@ impl ToRedisArgs for OwnerText {
 }
 
 /// An argument that is written where it belongs, without a string of its own.
-struct Text<'a>(std::fmt::Arguments<'a>);
+pub(super) struct Text<'a>(pub(super) std::fmt::Arguments<'a>);
 
 impl ToRedisArgs for Text<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
@@ -128,6 +130,16 @@ pub(super) fn millis(duration: Duration) -> u64 {
 /// How long the place of a waiter is good for.
 pub(super) fn place(ttl: Duration) -> Duration {
     ttl.min(PLACE)
+}
+
+/// For how long a token is kept, in ms.
+pub(super) fn keep(ttl: Duration) -> u64 {
+    millis(KEEP.max(ttl * 2))
+}
+
+/// The lease in whole ms, because what is granted counts.
+pub(super) fn lease(request: &Request) -> u64 {
+    u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Store {
@@ -151,6 +163,7 @@ impl Store {
             watched: AtomicBool::new(false),
             is_stranded: AtomicBool::new(false),
             written: Mutex::default(),
+            crowd: Crowd::default(),
         }
     }
 
@@ -170,16 +183,26 @@ impl Store {
     }
 
     /// Asks for the lock, and for a place in its queue if it is taken and the request waits.
-    /// May be repeated for the same owner at any time.
+    /// May be repeated for the same owner at any time; `is_first` says that it is not.
     /// Also says who answered.
     pub(super) async fn ask(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
+        is_first: bool,
     ) -> Result<(Asked, Arc<Session>), Error> {
+        let _under_way = self.crowd.enter();
+        if is_first && let Some(taken) = self.take_with_others(request, keys).await? {
+            let Reply {
+                value,
+                sent,
+                session,
+            } = taken;
+            let grant = self.grant(request, keys, &session, sent, value).await?;
+            return Ok((Asked::Held(grant), session));
+        }
         let nodes = &self.nodes;
-        // A lease in whole ms; what is granted counts.
-        let ttl = u64::try_from(request.ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl = lease(request);
         let channel = nodes.channel(keys.lock());
         let (min_hold, delay) = (millis(request.min_hold), millis(request.lock_delay));
         let holder = self.written(&request.holder);
@@ -188,7 +211,7 @@ impl Store {
         } else {
             0
         };
-        let (owner, keep) = (self.owner(request.owner), millis(KEEP.max(request.ttl * 2)));
+        let (owner, keep) = (self.owner(request.owner), keep(request.ttl));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(ttl + delay);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
@@ -199,16 +222,11 @@ impl Store {
         };
         let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
-        let round_trip = self.clock.now().since(sent);
         let asked = match &reply.value {
             Value::Int(token) => {
-                let ttl = Some(Duration::from_millis(ttl));
                 let token = u64::try_from(*token).map_err(|_| nonsense())?;
-                let grant = Grant::new(token, sent, round_trip, ttl);
-                if self.settings.wait_replicas > 0 {
-                    self.acknowledged(request, keys, &reply.session).await?;
-                }
-                Ok(Asked::Held(grant))
+                let grant = self.grant(request, keys, &reply.session, sent, token).await;
+                grant.map(Asked::Held)
             }
             Value::Array(words) => match &words[..] {
                 [
@@ -227,7 +245,7 @@ impl Store {
                         _ => 0,
                     },
                     sent,
-                    round_trip,
+                    round_trip: self.clock.now().since(sent),
                 })),
                 [Value::Int(-1), found] => {
                     let found = String::from_redis_value_ref(found).unwrap_or_default();
@@ -238,6 +256,23 @@ impl Store {
             _ => Err(nonsense()),
         };
         Ok((asked?, reply.session))
+    }
+
+    /// What a server has granted, once as many replicas have it as are asked for.
+    async fn grant(
+        self: &Arc<Self>,
+        request: &Request,
+        keys: &Keys,
+        session: &Session,
+        sent: Time,
+        token: u64,
+    ) -> Result<Grant, Error> {
+        let ttl = Some(Duration::from_millis(lease(request)));
+        let grant = Grant::new(token, sent, self.clock.now().since(sent), ttl);
+        if self.settings.wait_replicas > 0 {
+            self.acknowledged(request, keys, session).await?;
+        }
+        Ok(grant)
     }
 
     fn wanted_type(&self) -> &'static str {
@@ -259,7 +294,7 @@ impl Store {
 
     /// Waits until the replicas have the grant, and takes it back when they do not get it.
     async fn acknowledged(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
         session: &Session,
@@ -357,8 +392,13 @@ impl Store {
                 let delay = kept.get(&hold.owner).map_or(0, |kept| kept.delay);
                 let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
                 let live = if only_look { 0 } else { ttl + delay };
-                let keep = millis(KEEP.max(hold.ttl * 2));
-                (&keys[*at], self.owner(hold.owner), live, keep, ttl)
+                (
+                    &keys[*at],
+                    self.owner(hold.owner),
+                    live,
+                    keep(hold.ttl),
+                    ttl,
+                )
             });
             args.collect()
         };
@@ -400,7 +440,7 @@ impl Store {
     }
 
     /// Gives back what the owner has: the lock, or its place in the queue.
-    pub(super) async fn release(&self, hold: Hold) -> Result<Release, Error> {
+    pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
         let rests = lock(&self.holds)
             .remove(&hold.owner)
             // Of unknown fate: the server knows.
@@ -416,12 +456,16 @@ impl Store {
     }
 
     pub(super) async fn give_back(
-        &self,
+        self: &Arc<Self>,
         keys: &Keys,
         owner: OwnerId,
         unclean: bool,
         rests: bool,
     ) -> Result<Release, Error> {
+        let _under_way = self.crowd.enter();
+        if !rests && self.give_with_others(keys, owner).await? {
+            return Ok(Release::Released);
+        }
         let owner = self.owner(owner);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner);
@@ -480,7 +524,7 @@ impl Store {
     }
 
     /// What is written about a holder: the same for all acquisitions of a client without a label.
-    fn written(&self, holder: &Arc<Holder>) -> Arc<str> {
+    pub(super) fn written(&self, holder: &Arc<Holder>) -> Arc<str> {
         let mut written = lock(&self.written);
         if let Some((known, text)) = &*written
             && Arc::ptr_eq(known, holder)

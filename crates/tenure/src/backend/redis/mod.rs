@@ -8,10 +8,11 @@
 //! waiter that has been heard of lately and tells only that one.
 //!
 //! # Reading order
-//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `wait` (the queue,
-//! from the waiter's side) · `link` and `nodes` (connections, and which server has a key) ·
-//! `facts` (what a server says about itself) · `outcome` (what its errors mean) · `look`.
+//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `crowd` (many at once) ·
+//! `wait` (the queue, from the waiter's side) · `link` and `nodes` (connections, and which server has a
+//! key) · `facts` (what a server says about itself) · `outcome` (what its errors mean) · `look`.
 
+mod crowd;
 mod facts;
 mod guarantees;
 mod hold;
@@ -187,7 +188,7 @@ impl Door for Backend {
 
 impl Store {
     /// Gives back what is held, lets those who wait leave, and ends the connections.
-    async fn close(&self) {
+    async fn close(self: &Arc<Self>) {
         self.closing.raise();
         if self.is_stranded.load(Ordering::SeqCst) {
             return;

@@ -28,6 +28,14 @@ pub(super) struct Scripts {
     pub(super) write: Script,
     pub(super) look: Script,
     pub(super) break_hold: Script,
+    /// For many locks at once, where a dialect has that.
+    pub(super) many: Option<Many>,
+}
+
+/// The same as `acquire` and `release` in the common case, in which nobody waits; see `crowd`.
+pub(super) struct Many {
+    pub(super) acquire: Script,
+    pub(super) release: Script,
 }
 
 /// The scripts of one dialect. Those of all dialects take the same arguments and give the same answers.
@@ -68,14 +76,29 @@ macro_rules! scripts {
                 "break",
                 include_str!(concat!("lua/", $dialect, "/break.lua")),
             ),
+            many: None,
         }
     }};
+}
+
+impl Many {
+    fn token() -> Option<Self> {
+        let acquire = include_str!("lua/token/acquire_many.lua");
+        let release = include_str!("lua/token/release_many.lua");
+        Some(Self {
+            acquire: Script::new("acquire_many", acquire),
+            release: Script::new("release_many", release),
+        })
+    }
 }
 
 impl Scripts {
     pub(super) fn get(dialect: Dialect, publish: Publish) -> &'static Self {
         type Set = LazyLock<Scripts>;
-        static TOKEN: Set = Set::new(|| scripts!("token", "PUBLISH"));
+        static TOKEN: Set = Set::new(|| Scripts {
+            many: Many::token(),
+            ..scripts!("token", "PUBLISH")
+        });
         static TOKEN_SHARD: Set = Set::new(|| scripts!("token", "SPUBLISH"));
         static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
         static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));

@@ -99,7 +99,7 @@ impl Store {
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         let _busy = self.inbox.enter();
         let keys = self.keys(&request.name);
-        match self.ask_trusted(&request, &keys).await? {
+        match self.ask_trusted(&request, &keys, true).await? {
             Asked::Held(grant) => Ok(self.granted(&request, grant)),
             Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
             Asked::Busy(busy) => {
@@ -151,10 +151,15 @@ impl Store {
 
     /// Asks a server that can be trusted to know who holds what. It may have been restarted at any moment, also
     /// while we waited, so the one that answered is looked at as well as the one that was to be asked.
-    async fn ask_trusted(&self, request: &Request, keys: &Keys) -> Result<Asked, Error> {
+    async fn ask_trusted(
+        self: &Arc<Self>,
+        request: &Request,
+        keys: &Keys,
+        is_first: bool,
+    ) -> Result<Asked, Error> {
         loop {
             self.trust(request, keys).await?;
-            let (asked, session) = self.ask(request, keys).await?;
+            let (asked, session) = self.ask(request, keys, is_first).await?;
             if self.distrusted(&session, request.ttl).is_none() {
                 return Ok(asked);
             }
@@ -216,7 +221,7 @@ impl Store {
                 }
                 Next::News(News::Look) | Next::Ask => {}
             }
-            match self.ask_trusted(request, keys).await {
+            match self.ask_trusted(request, keys, false).await {
                 Ok(Asked::Held(grant)) => return Ok(self.granted(request, grant)),
                 Ok(Asked::Busy(now)) => {
                     // A stranger that holds on: look less and less often.
@@ -289,7 +294,7 @@ impl Store {
     }
 
     /// Leaves the queue; a lock that was granted meanwhile is given back.
-    async fn leave(&self, request: &Request, keys: &Keys) -> Result<Answer, Error> {
+    async fn leave(self: &Arc<Self>, request: &Request, keys: &Keys) -> Result<Answer, Error> {
         match self.give_back(keys, request.owner, false, true).await {
             Ok(_) => Ok(Answer::Busy),
             Err(err) => Err(Error::new(
@@ -301,7 +306,12 @@ impl Store {
     }
 
     /// Says why the wait ended, unless something may be left behind.
-    async fn give_up(&self, request: &Request, keys: &Keys, err: Error) -> Result<Answer, Error> {
+    async fn give_up(
+        self: &Arc<Self>,
+        request: &Request,
+        keys: &Keys,
+        err: Error,
+    ) -> Result<Answer, Error> {
         self.leave(request, keys).await.and(Err(err))
     }
 

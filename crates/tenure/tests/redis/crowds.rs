@@ -1,0 +1,299 @@
+//! Many requests at the same time go to the server together; each gets its own answer all the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::join_all;
+use tenure::ErrorKind::Indeterminate;
+use tenure::{Client, Error, ErrorKind, Guard};
+
+use crate::servers::redis::{self, Redis};
+use crate::steps::{FAULTS, Site};
+use crate::support::{
+    TRUSTED, TTL, assert_all_expire, assert_clear, client_of, connect, keys, owner, soon, until,
+};
+
+/// Far more than are served one by one.
+const MANY: usize = 64;
+
+fn names(kind: &str) -> Vec<String> {
+    (0..MANY).map(|number| format!("{kind}-{number}")).collect()
+}
+
+/// One try for each name, all at once.
+async fn try_all(client: &Client, names: &[String]) -> Vec<Result<Option<Guard>, Error>> {
+    let locks: Vec<_> = names
+        .iter()
+        .map(|name| client.lock(name).ttl(TTL))
+        .collect();
+    let tries = locks.iter().map(tenure::Lock::try_acquire);
+    soon(join_all(tries)).await
+}
+
+async fn take_all(client: &Client, names: &[String]) -> Vec<Guard> {
+    let taken = try_all(client, names).await.into_iter();
+    taken.map(|it| it.unwrap().expect("it is free")).collect()
+}
+
+async fn release_all(guards: Vec<Guard>) {
+    let released = soon(join_all(guards.into_iter().map(Guard::release))).await;
+    released.into_iter().for_each(|it| it.unwrap());
+}
+
+#[tokio::test]
+async fn many_requests_are_a_few() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    let names = names("many");
+    let mut last = vec![0; MANY];
+    for round in 0..3 {
+        let before = site.proxy.requests();
+        let guards = take_all(&site.client, &names).await;
+        for (guard, last) in guards.iter().zip(&mut last) {
+            assert!(guard.token().get() > *last);
+            *last = guard.token().get();
+            let status = site.other.inspect(guard.name().as_str()).await.unwrap();
+            let [hold] = &status.holds[..] else {
+                panic!("one holds it: {status:?}");
+            };
+            assert_eq!(hold.token, Some(guard.token()));
+            assert_eq!(hold.holder.pid, std::process::id());
+            let owner = owner(&site.server, guard.name().as_str());
+            assert_eq!(owner, guard.owner_id().to_hex());
+        }
+        release_all(guards).await;
+        let requests = site.proxy.requests() - before;
+        // One by one they would be 128. Some go alone before there is a crowd, and in the first round all go twice,
+        // because the server does not know the scripts yet.
+        assert!(
+            requests < if round == 0 { 48 } else { 24 },
+            "{requests} requests"
+        );
+    }
+    assert!(
+        try_all(&site.other, &names)
+            .await
+            .iter()
+            .all(|it| matches!(it, Ok(Some(_))))
+    );
+    assert_all_expire(&site.server);
+}
+
+/// Those that are held, by us or by strangers, and those that are no locks at all.
+#[tokio::test]
+async fn each_gets_its_own_answer() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let (client, other) = (client_of(&server).await, client_of(&server).await);
+    let names = names("own");
+    let held = take_all(&other, &names[10..20]).await;
+    for name in &names[20..30] {
+        server.order(&["SET", name, "stranger"]);
+    }
+    for name in &names[30..40] {
+        server.order(&["RPUSH", name, "no lock"]);
+    }
+    for name in &names[40..50] {
+        server.order(&["RPUSH", &format!("tenure:{{{name}}}:hold"), "no record"]);
+    }
+    for _ in 0..2 {
+        let mut taken = Vec::new();
+        for (number, tried) in try_all(&client, &names).await.into_iter().enumerate() {
+            match (number, tried) {
+                (10..30, Ok(None)) => {}
+                (30..50, Err(err)) => {
+                    assert_eq!(err.kind(), ErrorKind::Backend, "{err}");
+                    assert_clear(&err);
+                }
+                (0..10 | 50.., Ok(Some(guard))) => taken.push(guard),
+                (_, tried) => panic!("{}: {tried:?}", names[number]),
+            }
+        }
+        release_all(taken).await;
+    }
+    assert!(held.iter().all(Guard::is_held));
+    release_all(held).await;
+    let left = keys(&server);
+    for name in &names[20..40] {
+        assert!(left.contains(name), "{name} is gone");
+    }
+    for name in &names[40..50] {
+        assert!(!left.contains(name), "{name} stays behind");
+    }
+}
+
+/// A name that this user may not touch is nobody else's trouble.
+#[tokio::test]
+async fn one_is_forbidden() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    server.order(&[
+        "ACL",
+        "SETUSER",
+        "some",
+        "on",
+        ">secret",
+        "&*",
+        "+@all",
+        "~may-*",
+        "~tenure:{may-*",
+    ]);
+    let url = format!("redis://some:secret@127.0.0.1:{}{TRUSTED}", server.port());
+    let client = connect(&url).await;
+    let mut names = names("may");
+    names[MANY - 1] = "must-not".into();
+    let mut tried = try_all(&client, &names).await;
+    let forbidden = tried.pop().unwrap().unwrap_err();
+    assert_eq!(forbidden.kind(), ErrorKind::Denied, "{forbidden}");
+    let taken = tried.into_iter().map(|it| it.unwrap().expect("it is free"));
+    release_all(taken.collect()).await;
+    assert!(!keys(&server).contains(&"must-not".to_owned()));
+}
+
+/// Two clients want the same names all the time: one holder each, and everybody is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_wait_are_served() {
+    const ROUNDS: u64 = 10;
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let counts: Arc<Vec<_>> = Arc::new((0..16).map(|_| AtomicU64::new(0)).collect());
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let client = client_of(&server).await;
+        for task in 0..32 {
+            let (client, counts, at) = (client.clone(), counts.clone(), (task + number) % 16);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let lock = client.lock(format!("count-{at}")).ttl(TTL * 10);
+                    let guard = lock.acquire().await.unwrap();
+                    let count = counts[at].load(Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                    counts[at].store(count + 1, Ordering::Relaxed);
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    for count in counts.iter() {
+        assert_eq!(count.load(Ordering::Relaxed), 8 * ROUNDS);
+    }
+    assert_all_expire(&server);
+}
+
+/// The request for all of them goes wrong. Whatever was refused is asked for again, by itself; whose fate is
+/// unknown is said so, and does not stay behind.
+// On one thread all of them are one request or two: an answer made for two fits none.
+#[tokio::test]
+async fn an_acquire_of_many_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        let names = names(&format!("acquire{i}"));
+        site.proxy.plan("acquire_many", fault.clone());
+        let mut unknown = 0;
+        for tried in try_all(&site.client, &names).await {
+            match tried {
+                Ok(guard) => soon(guard.expect("it is free").release()).await.unwrap(),
+                Err(err) => {
+                    assert_eq!(err.kind(), Indeterminate, "after {fault:?}: {err}");
+                    assert_clear(&err);
+                    unknown += 1;
+                }
+            }
+        }
+        assert_eq!(
+            unknown > 0,
+            *due == Some(Indeterminate),
+            "{unknown} after {fault:?}"
+        );
+        settle(&site, &names).await;
+    }
+}
+
+// On one thread all of them are one request or two: an answer made for two fits none.
+#[tokio::test]
+async fn a_release_of_many_goes_wrong() {
+    if redis::is_missing() {
+        return;
+    }
+    let site = Site::new().await;
+    for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        let names = names(&format!("release{i}"));
+        let guards = take_all(&site.client, &names).await;
+        site.proxy.plan("release_many", fault.clone());
+        let mut unknown = 0;
+        for released in soon(join_all(guards.into_iter().map(Guard::release))).await {
+            if let Err(err) = released {
+                assert_eq!(err.kind(), Indeterminate, "after {fault:?}: {err}");
+                assert_clear(&err);
+                unknown += 1;
+            }
+        }
+        assert_eq!(
+            unknown > 0,
+            *due == Some(Indeterminate),
+            "{unknown} after {fault:?}"
+        );
+        settle(&site, &names).await;
+    }
+}
+
+/// All names are free in the end, for both.
+async fn settle(site: &Site, names: &[String]) {
+    assert!(site.proxy.is_done(), "the fault did not happen");
+    site.proxy.resume();
+    until("nobody holds any", || {
+        names
+            .iter()
+            .all(|name| owner(&site.server, name).is_empty())
+    })
+    .await;
+    for client in [&site.other, &site.client] {
+        let guards = take_all(client, names).await;
+        release_all(guards).await;
+    }
+    assert_all_expire(&site.server);
+}
+
+/// All of them are dropped on the way, again and again: nothing stays behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_changes_its_mind() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    let names = names("mind");
+    for round in 0..50 {
+        let locks = names.iter().map(|name| client.lock(name).ttl(TTL * 100));
+        let locks: Vec<_> = locks.collect();
+        let tries = locks.iter().map(tenure::Lock::acquire);
+        let mut all = std::pin::pin!(join_all(tries));
+        for _ in 0..round % 7 {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            if all.as_mut().poll(&mut cx).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    until("nobody holds any", || {
+        names.iter().all(|name| owner(&server, name).is_empty())
+    })
+    .await;
+    release_all(take_all(&client, &names).await).await;
+    assert_all_expire(&server);
+}
