@@ -270,7 +270,8 @@ impl Store {
         let ttl = Some(Duration::from_millis(lease(request)));
         let grant = Grant::new(token, sent, self.clock.now().since(sent), ttl);
         if self.settings.wait_replicas > 0 {
-            self.acknowledged(request, keys, session).await?;
+            // In a box, as in `Link::session`.
+            Box::pin(self.acknowledged(request, keys, session)).await?;
         }
         Ok(grant)
     }

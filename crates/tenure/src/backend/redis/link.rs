@@ -97,7 +97,8 @@ impl Link {
         {
             return Err(Error::new(*kind, message.clone()));
         }
-        match self.connect().await {
+        // In a box, since it is large and rarely done: every request would have to have room for it.
+        match Box::pin(self.connect()).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 *lock(&self.current) = Some(session.clone());

@@ -104,7 +104,8 @@ impl Store {
             Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
             Asked::Busy(busy) => {
                 let mut news = self.inbox.expect(request.owner);
-                let answer = self.wait(&request, &keys, busy, &mut news).await;
+                // In a box, as in `Link::session`.
+                let answer = Box::pin(self.wait(&request, &keys, busy, &mut news)).await;
                 self.inbox.forget(request.owner);
                 answer
             }
@@ -164,7 +165,7 @@ impl Store {
                 return Ok(asked);
             }
             // What it granted does not count: who held the name before may believe so still.
-            self.give_back(keys, request.owner, false, true).await?;
+            Box::pin(self.give_back(keys, request.owner, false, true)).await?;
         }
     }
 

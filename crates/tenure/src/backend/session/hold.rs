@@ -115,10 +115,13 @@ impl Store {
 
     /// The key of a name; some the server has to be asked for, once.
     pub(super) async fn key(self: &Arc<Self>, name: &LockName) -> Result<Key, Error> {
-        let bytes = match names::key(&self.settings, name)? {
-            Found::Here(key) => return Ok(key),
-            Found::Asked(bytes) => bytes,
-        };
+        match names::key(&self.settings, name)? {
+            Found::Here(key) => Ok(key),
+            Found::Asked(bytes) => self.asked_key(name, bytes).await,
+        }
+    }
+
+    async fn asked_key(self: &Arc<Self>, name: &LockName, bytes: Vec<u8>) -> Result<Key, Error> {
         if let Some(key) = lock(&self.keys).get(name) {
             return Ok(key.clone());
         }
@@ -136,11 +139,19 @@ impl Store {
     }
 
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let Some(key) = self.unless_over(&request, self.key(&request.name)).await else {
-            return Ok(Answer::Busy);
+        let key = match names::key(&self.settings, &request.name)? {
+            Found::Here(key) => key,
+            Found::Asked(bytes) => {
+                // In a box, as more below: rarely done, and every request would have to have room for it.
+                let asking = Box::pin(self.asked_key(&request.name, bytes));
+                match self.unless_over(&request, asking).await {
+                    Some(key) => key?,
+                    None => return Ok(Answer::Busy),
+                }
+            }
         };
         let wanted = Wanted {
-            key: key?,
+            key,
             is_shared: request.mode == Mode::Shared,
             ttl: self.dialect.idle_limit(request.ttl),
         };
@@ -155,7 +166,7 @@ impl Store {
             let attempt = match self.attempt(&request, &wanted).await {
                 Ok(Attempt::Busy) if request.wait => {
                     patience = self.clock.now().after(request.ttl);
-                    self.wait(&request, &wanted, tries, &mut patience).await
+                    Box::pin(self.wait(&request, &wanted, tries, &mut patience)).await
                 }
                 attempt => attempt,
             };
@@ -232,10 +243,13 @@ impl Store {
                 },
                 Pick::Use(link) => break link,
                 // A session that is not there yet has taken nothing.
-                Pick::Open => match self.unless_over(request, self.open_another(wanted)).await {
-                    Some(opened) => opened?,
-                    None => return Ok(Attempt::Answer(Answer::Busy)),
-                },
+                Pick::Open => {
+                    let opening = Box::pin(self.open_another(wanted));
+                    match self.unless_over(request, opening).await {
+                        Some(opened) => opened?,
+                        None => return Ok(Attempt::Answer(Answer::Busy)),
+                    }
+                }
             };
         };
         match self.trusted_from(request, &link) {
@@ -268,7 +282,7 @@ impl Store {
                 Err(outcome::of_failure(failure, &self.settings.server))
             }
             Err(Failure::Late) => Err(outcome::of_failure(Failure::Late, &self.settings.server)),
-            Err(failure) => self.after_the_end(request, &link, failure).await,
+            Err(failure) => Box::pin(self.after_the_end(request, &link, failure)).await,
         }
     }
 

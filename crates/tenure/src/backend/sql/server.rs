@@ -164,7 +164,8 @@ impl Server {
     #[cfg(feature = "mysql")]
     pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
         let options = self.mysql_options().map_err(Trouble::Settings)?;
-        self.limited(clock, MySqlConnection::connect_with(&options))
+        // In a box, since it is large and rarely done: every request would have to have room for it.
+        self.limited(clock, Box::pin(MySqlConnection::connect_with(&options)))
             .await
     }
 
@@ -173,7 +174,8 @@ impl Server {
     #[cfg(feature = "postgres")]
     pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
         let options = self.postgres_options().map_err(Trouble::Settings)?;
-        self.limited(clock, PgConnection::connect_with(&options))
+        // As above.
+        self.limited(clock, Box::pin(PgConnection::connect_with(&options)))
             .await
     }
 

@@ -148,7 +148,8 @@ impl Store {
                 match self.sessions.find(key, fits) {
                     Some(found) => found,
                     None => {
-                        let opened = self.open(ttl).await?;
+                        // In a box, since it is large and rarely done: every request would have to have room for it.
+                        let opened = Box::pin(self.open(ttl)).await?;
                         fits(&opened);
                         let mut open = lock(&self.sessions.open);
                         open.entry(key).or_default().push(opened.clone());

@@ -365,7 +365,8 @@ impl Inner {
             if self.clock.now() >= limit {
                 return Err(failure);
             }
-            match self.refresh(asked).await {
+            // In a box, as in `Link::session`.
+            match Box::pin(self.refresh(asked)).await {
                 Err(err) if err.kind() != ErrorKind::Unreachable => return Err(err),
                 // Perhaps all are down, perhaps for a moment only.
                 _ => {}

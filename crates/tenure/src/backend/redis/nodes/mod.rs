@@ -85,7 +85,8 @@ impl Call<'_> {
             let sent = self.clock.now();
             (self.fill)(&mut cmd);
             let answer = if asking {
-                session.send_asking(&cmd).await
+                // In a box, as in `Link::session`.
+                Box::pin(session.send_asking(&cmd)).await
             } else {
                 session.send(&cmd).await
             };

@@ -108,7 +108,8 @@ impl Sentinels {
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
         match self.inner.live() {
             Some(session) => Ok(session),
-            None => self.inner.follow().await,
+            // In a box, as in `Link::session`.
+            None => Box::pin(self.inner.follow()).await,
         }
     }
 
