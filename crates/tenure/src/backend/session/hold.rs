@@ -49,8 +49,8 @@ pub(super) struct Store {
     pub(super) opening: tokio::sync::Mutex<()>,
     /// The session for everything else: looking, calling off, the board.
     pub(super) desk: tokio::sync::Mutex<Option<Arc<Link>>>,
-    /// Another session for free locks is made, or was a moment ago.
-    pub(super) is_growing: AtomicBool,
+    /// Not before then, in ns, another session is made for a crowd.
+    pub(super) grows_from: AtomicU64,
     /// A connection that is there already, for the first session that is needed.
     pub(super) spare: tokio::sync::Mutex<Option<Arc<Link>>>,
     /// Where each acquisition is.
@@ -102,7 +102,7 @@ impl Store {
             links: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             desk: tokio::sync::Mutex::default(),
-            is_growing: AtomicBool::new(false),
+            grows_from: AtomicU64::new(0),
             spare: tokio::sync::Mutex::default(),
             owners: Mutex::default(),
             keys: Mutex::default(),

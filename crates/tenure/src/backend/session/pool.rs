@@ -126,7 +126,17 @@ impl Store {
 
     /// Makes one more session for free locks, in the background. Not again for a while, whatever comes of it.
     fn grow(self: &Arc<Self>, wanted: &Wanted) {
-        if self.is_growing.swap(true, Ordering::SeqCst) {
+        let (from, now) = (self.grows_from.load(Ordering::SeqCst), self.clock.now());
+        if now.as_nanos() < from {
+            return;
+        }
+        let next = now.after(GROWTH).as_nanos();
+        let order = Ordering::SeqCst;
+        if self
+            .grows_from
+            .compare_exchange(from, next, order, order)
+            .is_err()
+        {
             return;
         }
         let (store, wanted) = (self.clone(), wanted.clone());
@@ -138,12 +148,6 @@ impl Store {
             };
             if let Err(err) = store.open_unless(&wanted, is_enough).await {
                 tracing::debug!(%err, "one session does for now");
-            }
-            let clock = store.clock.clone();
-            let store = Arc::downgrade(&store);
-            clock.sleep_until(clock.now().after(GROWTH)).await;
-            if let Some(store) = store.upgrade() {
-                store.is_growing.store(false, Ordering::SeqCst);
             }
         });
     }
@@ -188,9 +192,22 @@ impl Store {
         let link = self.make(wanted.ttl).await?;
         link.is_waiting.store(true, Ordering::SeqCst);
         self.enter(&link, request, wanted);
+        self.add(&link)?;
+        Ok(Some(link))
+    }
+
+    /// A new session is there to be used, unless the client was closed meanwhile.
+    fn add(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Error> {
         lock(&self.links).push(link.clone());
         self.due_at(Time::ZERO);
-        Ok(Some(link))
+        // Looked at after it was put there, so that either side sees the other.
+        if self.closing.is_raised() {
+            lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
+            let link = link.clone();
+            self.spawner.spawn(async move { link.close().await });
+            return Err(outcome::closed());
+        }
+        Ok(())
     }
 
     fn empty_one(&self, request: &Request, wanted: &Wanted) -> Option<Arc<Link>> {
@@ -232,8 +249,7 @@ impl Store {
         }
         if !is_enough(&lock(&self.links)) {
             let link = self.make(wanted.ttl).await?;
-            lock(&self.links).push(link);
-            self.due_at(Time::ZERO);
+            self.add(&link)?;
         }
         Ok(())
     }
