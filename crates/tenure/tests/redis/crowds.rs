@@ -297,3 +297,29 @@ async fn a_crowd_that_changes_its_mind() {
     release_all(take_all(&client, &names).await).await;
     assert_all_expire(&server);
 }
+
+/// The runtime that the client was made in ends, and with it whatever was to make the requests: nobody waits for ever.
+#[test]
+fn a_crowd_whose_runtime_is_gone() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&[]);
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let client = first.block_on(client_of(&server));
+    let names = names("gone");
+    first.block_on(async { release_all(take_all(&client, &names).await).await });
+    first.shutdown_background();
+    let second = tokio::runtime::Runtime::new().unwrap();
+    let tried = second.block_on(try_all(&client, &names));
+    let failed = tried.iter().filter(|it| it.is_err()).count();
+    assert!(
+        failed > 0,
+        "some were to be made by a task of the first runtime"
+    );
+    for err in tried.iter().filter_map(|it| it.as_ref().err()) {
+        assert_clear(err);
+    }
+    drop(tried);
+    assert_all_expire(&server);
+}

@@ -7,6 +7,7 @@
 //! A script about many locks knows the common case only, in which a lock is free, or ours, and nobody waits.
 //! Where it meets another one it does nothing, and that request is made again by itself.
 
+use std::marker::PhantomData;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,6 +94,37 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// The task that is to make the requests. If it is dropped, because the runtime ended, nobody goes on standing there.
+struct Gathering<T: Gathered> {
+    store: Option<Arc<Store>>,
+    kind: PhantomData<fn(T)>,
+}
+
+impl<T: Gathered> Gathering<T> {
+    fn new(store: &Arc<Store>) -> Self {
+        Self {
+            store: Some(store.clone()),
+            kind: PhantomData,
+        }
+    }
+
+    /// All that stand there by now.
+    fn done(mut self) -> Option<(Arc<Store>, Vec<Standing<T>>)> {
+        let store = self.store.take()?;
+        let all = mem::take(&mut *lock(T::standing(&store.crowd)));
+        Some((store, all))
+    }
+}
+
+impl<T: Gathered> Drop for Gathering<T> {
+    fn drop(&mut self) {
+        if let Some(store) = &self.store {
+            let all = mem::take(&mut *lock(T::standing(&store.crowd)));
+            drop(all);
+        }
+    }
+}
+
 impl Crowd {
     /// A request begins.
     pub(super) fn enter(&self) -> UnderWay<'_> {
@@ -157,11 +189,13 @@ impl Store {
             all.len() == 1
         };
         if is_first {
-            let store = self.clone();
+            let gathering = Gathering::<T>::new(self);
             // In a task of its own, which does not end with whoever came first.
             self.spawner.spawn(async move {
                 yield_now().await;
-                store.gather::<T>(many).await;
+                if let Some((store, all)) = gathering.done() {
+                    store.make_all(many, all).await;
+                }
             });
         }
         let ended = |_| {
@@ -171,9 +205,7 @@ impl Store {
         answered.await.unwrap_or_else(ended)
     }
 
-    /// Makes all requests that stand there.
-    async fn gather<T: Gathered>(&self, many: &Many) {
-        let all = mem::take(&mut *lock(T::standing(&self.crowd)));
+    async fn make_all<T: Gathered>(&self, many: &Many, all: Vec<Standing<T>>) {
         let mut batches: Vec<Vec<Standing<T>>> = Vec::new();
         for standing in all {
             let fits = |batch: &&mut Vec<Standing<T>>| {
