@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use tenure::ErrorKind::Indeterminate;
 use tenure::{Client, Error, ErrorKind, Guard};
 
+use crate::servers::proxy::Proxy;
 use crate::servers::redis::{self, Redis};
 use crate::steps::{FAULTS, Site};
 use crate::support::{
@@ -156,6 +157,38 @@ async fn one_is_forbidden() {
     assert!(!keys(&server).contains(&"must-not".to_owned()));
 }
 
+/// A node that has all slots of its cluster: each lock is in a slot of its own, and none goes with another.
+#[tokio::test]
+async fn the_locks_lie_apart() {
+    if redis::is_missing() {
+        return;
+    }
+    let server = Redis::start(&["cluster-enabled yes"]);
+    server.order(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("it serves its slots", || {
+        let info = server.ask(&["CLUSTER", "INFO"]).text();
+        info.contains("cluster_state:ok")
+    })
+    .await;
+    let proxy = Proxy::start(server.port());
+    let client = connect(&format!("redis://127.0.0.1:{}{TRUSTED}", proxy.port())).await;
+    let names = names("apart");
+    // The scripts are known after this.
+    release_all(take_all(&client, &names[..8]).await).await;
+    let before = proxy.requests();
+    for _ in 0..3 {
+        release_all(take_all(&client, &names).await).await;
+    }
+    let requests = proxy.requests() - before;
+    let single = 3 * 2 * MANY as u64;
+    // What is refused together is tried again after a second at the earliest.
+    assert!(
+        (single..single + 32).contains(&requests),
+        "{requests} requests"
+    );
+    assert_all_expire(&server);
+}
+
 /// Two clients want the same names all the time: one holder each, and everybody is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn those_that_wait_are_served() {
@@ -199,8 +232,10 @@ async fn an_acquire_of_many_goes_wrong() {
     if redis::is_missing() {
         return;
     }
-    let site = Site::new().await;
+    let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        // A client of its own: after a refusal it asks for each lock alone for a while.
+        let site = Site::on(&server).await;
         let names = names(&format!("acquire{i}"));
         site.proxy.plan("acquire_many", fault.clone());
         let mut unknown = 0;
@@ -229,8 +264,10 @@ async fn a_release_of_many_goes_wrong() {
     if redis::is_missing() {
         return;
     }
-    let site = Site::new().await;
+    let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
+        // A client of its own: after a refusal it asks for each lock alone for a while.
+        let site = Site::on(&server).await;
         let names = names(&format!("release{i}"));
         let guards = take_all(&site.client, &names).await;
         site.proxy.plan("release_many", fault.clone());

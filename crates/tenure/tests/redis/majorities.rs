@@ -9,7 +9,7 @@ use crate::servers::PATIENCE;
 use crate::servers::clock::Clock;
 use crate::servers::proxy::{Direction, Proxy};
 use crate::servers::redis::{self, Redis, independent, redlock_url};
-use crate::support::{TRUSTED, TTL, assert_says, connect, owner, soon, take, until};
+use crate::support::{TRUSTED, TTL, assert_says, connect, owner, soon, take, until, waiting};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -40,6 +40,33 @@ async fn assert_kept(guard: &Guard) {
         assert!(guard.is_held(), "{:?}", guard.state());
         tokio::time::sleep(TTL / 20).await;
     }
+}
+
+/// The servers hand it over at the same time and under one token, that of whoever releases plus one. Were it each
+/// one's clock, a second round of requests would have to make them agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_agrees_at_once() {
+    if redis::is_missing() {
+        return;
+    }
+    let servers = independent(5);
+    let clients = [client_of(&servers).await, client_of(&servers).await];
+    let mut guard = take(&clients[1], "next", TTL * 10).await;
+    for turn in 0..6 {
+        let lock = clients[turn % 2].lock("next").ttl(TTL * 10);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        until("one holds it everywhere, one waits everywhere", || {
+            let holder = owner(&servers[0], "next");
+            let is_so = |server| owner(server, "next") == holder && waiting(server, "next") == 1;
+            !holder.is_empty() && servers.iter().all(is_so)
+        })
+        .await;
+        let token = guard.token().get();
+        soon(guard.release()).await.unwrap();
+        guard = soon(waiter).await.unwrap().unwrap();
+        assert_eq!(guard.token().get(), token + 1);
+    }
+    soon(guard.release()).await.unwrap();
 }
 
 /// The first client has A, B and C of five; C restarts empty; the second one asks C, D and E.

@@ -87,7 +87,7 @@ impl Site {
     }
 
     /// With a proxy and clients of its own.
-    async fn on(server: &Arc<Redis>) -> Self {
+    pub(crate) async fn on(server: &Arc<Redis>) -> Self {
         let server = server.clone();
         let proxy = Proxy::start(server.port());
         let url = server.url_by(proxy.port());

@@ -9,8 +9,9 @@
 
 use std::marker::PhantomData;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use redis::Cmd;
 use tokio::sync::oneshot;
@@ -31,6 +32,10 @@ const CROWD: usize = 8;
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
 const TOGETHER: usize = 64;
+
+/// For so long requests are made one by one after a server would not have them together: one name of theirs may be
+/// forbidden to this user, or the locks lie on several servers behind the one that we know.
+const APART: Duration = Duration::from_secs(1);
 
 /// A free lock to be taken.
 struct Take {
@@ -83,6 +88,8 @@ pub(super) struct Crowd {
     under_way: AtomicUsize,
     takes: Mutex<Vec<Standing<Take>>>,
     gives: Mutex<Vec<Standing<Give>>>,
+    /// Until when everybody asks alone, in ns.
+    apart_until: AtomicU64,
 }
 
 /// Counts a request for as long as it lives.
@@ -177,7 +184,9 @@ impl Store {
     fn many(&self) -> Option<&'static Many> {
         let is_crowd = self.crowd.under_way.load(Ordering::Relaxed) > CROWD;
         let many = self.nodes.scripts.many.as_ref();
-        many.filter(|_| is_crowd && !self.nodes.are_many())
+        let many = many.filter(|_| is_crowd && !self.nodes.are_many())?;
+        let apart_until = self.crowd.apart_until.load(Ordering::Relaxed);
+        (apart_until == 0 || self.clock.now().as_nanos() >= apart_until).then_some(many)
     }
 
     /// Makes a request together with those that are made at the same time.
@@ -239,6 +248,10 @@ impl Store {
             Ok(answers) if answers.value.len() == batch.len() => answers,
             Ok(_) => return batch.into_iter().for_each(|it| it.say(Err(nonsense()))),
             Err(err) => {
+                if err.kind() != ErrorKind::Indeterminate {
+                    let until = self.clock.now().after(APART).as_nanos();
+                    self.crowd.apart_until.store(until, Ordering::Relaxed);
+                }
                 for standing in batch {
                     standing.say(match err.kind() {
                         ErrorKind::Indeterminate => Err(Error::new(err.kind(), err.to_string())),

@@ -62,6 +62,28 @@ pub(super) struct Kept {
     delay: u64,
     /// Whether the name may stay taken after a release.
     rests: bool,
+    /// Whether the token was proposed: it is to be the same on several servers.
+    proposed: bool,
+}
+
+/// How something is given back.
+#[derive(Clone, Copy)]
+pub(super) struct Ending {
+    /// See [`Hold::unclean`].
+    unclean: bool,
+    /// Whether the name may stay taken after it.
+    rests: bool,
+    /// The token to be given next, at least.
+    next: Option<u64>,
+}
+
+impl Ending {
+    /// Of what may be held, or may not: the server knows the rest.
+    pub(super) const UNKNOWN: Self = Self {
+        unclean: false,
+        rests: true,
+        next: None,
+    };
 }
 
 /// The answer to one request for the lock.
@@ -289,6 +311,7 @@ impl Store {
             name: request.name.clone(),
             delay: millis(request.lock_delay),
             rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
+            proposed: request.propose.is_some(),
         };
         lock(&self.holds).insert(request.owner, kept);
     }
@@ -307,7 +330,7 @@ impl Store {
         if acknowledged >= wanted {
             return Ok(());
         }
-        self.give_back(keys, request.owner, false, true).await?;
+        self.give_back(keys, request.owner, Ending::UNKNOWN).await?;
         Err(Error::new(
             ErrorKind::Unreachable,
             format!(
@@ -442,36 +465,53 @@ impl Store {
 
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        let rests = lock(&self.holds)
-            .remove(&hold.owner)
-            // Of unknown fate: the server knows.
-            .is_none_or(|kept| kept.rests);
+        let kept = lock(&self.holds).remove(&hold.owner);
         if self.is_stranded.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             ));
         }
+        let ending = Ending {
+            unclean: hold.unclean,
+            // Of unknown fate: the server knows.
+            rests: kept.as_ref().is_none_or(|kept| kept.rests),
+            // Several servers that hand it over at the same time agree on that one, and need not be made to.
+            next: kept
+                .filter(|kept| kept.proposed && hold.token > 0)
+                .map(|_| hold.token + 1),
+        };
         let keys = self.keys(&hold.name);
-        self.give_back(&keys, hold.owner, hold.unclean, rests).await
+        self.give_back(&keys, hold.owner, ending).await
     }
 
     pub(super) async fn give_back(
         self: &Arc<Self>,
         keys: &Keys,
         owner: OwnerId,
-        unclean: bool,
-        rests: bool,
+        ending: Ending,
     ) -> Result<Release, Error> {
         let _under_way = self.crowd.enter();
-        if !rests && self.give_with_others(keys, owner).await? {
+        if !ending.rests && self.give_with_others(keys, owner).await? {
             return Ok(Release::Released);
         }
         let owner = self.owner(owner);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner);
-            if rests {
-                cmd.arg(i32::from(unclean));
+            match ending {
+                Ending {
+                    rests: true,
+                    unclean,
+                    ..
+                } => {
+                    cmd.arg(i32::from(unclean));
+                }
+                Ending {
+                    next: Some(next), ..
+                } => {
+                    cmd.arg("-").arg(next);
+                }
+                Ending { .. } => {}
             }
         };
         let release = &self.nodes.scripts.release;

@@ -13,7 +13,7 @@ use crate::kernel::pace;
 use crate::rt::lock;
 use crate::time::Time;
 
-use super::hold::{Asked, Busy, Kept, PLACE, Store, place};
+use super::hold::{Asked, Busy, Ending, Kept, PLACE, Store, place};
 use super::inbox::News;
 use super::link::Session;
 use super::names::Keys;
@@ -165,7 +165,7 @@ impl Store {
                 return Ok(asked);
             }
             // What it granted does not count: who held the name before may believe so still.
-            Box::pin(self.give_back(keys, request.owner, false, true)).await?;
+            Box::pin(self.give_back(keys, request.owner, Ending::UNKNOWN)).await?;
         }
     }
 
@@ -296,7 +296,7 @@ impl Store {
 
     /// Leaves the queue; a lock that was granted meanwhile is given back.
     async fn leave(self: &Arc<Self>, request: &Request, keys: &Keys) -> Result<Answer, Error> {
-        match self.give_back(keys, request.owner, false, true).await {
+        match self.give_back(keys, request.owner, Ending::UNKNOWN).await {
             Ok(_) => Ok(Answer::Busy),
             Err(err) => Err(Error::new(
                 ErrorKind::Indeterminate,

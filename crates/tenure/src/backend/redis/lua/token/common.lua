@@ -29,9 +29,9 @@ local function tell(self, message)
   redis.call(PUBLISH, string.match(self, '^%d+ %d+ (%S+)'), message)
 end
 
--- Hands the free lock to the first waiter that has been heard of lately, for as long as that is good.
--- False: there is none.
-local function serve()
+-- Hands the free lock to the first waiter that has been heard of lately, for as long as that is good, under
+-- `propose` at least. False: there is none.
+local function serve(propose)
   while true do
     local first = redis.call('ZPOPMIN', QUEUE)[1]
     if not first then
@@ -42,7 +42,7 @@ local function serve()
     local deadline, self = string.match(entry or '', '^(%d+) (.*)$')
     local left = deadline and tonumber(deadline) - ms or 0
     if left > 0 then
-      tell(self, 'granted ' .. first .. ' ' .. grant(first, left, self))
+      tell(self, 'granted ' .. first .. ' ' .. grant(first, left, self, propose))
       return true
     end
   end

@@ -1,9 +1,11 @@
--- ARGV: OWNER [whether it ended before this release: there if MIN_HOLD or DELAY is set, or nobody knows].
+-- ARGV: OWNER [ENDED [NEXT]]. ENDED: whether it ended before this release, if MIN_HOLD or DELAY is set, or nobody
+-- knows; else '-'. NEXT: the token to be given next, at least.
 -- 1: it was ours. 0: it was not; if we had a place in the queue, we have none any more.
 
 -- Nearly always nobody waits: as few words as possible.
+local ended = ARGV[2] ~= '-' and ARGV[2]
 local held = redis.call('MGET', KEYS[1], KEYS[2])
-if held[1] == ARGV[1] and not ARGV[2] and held[2] and string.byte(held[2]) ~= 43 then
+if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 then
   return redis.call('DEL', KEYS[1])
 end
 -- @common
@@ -13,9 +15,9 @@ if held[1] ~= ARGV[1] then
   end
   return 0
 end
-if ARGV[2] then
-  finish(ARGV[2] == '1')
-elseif not serve() then
+if ended then
+  finish(ended == '1')
+elseif not serve(ARGV[3] and tonumber(ARGV[3])) then
   redis.call('DEL', LOCK)
 end
 return 1
