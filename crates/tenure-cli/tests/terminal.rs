@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use support::Store;
+use support::{Store, wait_until_stopped};
 
 /// A process whose standard streams are a terminal, and the one who sits at it.
 struct Terminal {
@@ -246,7 +246,7 @@ fn quiet_draws_nothing() {
 #[test]
 fn ctrl_z_stops_the_job_and_fg_goes_on() {
     let store = Store::new();
-    let script = "echo u\"\"p; read line; echo \"<$line>\"";
+    let script = "echo p\"\"id $$; read line; echo \"<$line>\"";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
     // What is typed before the shell has set up the terminal for its first prompt may be lost.
@@ -254,10 +254,13 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     shell.press("stty -echo; PS1='g''o> '\n");
     shell.shows("go> ");
     shell.press(&format!("{tenure} run x -- sh -c '{script}'\n"));
-    shell.shows("up\r\n");
+    shell.shows("pid ");
+    let reader: i32 = shell.shows("\r\n").trim().parse().unwrap();
     shell.press("\x1a");
     shell.shows("Stopped");
     shell.shows("go> ");
+    // All are stopped at once, and a reader that has not got round to it takes the next key for its own.
+    wait_until_stopped(Pid::from_raw(reader).unwrap());
     // The shell has the terminal again, and the name is still held.
     shell.press("echo s\"\"hell\n");
     shell.shows("shell\r\n");
