@@ -192,7 +192,10 @@ impl Store {
         let link = self.make(wanted.ttl).await?;
         link.is_waiting.store(true, Ordering::SeqCst);
         self.enter(&link, request, wanted);
-        self.add(&link)?;
+        if let Err(err) = self.add(&link) {
+            self.forget(request.owner);
+            return Err(err);
+        }
         Ok(Some(link))
     }
 
