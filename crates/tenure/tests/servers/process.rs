@@ -12,29 +12,59 @@ use tokio::net::TcpSocket;
 
 use super::until;
 
-/// A loopback port that the kernel picked. Bound for as long as this lives, and never listened on: so
-/// the kernel gives it to nobody else, also while the server is down, and the server (which sets
-/// SO_REUSEADDR, as we do) can listen on it.
+/// A loopback port. Bound for as long as this lives, and never listened on: so nobody else gets it, also while the
+/// server is down, and the server (which sets SO_REUSEADDR, as we do) can listen on it.
+///
+/// From below the range that the kernel picks from: what it picked it may also use for a connection to somewhere,
+/// since Linux 6.18 even while a socket is bound to it, and then no server can listen there.
 pub(crate) struct Port {
     _socket: TcpSocket,
     number: u16,
 }
 
+/// Below these lie the well-known services.
+const PORTS_FROM: u16 = 10_000;
+
 impl Port {
     pub(crate) fn reserve() -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_reuseaddr(true).unwrap();
-        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let number = socket.local_addr().unwrap().port();
-        Self {
-            _socket: socket,
-            number,
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        let picked_from = range
+            .ok()
+            .and_then(|range| range.split_whitespace().next()?.parse().ok())
+            .unwrap_or(32_768_u16);
+        let count = u32::from(picked_from.saturating_sub(PORTS_FROM));
+        assert!(
+            count > 1_000,
+            "no ports below those that the kernel picks from"
+        );
+        // Test programs that run side by side begin at different places.
+        let start = std::process::id().wrapping_mul(97);
+        loop {
+            let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+            let number = PORTS_FROM + u16::try_from(next).unwrap();
+            if let Some(socket) = bind_alone(number) {
+                return Self {
+                    _socket: socket,
+                    number,
+                };
+            }
         }
     }
 
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
+}
+
+/// `None`: somebody has it, be it another test program that only keeps it.
+fn bind_alone(port: u16) -> Option<TcpSocket> {
+    let socket = TcpSocket::new_v4().unwrap();
+    // As long as it is not set nobody else may be bound there.
+    socket.set_reuseaddr(false).unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
+    socket.set_reuseaddr(true).unwrap();
+    Some(socket)
 }
 
 /// Whether this is root, whom some servers refuse to run as and others have to be told.
