@@ -165,12 +165,12 @@ impl Board {
     /// Waits until no note is there that would be taken for that of the next holder: the same session is about to
     /// take the same key.
     pub(super) async fn settled(&self, clock: &Clock, link: &Link, key: &Key) {
+        if lock(&self.work).stale.is_empty() {
+            return;
+        }
         let limit = clock.now().after(PATIENCE);
         loop {
             let done = self.done.notified();
-            if lock(&self.work).stale.is_empty() {
-                return;
-            }
             let place = (link.facts.session, key.clone());
             if !lock(&self.work).stale.contains(&place) {
                 return;

@@ -307,7 +307,6 @@ impl Store {
         link: &Arc<Link>,
         grant: Grant,
     ) -> Answer {
-        link.use_now();
         let until = grant.sent.after(link.ttl);
         let key = {
             let mut entries = lock(&link.entries);
@@ -337,6 +336,10 @@ impl Store {
             return Ok(None);
         };
         let until = link.trusted_from(guard.max(request.ttl));
+        // Most often it has been so for long, and no look at the clock is due.
+        if until <= link.sent() {
+            return Ok(None);
+        }
         let left = until.since(self.clock.now());
         if left.is_zero() {
             return Ok(None);
@@ -373,7 +376,6 @@ impl Store {
         let link = lock(&self.owners).remove(&owner);
         if let Some(link) = link {
             lock(&link.entries).remove(&owner);
-            link.use_now();
             link.changed.notify_waiters();
         }
     }
@@ -383,7 +385,8 @@ impl Store {
         let Some(link) = known else {
             return Ok(Release::NotHeld);
         };
-        let limit = self.clock.now().after(self.settings.server.timeout);
+        let mut now = self.clock.now();
+        let limit = now.after(self.settings.server.timeout);
         loop {
             let changed = link.changed.notified();
             let ask = {
@@ -399,7 +402,7 @@ impl Store {
                             if alone { Step::End } else { Step::Wait }
                         }
                         Stage::Held { .. } | Stage::Giving { .. } => {
-                            let again = self.clock.now().after(link.ttl / 3);
+                            let again = now.after(link.ttl / 3);
                             entries.set(&hold.owner, Stage::Giving { again });
                             self.due_at(again);
                             Step::Give(entry)
@@ -423,7 +426,7 @@ impl Store {
                 Step::Wait => {
                     tokio::select! {
                         biased;
-                        () = changed => {}
+                        () = changed => now = self.clock.now(),
                         () = self.clock.sleep_until(limit) => {
                             return Err(outcome::doubt(&self.settings.server));
                         }

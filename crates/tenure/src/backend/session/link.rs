@@ -155,8 +155,10 @@ impl Link {
         self.sent().after(self.ttl)
     }
 
-    pub(super) fn use_now(&self) {
-        lock(&self.times).used = self.clock.now();
+    /// Somebody wants something of it.
+    pub(super) fn use_at(&self, now: Time) {
+        let mut times = lock(&self.times);
+        times.used = times.used.max(now);
     }
 
     /// When the server will have run for that long; in the past if it has.
@@ -498,7 +500,7 @@ impl Link {
             _ => {
                 *connection = Some(open);
                 self.answered(sent);
-                self.use_now();
+                self.use_at(sent);
             }
         }
         rows

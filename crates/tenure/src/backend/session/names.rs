@@ -1,5 +1,8 @@
 //! What a name is called in the server. Published in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::sql::Kind;
@@ -16,7 +19,7 @@ const LONGEST_PLAIN: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Key {
     /// MySQL: letters that all servers agree on, so it can stand in a statement as it is.
-    Text(String),
+    Text(Arc<str>),
     /// PostgreSQL: one number.
     One(i64),
     /// PostgreSQL: two numbers, which no single number is the same as.
@@ -75,7 +78,10 @@ pub(super) fn is_plain(text: &str) -> bool {
 
 /// The key of a name.
 pub(super) fn key(settings: &Settings, name: &LockName) -> Result<Found, Error> {
-    let full = format!("{}{name}", settings.prefix, name = name.as_str());
+    let full = match settings.prefix.as_str() {
+        "" => Cow::Borrowed(name.as_str()),
+        prefix => Cow::Owned(format!("{prefix}{name}", name = name.as_str())),
+    };
     if settings.server.kind == Kind::MySql {
         return Ok(Found::Here(Key::Text(text(&full))));
     }
@@ -95,7 +101,7 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<Found, Error> 
                 "PostgreSQL has no text with a zero byte in it, so `keys=hashtext` has no such names",
             ));
         }
-        Keys::HashText => return Ok(Found::Asked(full.into_bytes())),
+        Keys::HashText => return Ok(Found::Asked(full.into_owned().into_bytes())),
         Keys::CSharp => mappings::csharp(&full),
         Keys::Ruby => mappings::ruby(&full),
         Keys::Sqlx => mappings::sqlx(&full),
@@ -104,12 +110,13 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<Found, Error> 
 }
 
 /// A plain name as it is; of any other, and of a long one, the digest in lower-case hexadecimal digits.
-fn text(full: &str) -> String {
+fn text(full: &str) -> Arc<str> {
     if full.len() <= LONGEST_PLAIN && is_plain(full) {
-        return full.to_owned();
+        return full.into();
     }
     let digest = Sha256::digest(full.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.into()
 }
 
 /// The first eight bytes of the SHA-256 of a name.

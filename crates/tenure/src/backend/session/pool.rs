@@ -87,14 +87,14 @@ pub(super) enum Pick {
 }
 
 impl Store {
-    fn candidate(&self, link: &Link, wanted: &Wanted) -> Candidate {
+    fn candidate(link: &Link, wanted: &Wanted, now: Time) -> Candidate {
         let entries = lock(&link.entries);
         Candidate {
             is_fit: link.ttl == wanted.ttl
                 && !link.gone.is_raised()
                 && !link.is_waiting.load(Ordering::SeqCst)
                 // The server may be about to end it.
-                && !self.is_past(link.sent().after(link.ttl * 2 / 3)),
+                && now < link.sent().after(link.ttl * 2 / 3),
             has_room: entries.len() < link.facts.capacity,
             has_key: entries.has(&wanted.key),
             asked: link.asked(),
@@ -103,10 +103,11 @@ impl Store {
 
     /// Finds a session for the request, and notes the request on it.
     pub(super) fn pick(self: &Arc<Self>, request: &Request, wanted: &Wanted) -> Pick {
+        let now = self.clock.now();
         let links = lock(&self.links);
         let candidates: Vec<_> = links
             .iter()
-            .map(|link| self.candidate(link, wanted))
+            .map(|link| Self::candidate(link, wanted, now))
             .collect();
         let may_open = links.len() < self.settings.connections;
         match choose(&candidates, wanted.is_shared, may_open) {
@@ -116,17 +117,17 @@ impl Store {
                 let link = links[at].clone();
                 let fit = candidates.iter().filter(|it| it.is_fit).count();
                 if candidates[at].asked >= CROWD && fit < TOGETHER && may_open {
-                    self.grow(wanted);
+                    self.grow(wanted, now);
                 }
-                self.enter(&link, request, wanted);
+                self.enter(&link, request, wanted, now);
                 Pick::Use(link)
             }
         }
     }
 
     /// Makes one more session for free locks, in the background. Not again for a while, whatever comes of it.
-    fn grow(self: &Arc<Self>, wanted: &Wanted) {
-        let (from, now) = (self.grows_from.load(Ordering::SeqCst), self.clock.now());
+    fn grow(self: &Arc<Self>, wanted: &Wanted, now: Time) {
+        let from = self.grows_from.load(Ordering::SeqCst);
         if now.as_nanos() < from {
             return;
         }
@@ -142,7 +143,8 @@ impl Store {
         let (store, wanted) = (self.clone(), wanted.clone());
         self.spawner.spawn(async move {
             let is_enough = |links: &[Arc<Link>]| {
-                let is_fit = |link: &&Arc<Link>| store.candidate(link, &wanted).is_fit;
+                let now = store.clock.now();
+                let is_fit = |link: &&Arc<Link>| Self::candidate(link, &wanted, now).is_fit;
                 let fit = links.iter().filter(is_fit).count();
                 fit >= TOGETHER || links.len() >= store.settings.connections
             };
@@ -164,13 +166,13 @@ impl Store {
         !link.gone.is_raised() && lock(&link.entries).are_in_flux()
     }
 
-    fn enter(&self, link: &Arc<Link>, request: &Request, wanted: &Wanted) {
+    fn enter(&self, link: &Arc<Link>, request: &Request, wanted: &Wanted, now: Time) {
         let entry = Entry {
             key: wanted.key.clone(),
             is_shared: wanted.is_shared,
             stage: Stage::Asking,
         };
-        link.use_now();
+        link.use_at(now);
         lock(&link.entries).insert(request.owner, entry);
         lock(&self.owners).insert(request.owner, link.clone());
     }
@@ -191,7 +193,7 @@ impl Store {
         }
         let link = self.make(wanted.ttl).await?;
         link.is_waiting.store(true, Ordering::SeqCst);
-        self.enter(&link, request, wanted);
+        self.enter(&link, request, wanted, self.clock.now());
         if let Err(err) = self.add(&link) {
             self.forget(request.owner);
             return Err(err);
@@ -214,16 +216,17 @@ impl Store {
     }
 
     fn empty_one(&self, request: &Request, wanted: &Wanted) -> Option<Arc<Link>> {
+        let now = self.clock.now();
         let links = lock(&self.links);
         let fit: Vec<_> = links
             .iter()
-            .filter(|link| self.candidate(link, wanted).is_fit)
+            .filter(|link| Self::candidate(link, wanted, now).is_fit)
             .collect();
         // One is kept for those who take what is free.
         let link = fit.iter().find(|link| lock(&link.entries).is_empty());
         let link = link.filter(|_| fit.len() > 1)?;
         link.is_waiting.store(true, Ordering::SeqCst);
-        self.enter(link, request, wanted);
+        self.enter(link, request, wanted, now);
         Some((*link).clone())
     }
 
@@ -232,8 +235,9 @@ impl Store {
         let before: Vec<_> = lock(&self.links).clone();
         let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
         self.open_unless(wanted, |links| {
+            let now = self.clock.now();
             links.iter().filter(|link| is_new(link)).any(|link| {
-                let candidate = self.candidate(link, wanted);
+                let candidate = Self::candidate(link, wanted, now);
                 candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
             })
         })
