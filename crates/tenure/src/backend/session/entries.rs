@@ -108,7 +108,9 @@ impl Entries {
         let leaving = change(Stage::is_leaving);
         add(&mut self.unwanted, change(Stage::is_unwanted));
         add(&mut self.leaving, leaving);
-        if let Some(count) = self.keys.get_mut(&entry.key) {
+        if leaving != 0
+            && let Some(count) = self.keys.get_mut(&entry.key)
+        {
             add(&mut count.leaving, leaving);
         }
     }

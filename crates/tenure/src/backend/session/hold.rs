@@ -307,20 +307,16 @@ impl Store {
         link: &Arc<Link>,
         grant: Grant,
     ) -> Answer {
-        let until = grant.sent.after(link.ttl);
-        let key = {
-            let mut entries = lock(&link.entries);
-            let entry = entries.get(&request.owner);
-            let key = entry.map(|entry| entry.key.clone());
-            if let Some(Stage::Held { token, .. }) = entry.map(|entry| entry.stage) {
-                entries.set(&request.owner, Stage::Held { token, until });
+        self.due_at(self.check_of(link).min(grant.sent.after(link.ttl)));
+        if self.board.is_there() {
+            // Not there any more if the session has ended since.
+            let key = lock(&link.entries)
+                .get(&request.owner)
+                .map(|entry| entry.key.clone());
+            if let Some(key) = key {
+                let note = Note::new(link, key, grant.token, request);
+                self.board.put_up(self, request.owner, note);
             }
-            key
-        };
-        self.due_at(self.check_of(link).min(until));
-        if let Some(key) = key.filter(|_| self.board.is_there()) {
-            let note = Note::new(link, key, grant.token, request);
-            self.board.put_up(self, request.owner, note);
         }
         Answer::Granted(grant)
     }

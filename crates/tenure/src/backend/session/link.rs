@@ -367,9 +367,10 @@ impl Link {
     }
 
     /// That acquisition has it now, if anybody wants it.
-    fn granted(&self, owner: OwnerId, token: u64, until: Time) {
+    pub(super) fn granted(&self, owner: OwnerId, token: u64, until: Time) {
         let mut entries = lock(&self.entries);
-        if entries.get(&owner).map(|it| it.stage) == Some(Stage::Asking) {
+        let stage = entries.get(&owner).map(|it| it.stage);
+        if matches!(stage, Some(Stage::Asking | Stage::Held { .. })) {
             entries.set(&owner, Stage::Held { token, until });
         }
     }

@@ -103,6 +103,7 @@ impl Store {
                 sent, round_trip, ..
             }) => {
                 link.is_waiting.store(false, Ordering::SeqCst);
+                link.granted(request.owner, token, sent.after(link.ttl));
                 let grant = Grant::new(token, sent, round_trip, Some(link.ttl));
                 Ok(Attempt::Answer(self.granted(request, link, grant)))
             }
