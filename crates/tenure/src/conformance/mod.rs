@@ -102,6 +102,7 @@ behaviours! {
     waiting::a_release_wakes_one, "10", nothing;
     waiting::closing_a_client_ends_its_waits, "12", nothing;
     waiting::a_waiter_that_gives_up_is_skipped, "11", nothing;
+    waiting::a_future_that_nobody_polls_holds_up_nobody_else, "4", nothing;
 
     ending::a_release_frees_at_once, "13", nothing;
     ending::a_stale_release_frees_nobody_else, "13", evict;

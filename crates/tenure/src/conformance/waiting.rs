@@ -1,6 +1,8 @@
 //! Rules 8 to 12: how one waits.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -321,4 +323,66 @@ pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdic
         .release()
         .await?;
     Ok(())
+}
+
+/// Rule 4: a future that is polled for a while and then neither polled nor dropped holds up nobody else: not the
+/// renewal of what its client holds, and not the client's other requests. (`select!` on a future by reference, with a
+/// branch that takes its time, is enough to leave one behind.)
+pub(super) async fn a_future_that_nobody_polls_holds_up_nobody_else(case: Arc<Case>) -> Verdict {
+    let client = case.client().await?;
+    let guard = case.lease(&client, &case.name("held")).await?;
+    let (other, released) = (case.name("other"), case.name("released"));
+    let mut left_alone: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    let mut names = vec![released.clone()];
+    for polls in 1..=3 {
+        // One asks, and the next one stands behind it.
+        for place in ["first", "second"] {
+            let name = case.name(&format!("{place}-{polls}"));
+            let lock = client.lock(&name).ttl(case.ttl());
+            let acquire = Box::pin(async move { drop(lock.acquire().await) });
+            left_alone.push(polled(acquire, polls).await);
+            names.push(name);
+        }
+        case.soon("another lock", case.lease(&client, &other))
+            .await??
+            .release()
+            .await?;
+    }
+    let release = case.lease(&client, &released).await?.release();
+    left_alone.push(polled(Box::pin(async { drop(release.await) }), 1).await);
+    let (looks, name) = (client.clone(), other.clone());
+    let look = Box::pin(async move { drop(looks.inspect(&name).await) });
+    left_alone.push(polled(look, 1).await);
+    for _ in 0..2 {
+        case.pass(case.ttl()).await;
+        check!(guard.is_held(), "nobody renewed it");
+        case.soon("another lock", case.lease(&client, &other))
+            .await??
+            .release()
+            .await?;
+    }
+    guard.release().await?;
+    drop(left_alone);
+    for name in names {
+        case.until_idle(&name).await?;
+    }
+    Ok(())
+}
+
+/// Polls `future` so many times, while everybody else goes on.
+async fn polled(
+    mut future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    polls: u32,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    for _ in 0..polls {
+        let ready =
+            std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
+        if ready {
+            return Box::pin(std::future::ready(()));
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    future
 }

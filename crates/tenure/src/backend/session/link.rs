@@ -4,7 +4,6 @@
 //! for everybody who stands there then, in one statement. A connection whose answer is missing is closed: with it
 //! the session ends, and with the session its locks.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -21,9 +20,10 @@ use super::dialect::{Ask, Dialect, Facts, Row};
 use super::entries::{Entries, Stage};
 use super::hold::Store;
 use super::names::Key;
+use super::queue::{Job, Place, Queue, Server, Turn};
 
-/// Requests in one statement.
-pub(super) const BATCH: usize = 32;
+/// After which part of the time for a request it is seen to that somebody makes it.
+const PATIENCE: u32 = 8;
 
 /// What came of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +60,7 @@ pub(super) enum Failure {
     GoneToo,
 }
 
-type Outcome = Result<Answer, Failure>;
-
-struct Job {
-    ask: Ask,
-    owner: Option<OwnerId>,
-    answer: oneshot::Sender<Outcome>,
-}
+pub(super) type Outcome = Result<Answer, Failure>;
 
 /// A session.
 pub(super) struct Link {
@@ -77,8 +71,9 @@ pub(super) struct Link {
     opened: Time,
     /// When the last request was sent that was answered, and when anybody wanted something last.
     times: Mutex<Times>,
-    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
-    queue: Mutex<VecDeque<Job>>,
+    pub(super) connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    pub(super) queue: Queue,
+    pub(super) place: Place,
     pub(super) entries: Mutex<Entries>,
     /// Wakes those who wait for an entry to change.
     pub(super) changed: Notify,
@@ -92,7 +87,7 @@ pub(super) struct Link {
     pub(super) gone: Flag,
     /// And for the server.
     pub(super) buried: Flag,
-    store: Weak<Store>,
+    pub(super) store: Weak<Store>,
     clock: Clock,
     dialect: Arc<dyn Dialect>,
     timeout: Duration,
@@ -125,7 +120,8 @@ impl Link {
             opened,
             times: Mutex::new(Times { sent, used: sent }),
             connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
-            queue: Mutex::default(),
+            queue: Queue::default(),
+            place: Place::default(),
             entries: Mutex::default(),
             changed: Notify::new(),
             asked: AtomicUsize::new(0),
@@ -180,39 +176,48 @@ impl Link {
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
         let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
-        lock(&self.queue).push_back(Job { ask, owner, answer });
-        let limit = self.clock.now().after(self.timeout);
+        let serve = || Turn::new(self, Server::new(self.clone()));
+        let mut turn = self.queue.push(Job { ask, owner, answer }).then(serve);
+        let now = self.clock.now();
+        let limit = now.after(self.timeout);
+        let pause = self.timeout.min(self.ttl) / PATIENCE;
+        let mut looks = now.after(pause);
         loop {
-            let connection = tokio::select! {
+            let next = async {
+                match &turn {
+                    Some(turn) => turn.end().await,
+                    None => self.queue.turn().await,
+                }
+            };
+            tokio::select! {
                 biased;
                 answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
-                connection = self.connection.clone().lock_owned() => connection,
-                () = self.clock.sleep_until(limit) => return Err(Failure::Late),
-            };
-            let jobs: Vec<_> = {
-                let mut queue = lock(&self.queue);
-                let count = queue.len().min(BATCH);
-                queue.drain(..count).collect()
-            };
-            if !jobs.is_empty() {
-                let mut asking = Box::pin(self.clone().run(connection, jobs));
-                tokio::select! {
-                    biased;
-                    () = &mut asking => {}
-                    // Others may depend on the answer, and so does the connection.
-                    () = self.clock.sleep_until(limit) => {
-                        if let Some(store) = self.store.upgrade() {
-                            store.spawner.spawn(asking);
-                        }
+                () = next => turn = turn.is_none().then(serve),
+                () = self.clock.sleep_until(looks) => {
+                    self.carry_on();
+                    let now = self.clock.now();
+                    if now >= limit {
                         return answered.try_recv().unwrap_or(Err(Failure::Late));
                     }
+                    looks = now.after(pause).min(limit);
                 }
             }
         }
     }
 
+    /// Who serves the queue, or is to, may not be polled any more, and all stand behind: so it goes on as a task.
+    pub(super) fn carry_on(self: &Arc<Self>) {
+        let serving = self.place.take().or_else(|| {
+            let takes_turn = self.queue.takes_turn();
+            takes_turn.then(|| Server::new(self.clone()).boxed())
+        });
+        if let (Some(serving), Some(store)) = (serving, self.store.upgrade()) {
+            store.spawner.spawn(serving);
+        }
+    }
+
     /// Asks for all of these in one statement.
-    async fn run(
+    pub(super) async fn run(
         self: Arc<Self>,
         mut connection: OwnedMutexGuard<Option<Connection>>,
         mut jobs: Vec<Job>,
@@ -391,10 +396,9 @@ impl Link {
     fn give_back_unwanted(self: &Arc<Self>) {
         let again = self.clock.now().after(self.ttl / 3);
         let unwanted: Vec<_> = {
-            let queue = lock(&self.queue);
             let mut entries = lock(&self.entries);
             let mut unwanted = entries.unwanted();
-            unwanted.retain(|owner| !queue.iter().any(|job| job.owner == Some(*owner)));
+            unwanted.retain(|owner| !self.queue.has(*owner));
             let give = |owner: OwnerId| {
                 entries.set(&owner, Stage::Giving { again });
                 let entry = entries.get(&owner)?;
@@ -514,7 +518,7 @@ impl Link {
             return;
         }
         self.gone.raise();
-        drop(lock(&self.queue).drain(..).collect::<Vec<_>>());
+        self.queue.clear();
         // Whoever has the connection closes it.
         if let Ok(mut connection) = self.connection.try_lock() {
             *connection = None;

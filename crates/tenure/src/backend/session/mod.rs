@@ -28,6 +28,7 @@ mod outcome;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod queue;
 mod settings;
 mod wait;
 

@@ -31,11 +31,7 @@ impl Store {
         tries: u32,
         patience: &mut Time,
     ) -> Result<Attempt, Error> {
-        let found = self.unless_over(request, self.for_waiting(request, wanted));
-        let Some(found) = found.await else {
-            return Ok(Attempt::Answer(Answer::Busy));
-        };
-        let Some(link) = found? else {
+        let Some(link) = self.for_waiting(request, wanted).await? else {
             // There are as many sessions as there may be; so we look again and again.
             self.pause(request, tries).await;
             return Ok(Attempt::Busy);
