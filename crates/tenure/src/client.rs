@@ -298,7 +298,8 @@ impl Client {
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = LockName::new(name)?;
-        let status = self.driver.backend.inspect(name.clone()).await;
+        let driver = &self.driver;
+        let status = driver.carried(driver.backend.inspect(name.clone())).await;
         status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -307,7 +308,8 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
-        let list = self.driver.backend.list(prefix.into()).await;
+        let driver = &self.driver;
+        let list = driver.carried(driver.backend.list(prefix.into())).await;
         list.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)
@@ -327,11 +329,9 @@ impl Client {
         token: impl Into<u64>,
     ) -> Result<bool, Error> {
         let name = LockName::new(name)?;
-        let broken = self
-            .driver
-            .backend
-            .break_lock(name.clone(), token.into())
-            .await;
+        let driver = &self.driver;
+        let breaking = driver.backend.break_lock(name.clone(), token.into());
+        let broken = driver.carried(breaking).await;
         broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -345,7 +345,8 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
-        let findings = self.driver.backend.check().await;
+        let driver = &self.driver;
+        let findings = driver.carried(driver.backend.check()).await;
         findings.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)
@@ -358,7 +359,8 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn init(&self) -> Result<Vec<String>, Error> {
-        let made = self.driver.backend.init().await;
+        let driver = &self.driver;
+        let made = driver.carried(driver.backend.init()).await;
         made.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)

@@ -66,6 +66,11 @@ impl Clock {
         }
     }
 
+    /// Whether time passes by itself.
+    pub(crate) fn is_real(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// The next number of the seed that a test gave its clock; `None`: chance is the system's.
     pub(crate) fn seeded(&self) -> Option<u64> {
         self.0.as_ref().and_then(|clock| clock.chance())
@@ -261,29 +266,18 @@ impl Spawner {
     }
 
     /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.
-    #[cfg(feature = "redis")]
+    #[cfg(any(
+        feature = "redis",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "sqlite"
+    ))]
     pub(crate) fn is_shut_down(&self) -> bool {
         // It drops what it is given.
         let probe = self.0.spawn(std::future::pending::<()>());
         let is_dropped = probe.is_finished();
         probe.abort();
         is_dropped
-    }
-
-    /// Runs `future` in the background to its end, also when nobody polls or wants the answer any more. What
-    /// others need too, such as a connection, is used in this way only: a caller that is not polled would keep it.
-    ///
-    /// `None`: the runtime has shut down.
-    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-    pub(crate) async fn to_the_end<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        self.spawn(async move {
-            let _ = answer.send(future.await);
-        });
-        answered.await.ok()
     }
 
     /// Runs `future` in the background. On a runtime that has shut down it is dropped.

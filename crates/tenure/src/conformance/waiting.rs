@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::ErrorKind;
+use crate::{Client, ErrorKind};
 
 use super::case::{Case, Failure, SOON, Verdict, check};
 
@@ -329,19 +329,31 @@ pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdic
 /// renewal of what its client holds, and not the client's other requests. (`select!` on a future by reference, with a
 /// branch that takes its time, is enough to leave one behind.)
 pub(super) async fn a_future_that_nobody_polls_holds_up_nobody_else(case: Arc<Case>) -> Verdict {
+    let mut left_alone: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    let mut names = Vec::new();
+    let mut acquire = |client: &Client, name: String| -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let lock = client.lock(&name).ttl(case.ttl());
+        names.push(name);
+        Box::pin(async move { drop(lock.acquire().await) })
+    };
+    let (other, released) = (case.name("other"), case.name("released"));
+    // The first request of a client, for which it may have to open something.
+    for polls in 1..=3 {
+        let client = case.client().await?;
+        let opens = acquire(&client, case.name(&format!("opens-{polls}")));
+        left_alone.push(polled(opens, polls).await);
+        case.soon("another lock of a new client", case.lease(&client, &other))
+            .await??
+            .release()
+            .await?;
+    }
     let client = case.client().await?;
     let guard = case.lease(&client, &case.name("held")).await?;
-    let (other, released) = (case.name("other"), case.name("released"));
-    let mut left_alone: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
-    let mut names = vec![released.clone()];
     for polls in 1..=3 {
         // One asks, and the next one stands behind it.
         for place in ["first", "second"] {
-            let name = case.name(&format!("{place}-{polls}"));
-            let lock = client.lock(&name).ttl(case.ttl());
-            let acquire = Box::pin(async move { drop(lock.acquire().await) });
-            left_alone.push(polled(acquire, polls).await);
-            names.push(name);
+            let asks = acquire(&client, case.name(&format!("{place}-{polls}")));
+            left_alone.push(polled(asks, polls).await);
         }
         case.soon("another lock", case.lease(&client, &other))
             .await??
@@ -366,7 +378,7 @@ pub(super) async fn a_future_that_nobody_polls_holds_up_nobody_else(case: Arc<Ca
     for name in names {
         case.until_idle(&name).await?;
     }
-    Ok(())
+    case.until_idle(&released).await
 }
 
 /// Polls `future` so many times, while everybody else goes on.

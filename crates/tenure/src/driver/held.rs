@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::backend::{BoxFuture, Hold, Release};
+use crate::backend::{Hold, Release};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, OwnerId};
 use crate::kernel::lease::{Lease, State, Tick};
@@ -15,6 +15,7 @@ use crate::rt::{Flag, lock};
 use crate::time::Time;
 
 use super::Driver;
+use super::carried::Carried;
 
 /// A hold that was granted. Shared by the guard, its watchers and (weakly) the renewal task.
 pub(crate) struct Held {
@@ -278,7 +279,11 @@ impl Held {
             }
         }
         let holds = all.iter().map(|held| held.hold(false)).collect();
-        match first.driver.backend.write(holds, key, value).await {
+        let driver = &first.driver;
+        match driver
+            .carried(driver.backend.write(holds, key, value))
+            .await
+        {
             Ok(true) => Ok(()),
             Ok(false) => refused(LostReason::StoreSaysNo),
             Err(err) => Err(explain(err)),
@@ -392,15 +397,16 @@ impl Held {
 struct Releasing {
     driver: Arc<Driver>,
     hold: Hold,
-    future: Option<BoxFuture<Result<Release, Error>>>,
+    future: Option<Carried<Release>>,
 }
 
 impl Releasing {
     fn new(held: &Arc<Held>, before: State) -> Self {
         let hold = held.hold(matches!(before, State::Lost(_)));
-        let future = held.driver.backend.release(hold.clone());
+        let driver = held.driver.clone();
+        let future = driver.carried(driver.backend.release(hold.clone()));
         Self {
-            driver: held.driver.clone(),
+            driver,
             hold,
             future: Some(future),
         }

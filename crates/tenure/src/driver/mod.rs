@@ -3,6 +3,7 @@
 //! It knows no backend by name, save in the advice that comes with a refusal. Every background task it
 //! starts ends with the client or with the hold it serves.
 
+mod carried;
 mod chores;
 pub(crate) mod held;
 mod renewal;
@@ -24,6 +25,7 @@ use crate::options::{Mode, Options, Renew};
 use crate::rt::{Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
+use carried::{Carried, Carrier};
 use chores::Chores;
 use held::Held;
 use renewal::Renewals;
@@ -49,6 +51,7 @@ pub(crate) struct Driver {
     turns: Arc<Turns>,
     renewals: Arc<Renewals>,
     chores: Arc<Chores>,
+    carrier: Arc<Carrier>,
     closed: Flag,
 }
 
@@ -79,8 +82,10 @@ impl Driver {
         })?;
         let renewals = Arc::new(Renewals::default());
         backend.attach(Alarm::new(Arc::<Renewals>::downgrade(&renewals)));
+        let clock = backend.clock();
         Ok(Arc::new(Self {
-            clock: backend.clock(),
+            carrier: Arc::new(Carrier::new(&clock)),
+            clock,
             backend,
             backend_name,
             identity: Arc::new(identity()),
@@ -90,6 +95,14 @@ impl Driver {
             chores: Arc::default(),
             closed: Flag::new(),
         }))
+    }
+
+    /// A request to the backend for a caller, who may leave it alone half-way.
+    pub(crate) fn carried<T: Send + 'static>(
+        &self,
+        future: BoxFuture<Result<T, Error>>,
+    ) -> Carried<T> {
+        self.carrier.carried(&self.spawner, future)
     }
 
     /// Refuses what the backend does not claim, before any I/O.
@@ -204,7 +217,9 @@ impl Driver {
         let tentative = Tentative(Some(held));
         let until = Until::At(self.clock.now().after(limit));
         // Only how long it takes counts, whatever the answer.
-        let answered = self.unless_over(until, self.backend.inspect(name)).await?;
+        let answered = self
+            .unless_over(until, self.carried(self.backend.inspect(name)))
+            .await?;
         if answered.is_some() {
             return tentative.keep();
         }
@@ -367,7 +382,7 @@ impl Driver {
         let clock = Clock::system();
         let status = tokio::select! {
             biased;
-            status = self.backend.inspect(name.clone()) => status.ok(),
+            status = self.carried(self.backend.inspect(name.clone())) => status.ok(),
             () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
         };
         let reserved = status.as_ref().and_then(|status| status.reserved);
@@ -458,13 +473,13 @@ impl Until {
 struct Attempt {
     driver: Arc<Driver>,
     request: Arc<Request>,
-    future: Option<BoxFuture<Result<Answer, Error>>>,
+    future: Option<Carried<Answer>>,
     turn: Option<Turn>,
 }
 
 impl Attempt {
     fn new(driver: Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
-        let future = Some(driver.backend.acquire(request.clone()));
+        let future = Some(driver.carried(driver.backend.acquire(request.clone())));
         Self {
             driver,
             request,

@@ -4,6 +4,7 @@
 //! for everybody who stands there then, in one statement. A connection whose answer is missing is closed: with it
 //! the session ends, and with the session its locks.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -20,10 +21,9 @@ use super::dialect::{Ask, Dialect, Facts, Row};
 use super::entries::{Entries, Stage};
 use super::hold::Store;
 use super::names::Key;
-use super::queue::{Job, Place, Queue, Server, Turn};
 
-/// After which part of the time for a request it is seen to that somebody makes it.
-const PATIENCE: u32 = 8;
+/// Requests in one statement.
+pub(super) const BATCH: usize = 32;
 
 /// What came of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,13 @@ pub(super) enum Failure {
     GoneToo,
 }
 
-pub(super) type Outcome = Result<Answer, Failure>;
+type Outcome = Result<Answer, Failure>;
+
+struct Job {
+    ask: Ask,
+    owner: Option<OwnerId>,
+    answer: oneshot::Sender<Outcome>,
+}
 
 /// A session.
 pub(super) struct Link {
@@ -71,9 +77,8 @@ pub(super) struct Link {
     opened: Time,
     /// When the last request was sent that was answered, and when anybody wanted something last.
     times: Mutex<Times>,
-    pub(super) connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
-    pub(super) queue: Queue,
-    pub(super) place: Place,
+    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    queue: Mutex<VecDeque<Job>>,
     pub(super) entries: Mutex<Entries>,
     /// Wakes those who wait for an entry to change.
     pub(super) changed: Notify,
@@ -87,7 +92,7 @@ pub(super) struct Link {
     pub(super) gone: Flag,
     /// And for the server.
     pub(super) buried: Flag,
-    pub(super) store: Weak<Store>,
+    store: Weak<Store>,
     clock: Clock,
     dialect: Arc<dyn Dialect>,
     timeout: Duration,
@@ -120,8 +125,7 @@ impl Link {
             opened,
             times: Mutex::new(Times { sent, used: sent }),
             connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
-            queue: Queue::default(),
-            place: Place::default(),
+            queue: Mutex::default(),
             entries: Mutex::default(),
             changed: Notify::new(),
             asked: AtomicUsize::new(0),
@@ -176,48 +180,39 @@ impl Link {
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
         let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
-        let serve = || Turn::new(self, Server::new(self.clone()));
-        let mut turn = self.queue.push(Job { ask, owner, answer }).then(serve);
-        let now = self.clock.now();
-        let limit = now.after(self.timeout);
-        let pause = self.timeout.min(self.ttl) / PATIENCE;
-        let mut looks = now.after(pause);
+        lock(&self.queue).push_back(Job { ask, owner, answer });
+        let limit = self.clock.now().after(self.timeout);
         loop {
-            let next = async {
-                match &turn {
-                    Some(turn) => turn.end().await,
-                    None => self.queue.turn().await,
-                }
-            };
-            tokio::select! {
+            let connection = tokio::select! {
                 biased;
                 answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
-                () = next => turn = turn.is_none().then(serve),
-                () = self.clock.sleep_until(looks) => {
-                    self.carry_on();
-                    let now = self.clock.now();
-                    if now >= limit {
+                connection = self.connection.clone().lock_owned() => connection,
+                () = self.clock.sleep_until(limit) => return Err(Failure::Late),
+            };
+            let jobs: Vec<_> = {
+                let mut queue = lock(&self.queue);
+                let count = queue.len().min(BATCH);
+                queue.drain(..count).collect()
+            };
+            if !jobs.is_empty() {
+                let mut asking = Box::pin(self.clone().run(connection, jobs));
+                tokio::select! {
+                    biased;
+                    () = &mut asking => {}
+                    // Others may depend on the answer, and so does the connection.
+                    () = self.clock.sleep_until(limit) => {
+                        if let Some(store) = self.store.upgrade() {
+                            store.spawner.spawn(asking);
+                        }
                         return answered.try_recv().unwrap_or(Err(Failure::Late));
                     }
-                    looks = now.after(pause).min(limit);
                 }
             }
         }
     }
 
-    /// Who serves the queue, or is to, may not be polled any more, and all stand behind: so it goes on as a task.
-    pub(super) fn carry_on(self: &Arc<Self>) {
-        let serving = self.place.take().or_else(|| {
-            let takes_turn = self.queue.takes_turn();
-            takes_turn.then(|| Server::new(self.clone()).boxed())
-        });
-        if let (Some(serving), Some(store)) = (serving, self.store.upgrade()) {
-            store.spawner.spawn(serving);
-        }
-    }
-
     /// Asks for all of these in one statement.
-    pub(super) async fn run(
+    async fn run(
         self: Arc<Self>,
         mut connection: OwnedMutexGuard<Option<Connection>>,
         mut jobs: Vec<Job>,
@@ -396,9 +391,10 @@ impl Link {
     fn give_back_unwanted(self: &Arc<Self>) {
         let again = self.clock.now().after(self.ttl / 3);
         let unwanted: Vec<_> = {
+            let queue = lock(&self.queue);
             let mut entries = lock(&self.entries);
             let mut unwanted = entries.unwanted();
-            unwanted.retain(|owner| !self.queue.has(*owner));
+            unwanted.retain(|owner| !queue.iter().any(|job| job.owner == Some(*owner)));
             let give = |owner: OwnerId| {
                 entries.set(&owner, Stage::Giving { again });
                 let entry = entries.get(&owner)?;
@@ -518,7 +514,7 @@ impl Link {
             return;
         }
         self.gone.raise();
-        self.queue.clear();
+        drop(lock(&self.queue).drain(..).collect::<Vec<_>>());
         // Whoever has the connection closes it.
         if let Ok(mut connection) = self.connection.try_lock() {
             *connection = None;

@@ -28,7 +28,6 @@ mod outcome;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
-mod queue;
 mod settings;
 mod wait;
 

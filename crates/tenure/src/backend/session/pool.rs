@@ -178,37 +178,20 @@ impl Store {
     }
 
     /// A session of its own for one that waits: an empty one if there is one to spare, else a new one. `None`: there
-    /// are as many as there may be, or it is over.
+    /// are as many as there may be.
     pub(super) async fn for_waiting(
         self: &Arc<Self>,
-        request: &Arc<Request>,
+        request: &Request,
         wanted: &Wanted,
     ) -> Result<Option<Arc<Link>>, Error> {
         if let Some(link) = self.empty_one(request, wanted) {
             return Ok(Some(link));
         }
-        let (store, request, wanted) = (self.clone(), request.clone(), wanted.clone());
-        self.to_the_end(async move { store.open_for_waiting(&request, &wanted).await })
-            .await
-    }
-
-    async fn open_for_waiting(
-        self: &Arc<Self>,
-        request: &Request,
-        wanted: &Wanted,
-    ) -> Result<Option<Arc<Link>>, Error> {
-        let opening = async {
-            let opening = self.opening.lock().await;
-            let is_full = lock(&self.links).len() >= self.settings.connections;
-            match is_full || self.is_over_for(request) {
-                true => None,
-                false => Some((self.make(wanted.ttl).await, opening)),
-            }
-        };
-        let Some(Some((made, _opening))) = self.unless_over(request, opening).await else {
+        let _opening = self.opening.lock().await;
+        if self.is_over_for(request) || lock(&self.links).len() >= self.settings.connections {
             return Ok(None);
-        };
-        let link = made?;
+        }
+        let link = self.make(wanted.ttl).await?;
         link.is_waiting.store(true, Ordering::SeqCst);
         self.enter(&link, request, wanted, self.clock.now());
         if let Err(err) = self.add(&link) {
@@ -250,17 +233,13 @@ impl Store {
     /// Makes a session that a request could use, unless somebody else just has.
     pub(super) async fn open_another(self: &Arc<Self>, wanted: &Wanted) -> Result<(), Error> {
         let before: Vec<_> = lock(&self.links).clone();
-        let (store, wanted) = (self.clone(), wanted.clone());
-        self.to_the_end(async move {
-            let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
-            let is_enough = |links: &[Arc<Link>]| {
-                let now = store.clock.now();
-                links.iter().filter(|link| is_new(link)).any(|link| {
-                    let candidate = Self::candidate(link, &wanted, now);
-                    candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
-                })
-            };
-            store.open_unless(&wanted, is_enough).await
+        let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
+        self.open_unless(wanted, |links| {
+            let now = self.clock.now();
+            links.iter().filter(|link| is_new(link)).any(|link| {
+                let candidate = Self::candidate(link, wanted, now);
+                candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
+            })
         })
         .await
     }
@@ -370,8 +349,11 @@ impl Store {
         &self,
         future: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        let done = self.spawner.to_the_end(future).await;
-        done.unwrap_or_else(|| Err(outcome::closed()))
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.spawner.spawn(async move {
+            let _ = answer.send(future.await);
+        });
+        answered.await.unwrap_or_else(|_| Err(outcome::closed()))
     }
 
     async fn order_now(self: &Arc<Self>, session: SessionId, sql: String) -> Result<(), Error> {

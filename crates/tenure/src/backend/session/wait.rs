@@ -31,7 +31,11 @@ impl Store {
         tries: u32,
         patience: &mut Time,
     ) -> Result<Attempt, Error> {
-        let Some(link) = self.for_waiting(request, wanted).await? else {
+        let found = self.unless_over(request, self.for_waiting(request, wanted));
+        let Some(found) = found.await else {
+            return Ok(Attempt::Answer(Answer::Busy));
+        };
+        let Some(link) = found? else {
             // There are as many sessions as there may be; so we look again and again.
             self.pause(request, tries).await;
             return Ok(Attempt::Busy);

@@ -1,7 +1,5 @@
 //! What a server says about itself when we connect.
 
-use std::sync::Arc;
-
 use crate::error::Error;
 
 use super::guarantees::Durability;
@@ -25,7 +23,7 @@ fn text(rows: &[Row], at: usize) -> &str {
 
 impl Facts {
     /// Asks on a connection of the pool, which is opened for it.
-    pub(super) async fn ask(pool: &Arc<Pool>, flavor: Flavor) -> Result<Self, Error> {
+    pub(super) async fn ask(pool: &Pool, flavor: Flavor) -> Result<Self, Error> {
         let sql = match flavor {
             // Who may not see a thing counts as one who does not have it.
             #[cfg(feature = "postgres")]

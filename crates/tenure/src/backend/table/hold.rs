@@ -189,7 +189,7 @@ impl Store {
 
     /// Asks for a name that is free and that nobody waits for. `None`: it is not.
     /// May be repeated for the same owner at any time.
-    pub(super) async fn ask(&self, request: &Arc<Request>) -> Result<Option<Grant>, Error> {
+    pub(super) async fn ask(&self, request: &Request) -> Result<Option<Grant>, Error> {
         let (packet, me) = match self.settings.dialect {
             Dialect::Tenure => {
                 let ask = self.ask_of(request);
@@ -204,7 +204,7 @@ impl Store {
                 (self.theirs.acquire(&ask), ask.by)
             }
         };
-        let reply = self.pool.ask_for(request, packet).await?;
+        let reply = self.pool.ask_unless(packet, &request.stop).await?;
         let token = match reply.rows.last().map(Vec::as_slice) {
             None => None,
             Some([_]) => Some(token(&reply.rows[0], 0)?),
@@ -222,9 +222,12 @@ impl Store {
     }
 
     /// Asks for a place in the queue, or for the name if it is our turn.
-    pub(super) async fn line(&self, request: &Arc<Request>) -> Result<Line, Error> {
+    pub(super) async fn line(&self, request: &Request) -> Result<Line, Error> {
         let ask = self.ask_of(request);
-        let reply = self.pool.ask_for(request, self.ours.line(&ask)).await?;
+        let reply = self
+            .pool
+            .ask_unless(self.ours.line(&ask), &request.stop)
+            .await?;
         let row = reply.rows.last().ok_or_else(outcome::nonsense)?;
         if text(row, 0)? == ask.owner {
             return Ok(Line::Held(self.grant(request, &reply, token(row, 1)?)));

@@ -1,7 +1,7 @@
 //! One connection to a database, and the few that a client has.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::{AcquireError, Semaphore};
 
-use crate::backend::Request;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::sql::Kind;
 use crate::backend::sql::Trouble;
@@ -159,24 +158,12 @@ impl Pool {
 
     /// Sends it, again if a connection broke that had lain idle (its server may have been started again
     /// since), and again when another transaction was in its way.
-    pub(super) async fn ask(self: &Arc<Self>, packet: Packet) -> Result<Reply, Error> {
-        let pool = self.clone();
-        let asking = async move { pool.ask_unless(packet, &Flag::new()).await };
-        self.spawner.to_the_end(asking).await.unwrap_or_else(over)
+    pub(super) async fn ask(&self, packet: Packet) -> Result<Reply, Error> {
+        self.ask_unless(packet, &Flag::new()).await
     }
 
-    /// The same, but it is not sent again once `request` is stopped.
-    pub(super) async fn ask_for(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        packet: Packet,
-    ) -> Result<Reply, Error> {
-        let (pool, request) = (self.clone(), request.clone());
-        let asking = async move { pool.ask_unless(packet, &request.stop).await };
-        self.spawner.to_the_end(asking).await.unwrap_or_else(over)
-    }
-
-    async fn ask_unless(&self, packet: Packet, stop: &Flag) -> Result<Reply, Error> {
+    /// The same, but it is not sent again when `stop` is raised.
+    pub(super) async fn ask_unless(&self, packet: Packet, stop: &Flag) -> Result<Reply, Error> {
         let patience = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
@@ -222,6 +209,12 @@ impl Pool {
     }
 
     async fn ask_once(&self, packet: &Packet, stop: &Flag) -> Result<Reply, Refused> {
+        if self.spawner.is_shut_down() {
+            return Err(Refused::Nothing(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            )));
+        }
         let patience = self.settings.timeout * QUEUE;
         let limit = self.clock.now().after(patience);
         let permit = async {
@@ -350,13 +343,6 @@ const MYSQL_SESSION: [&str; 2] = [
     "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET autocommit=1;SET time_zone=@@global.time_zone",
 ];
-
-fn over() -> Result<Reply, Error> {
-    Err(Error::new(
-        ErrorKind::Closed,
-        "the runtime of this client is gone; the lease runs out by itself",
-    ))
-}
 
 enum Refused {
     /// This time, nothing was sent.

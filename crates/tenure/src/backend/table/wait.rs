@@ -55,7 +55,7 @@ impl Store {
         Answer::Granted(grant)
     }
 
-    async fn wait(self: &Arc<Self>, request: &Arc<Request>) -> Result<Answer, Error> {
+    async fn wait(self: &Arc<Self>, request: &Request) -> Result<Answer, Error> {
         #[cfg(feature = "postgres")]
         let mut listening = self.listen(request);
         let mut patience = self.clock.now().after(request.ttl);
@@ -183,7 +183,7 @@ impl Store {
     }
 
     /// In ShedLock's table there is no queue: whoever looks first after a release has it.
-    async fn look_again(&self, request: &Arc<Request>) -> Result<Answer, Error> {
+    async fn look_again(&self, request: &Request) -> Result<Answer, Error> {
         let mut patience = self.clock.now().after(request.ttl);
         let mut tries = 0;
         loop {
