@@ -1,4 +1,4 @@
-//! Rules 8 to 12: how one waits.
+//! Rules 8 to 12: how one waits. And rule 4, where others would wait for a future that nobody polls.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -180,8 +180,9 @@ impl<T: Send + 'static> Watched for Inflight<T> {
             return;
         }
         let future = {
-            // Whoever has it polls at this moment.
             let Ok(mut stage) = self.stage.try_lock() else {
+                // It is being polled, maybe since before it was woken: so it is looked at again.
+                self.woken.store(LATELY, Ordering::Release);
                 return;
             };
             match std::mem::replace(&mut *stage, Stage::Away) {

@@ -15,8 +15,8 @@ use super::until;
 /// A loopback port. Bound for as long as this lives, and never listened on: so nobody else gets it, also while the
 /// server is down, and the server (which sets SO_REUSEADDR, as we do) can listen on it.
 ///
-/// From below the range that the kernel picks from: what it picked it may also use for a connection to somewhere,
-/// since Linux 6.18 even while a socket is bound to it, and then no server can listen there.
+/// From below the range that the kernel picks from. On Linux 6.18 a server could not listen on a port of that range
+/// although a socket was bound to it: probably the kernel had used it for a connection to somewhere as well.
 pub(crate) struct Port {
     _socket: TcpSocket,
     number: u16,
