@@ -93,6 +93,12 @@ pub trait Backend: Send + Sync + 'static {
     /// An error of kind `Indeterminate` means that something may be left; with any other error nothing is.
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>>;
 
+    /// Whether [`acquire_now`](Backend::acquire_now) and [`release_now`](Backend::release_now) may have an answer.
+    /// `false`: they are never called.
+    fn answers_now(&self) -> bool {
+        false
+    }
+
     /// Takes the name at once or says `None`: for stores on this machine, which can tell without
     /// waiting for anybody. After `None` nothing of the request is left, and `acquire` is called.
     ///

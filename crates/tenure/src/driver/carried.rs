@@ -6,7 +6,7 @@
 //! and is not polled is taken away from its caller and goes on as a task; the caller finds the answer when it comes.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -22,22 +22,35 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The requests of one client that are under way.
 pub(super) struct Carrier {
     under_way: Mutex<UnderWay>,
+    spawner: Spawner,
     /// Where a test moves time nothing may happen by itself.
     is_on: bool,
 }
 
 #[derive(Default)]
 struct UnderWay {
-    all: Vec<Option<Weak<dyn Watched>>>,
-    /// Places in it that nobody has.
-    free: Vec<usize>,
+    /// Those that are over are swept out when there are many: to take out each by itself would cost as much as to put
+    /// it in.
+    all: Vec<Weak<dyn Watched>>,
+    swept_from: usize,
     is_watched: bool,
 }
 
+impl UnderWay {
+    fn sweep(&mut self) {
+        self.all.retain(|request| request.strong_count() > 0);
+        self.swept_from = (2 * self.all.len()).max(FEW);
+    }
+}
+
+/// So many that are over do not matter.
+const FEW: usize = 64;
+
 impl Carrier {
-    pub(super) fn new(clock: &Clock) -> Self {
+    pub(super) fn new(spawner: Spawner, clock: &Clock) -> Self {
         Self {
             under_way: Mutex::default(),
+            spawner,
             is_on: clock.is_real(),
         }
     }
@@ -45,47 +58,45 @@ impl Carrier {
     /// Sees to it that `future` goes on.
     pub(super) fn carried<T: Send + 'static>(
         self: &Arc<Self>,
-        spawner: &Spawner,
         future: BoxFuture<Result<T, Error>>,
     ) -> Carried<T> {
         Carried(Arc::new(Inflight {
             stage: Mutex::new(Stage::Here(future)),
             caller: Mutex::new(None),
             woken: AtomicU8::new(NOT),
-            place: AtomicUsize::new(NOWHERE),
+            is_known: AtomicBool::new(false),
             carrier: self.clone(),
-            spawner: spawner.clone(),
         }))
     }
 
-    /// Its place.
-    fn add(self: &Arc<Self>, request: Weak<dyn Watched>, spawner: &Spawner) -> usize {
+    fn add(self: &Arc<Self>, request: Weak<dyn Watched>) {
         let mut under_way = lock(&self.under_way);
-        let place = under_way.free.pop().unwrap_or_else(|| {
-            under_way.all.push(None);
-            under_way.all.len() - 1
-        });
-        under_way.all[place] = Some(request);
-        if !std::mem::replace(&mut under_way.is_watched, true) {
-            spawner.spawn(watch(self.clone()));
+        if under_way.all.len() >= under_way.swept_from {
+            under_way.sweep();
         }
-        place
+        under_way.all.push(request);
+        if self.is_on && !std::mem::replace(&mut under_way.is_watched, true) {
+            self.spawner.spawn(watch(self.clone()));
+        }
     }
 
-    fn remove(&self, place: usize) {
-        let mut under_way = lock(&self.under_way);
-        under_way.all[place] = None;
-        under_way.free.push(place);
+    /// Has all of them polled by their callers, who have something else to look at.
+    pub(super) fn wake_all(&self) {
+        let all = lock(&self.under_way).all.clone();
+        for request in all.iter().filter_map(Weak::upgrade) {
+            request.wake_caller();
+        }
     }
 
     /// None if there are none; then nobody looks at them any more.
     fn all(&self) -> Vec<Weak<dyn Watched>> {
         let mut under_way = lock(&self.under_way);
-        if under_way.all.len() == under_way.free.len() {
+        under_way.sweep();
+        if under_way.all.is_empty() {
             // What a crowd needed once is not kept for ever.
             *under_way = UnderWay::default();
         }
-        under_way.all.iter().flatten().cloned().collect()
+        under_way.all.clone()
     }
 }
 
@@ -107,6 +118,7 @@ async fn watch(carrier: Arc<Carrier>) {
 /// A request, for who looks at all of them.
 trait Watched: Send + Sync {
     fn look(self: Arc<Self>);
+    fn wake_caller(&self);
 }
 
 /// Has it been woken since it was polled last? And for longer than since the last look?
@@ -114,17 +126,14 @@ const NOT: u8 = 0;
 const LATELY: u8 = 1;
 const BEFORE: u8 = 2;
 
-const NOWHERE: usize = usize::MAX;
-
 struct Inflight<T> {
     stage: Mutex<Stage<T>>,
     /// Who polled it last.
     caller: Mutex<Option<Waker>>,
     woken: AtomicU8,
-    /// Its place among those that are looked at; [`NOWHERE`]: it is not.
-    place: AtomicUsize,
+    /// It is one of those that are looked at.
+    is_known: AtomicBool,
     carrier: Arc<Carrier>,
-    spawner: Spawner,
 }
 
 enum Stage<T> {
@@ -148,22 +157,6 @@ impl<T: Send + 'static> Wake for Inflight<T> {
             .woken
             .compare_exchange(NOT, LATELY, order, Ordering::Relaxed);
         self.wake_caller();
-    }
-}
-
-impl<T> Inflight<T> {
-    fn wake_caller(&self) {
-        let caller = lock(&self.caller).clone();
-        if let Some(caller) = caller {
-            caller.wake();
-        }
-    }
-
-    fn leave(&self) {
-        let place = self.place.swap(NOWHERE, Ordering::AcqRel);
-        if place != NOWHERE {
-            self.carrier.remove(place);
-        }
     }
 }
 
@@ -193,13 +186,19 @@ impl<T: Send + 'static> Watched for Inflight<T> {
                 }
             }
         };
-        self.leave();
         tracing::debug!("a request is not polled by its caller; it goes on as a task");
         let away = Away(self.clone());
-        self.spawner.spawn(async move {
+        self.carrier.spawner.spawn(async move {
             let answer = future.await;
             *lock(&away.0.stage) = Stage::Done(answer);
         });
+    }
+
+    fn wake_caller(&self) {
+        let caller = lock(&self.caller).clone();
+        if let Some(caller) = caller {
+            caller.wake();
+        }
     }
 }
 
@@ -243,12 +242,11 @@ impl<T: Send + 'static> Future for Carried<T> {
                 let waker = Waker::from(request.clone());
                 let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 else {
-                    let is_new = request.place.load(Ordering::Acquire) == NOWHERE;
-                    if is_new && request.carrier.is_on {
+                    // Under the lock of its stage.
+                    if !request.is_known.load(Ordering::Relaxed) {
+                        request.is_known.store(true, Ordering::Relaxed);
                         let watched: Arc<dyn Watched> = request.clone();
-                        let watched = Arc::downgrade(&watched);
-                        let place = request.carrier.add(watched, &request.spawner);
-                        request.place.store(place, Ordering::Release);
+                        request.carrier.add(Arc::downgrade(&watched));
                     }
                     return Poll::Pending;
                 };
@@ -262,15 +260,12 @@ impl<T: Send + 'static> Future for Carried<T> {
             Stage::Over => Err(gone()),
         };
         *stage = Stage::Over;
-        drop(stage);
-        request.leave();
         Poll::Ready(answer)
     }
 }
 
 impl<T> Drop for Carried<T> {
     fn drop(&mut self) {
-        self.0.leave();
         let dropped = {
             let mut stage = lock(&self.0.stage);
             match &*stage {
@@ -300,11 +295,11 @@ mod tests {
     type Answer = oneshot::Sender<Result<u32, Error>>;
 
     fn carried() -> (Answer, Carried<u32>) {
-        let carrier = Arc::new(Carrier::new(&Clock::system()));
-        let (answer, answered) = oneshot::channel();
         let spawner = Spawner::current().unwrap();
+        let carrier = Arc::new(Carrier::new(spawner, &Clock::system()));
+        let (answer, answered) = oneshot::channel();
         let future = Box::pin(async { answered.await.unwrap() });
-        (answer, carrier.carried(&spawner, future))
+        (answer, carrier.carried(future))
     }
 
     /// Polls it, and says whether there is no answer yet.
@@ -341,8 +336,9 @@ mod tests {
         assert!(is_pending(&mut carried) && !is_away(&carried));
         assert_eq!(count(&carried), 1);
         answer.send(Ok(7)).unwrap();
-        assert_eq!(poll_now(&mut carried).ok().unwrap().unwrap(), 7);
-        assert_eq!(count(&carried), 0);
+        let carrier = carried.0.carrier.clone();
+        assert_eq!(poll_now(carried).ok().unwrap().unwrap(), 7);
+        assert!(carrier.all().is_empty());
     }
 
     #[tokio::test]
@@ -354,9 +350,12 @@ mod tests {
         assert!(!is_away(&carried));
         look(&carried);
         assert!(is_away(&carried) && is_pending(&mut carried));
-        assert_eq!(count(&carried), 0);
+        // Its caller may have to be woken for something else.
+        assert_eq!(count(&carried), 1);
         answer.send(Ok(7)).unwrap();
+        let carrier = carried.0.carrier.clone();
         assert_eq!(carried.await.unwrap(), 7);
+        assert!(carrier.all().is_empty());
     }
 
     #[tokio::test]
@@ -375,6 +374,20 @@ mod tests {
         look(&away);
         drop(away);
         assert!(!answer.is_closed());
+    }
+
+    #[tokio::test]
+    async fn those_that_are_over_are_not_kept() {
+        let (_answer, mut kept) = carried();
+        assert!(is_pending(&mut kept));
+        let carrier = kept.0.carrier.clone();
+        for _ in 0..10 * FEW {
+            let mut over = carrier.carried::<u32>(Box::pin(std::future::pending()));
+            assert!(is_pending(&mut over));
+            drop(over);
+            assert!(lock(&carrier.under_way).all.len() <= FEW);
+        }
+        assert_eq!(count(&kept), 1);
     }
 
     #[test]

@@ -141,15 +141,31 @@ impl Held {
         }
     }
 
-    /// Puts it into the renewal task's list, at the next instant when something is due.
-    pub(super) fn schedule(self: &Arc<Self>) {
+    /// A new hold is made known to all who have to do with it.
+    pub(super) fn begin(self: &Arc<Self>) {
         let mut scheduled = lock(&self.lease);
-        // Looked at under the lock that `unschedule` takes: a hold that ends is not listed again.
+        scheduled.due = self.next_due(&scheduled.lease).filter(|_| self.clocked);
+        let driver = &self.driver;
+        driver.renewals.begin(driver, self, scheduled.due);
+    }
+
+    /// Puts it into the renewal task's list, at the next instant when something is due.
+    fn schedule(self: &Arc<Self>) {
+        let mut scheduled = lock(&self.lease);
+        // Looked at under the lock that `end` takes: a hold that ends is not listed again.
         if self.is_ending() {
             return;
         }
-        let next = scheduled.lease.next();
-        let due = (next != Time::MAX).then(|| {
+        let due = self.next_due(&scheduled.lease);
+        if due != scheduled.due {
+            self.driver.renewals.moved(self, scheduled.due, due);
+            scheduled.due = due;
+        }
+    }
+
+    fn next_due(&self, lease: &Lease) -> Option<Time> {
+        let next = lease.next();
+        (next != Time::MAX).then(|| {
             let grain = self.grain().as_nanos() as u64;
             let rounded = Time::from_nanos(next.as_nanos() / grain * grain);
             if rounded > self.driver.clock.now() {
@@ -157,11 +173,7 @@ impl Held {
             } else {
                 next
             }
-        });
-        if due != scheduled.due {
-            self.driver.renewals.moved(self, scheduled.due, due);
-            scheduled.due = due;
-        }
+        })
     }
 
     /// Renewals may come this much early, so that many holds share a request:
@@ -170,12 +182,11 @@ impl Held {
         (self.ttl / 64).max(Duration::from_nanos(1))
     }
 
-    fn unschedule(self: &Arc<Self>) {
+    /// The counterpart of [`Held::begin`].
+    fn end(self: &Arc<Self>) {
         let mut scheduled = lock(&self.lease);
         let due = scheduled.due.take();
-        if due.is_some() {
-            self.driver.renewals.moved(self, due, None);
-        }
+        self.driver.renewals.end(self, due);
     }
 
     /// The renewal task took it out of its list because it is due. Says whether to renew now.
@@ -348,6 +359,9 @@ impl Held {
     }
 
     fn release_now(&self, before: State) -> Option<Release> {
+        if !self.driver.answers_now {
+            return None;
+        }
         self.driver
             .backend
             .release_now(&self.hold(matches!(before, State::Lost(_))))
@@ -359,8 +373,7 @@ impl Held {
         if self.ending.swap(true, Ordering::SeqCst) {
             return None;
         }
-        self.unschedule();
-        self.driver.renewals.forget(self);
+        self.end();
         Some(state)
     }
 
@@ -394,38 +407,39 @@ impl Held {
 }
 
 /// A release under way. Goes on in the background when it is dropped.
-struct Releasing {
-    driver: Arc<Driver>,
-    hold: Hold,
+struct Releasing<'a> {
+    held: &'a Held,
+    unclean: bool,
     future: Option<Carried<Release>>,
 }
 
-impl Releasing {
-    fn new(held: &Arc<Held>, before: State) -> Self {
-        let hold = held.hold(matches!(before, State::Lost(_)));
-        let driver = held.driver.clone();
-        let future = driver.carried(driver.backend.release(hold.clone()));
+impl<'a> Releasing<'a> {
+    fn new(held: &'a Held, before: State) -> Self {
+        let unclean = matches!(before, State::Lost(_));
+        let driver = &held.driver;
+        let future = driver.carried(driver.backend.release(held.hold(unclean)));
         Self {
-            driver,
-            hold,
+            held,
+            unclean,
             future: Some(future),
         }
     }
 }
 
-impl Drop for Releasing {
+impl Drop for Releasing<'_> {
     fn drop(&mut self) {
         let Some(future) = self.future.take() else {
             return;
         };
         // Quick stores are done at the first poll, in or out of a runtime.
-        let pending = match self.driver.spawner.poll_anywhere(future) {
+        let driver = &self.held.driver;
+        let pending = match driver.spawner.poll_anywhere(future) {
             Ok(Ok(_)) => return,
             Ok(Err(_)) => None,
             Err(pending) => pending,
         };
-        let (driver, hold) = (self.driver.clone(), self.hold.clone());
-        self.driver.see_to(async move {
+        let (driver, hold) = (driver.clone(), self.held.hold(self.unclean));
+        self.held.driver.see_to(async move {
             if let Some(pending) = pending
                 && pending.await.is_ok()
             {

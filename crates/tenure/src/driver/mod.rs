@@ -9,7 +9,9 @@ pub(crate) mod held;
 mod renewal;
 mod turns;
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Listener as _, Request};
@@ -46,6 +48,7 @@ pub(crate) struct Driver {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) backend_name: &'static str,
     pub(crate) clock: Clock,
+    answers_now: bool,
     identity: Arc<Holder>,
     spawner: Spawner,
     turns: Arc<Turns>,
@@ -84,7 +87,8 @@ impl Driver {
         backend.attach(Alarm::new(Arc::<Renewals>::downgrade(&renewals)));
         let clock = backend.clock();
         Ok(Arc::new(Self {
-            carrier: Arc::new(Carrier::new(&clock)),
+            answers_now: backend.answers_now(),
+            carrier: Arc::new(Carrier::new(spawner.clone(), &clock)),
             clock,
             backend,
             backend_name,
@@ -102,7 +106,7 @@ impl Driver {
         &self,
         future: BoxFuture<Result<T, Error>>,
     ) -> Carried<T> {
-        self.carrier.carried(&self.spawner, future)
+        self.carrier.carried(future)
     }
 
     /// Refuses what the backend does not claim, before any I/O.
@@ -167,13 +171,15 @@ impl Driver {
         let turn = match self.turns.try_take(name) {
             Some(turn) => turn,
             None if until == Until::Once => return Ok(None),
-            None => match self.unless_over(until, self.turns.take(name)).await? {
-                Some(turn) => turn,
-                None => return Ok(None),
+            None => tokio::select! {
+                biased;
+                turn = self.turns.take(name) => turn,
+                () = self.over(until) => return Ok(None),
+                () = self.closed.raised() => return Err(closed()),
             },
         };
         let request = Arc::new(self.request(name, options, until != Until::Once));
-        let mut attempt = Attempt::new(self.clone(), request, turn);
+        let mut attempt = Attempt::new(self, request, turn);
         // Most stores that are on this machine are done at the first poll: no timer is set up for them.
         let answer = match attempt.poll_once() {
             Some(answer) => Some(answer),
@@ -232,24 +238,30 @@ impl Driver {
         ))
     }
 
-    /// `None` when the wait was over first.
+    /// `None` when the wait was over first. For a request: whoever closes the client sees to it that all are polled,
+    /// which costs nothing as long as nobody does.
     async fn unless_over<T>(
         &self,
         until: Until,
-        future: impl Future<Output = T>,
+        request: impl Future<Output = T>,
     ) -> Result<Option<T>, Error> {
-        let over = async {
-            match until {
-                // A store that answers a request that does not wait decides itself how long it may take.
-                Until::Once | Until::Forever => std::future::pending().await,
-                Until::At(time) => self.clock.sleep_until(time).await,
-            }
+        let is_closed = |_: &mut Context<'_>| match self.closed.is_raised() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         };
         tokio::select! {
             biased;
-            done = future => Ok(Some(done)),
-            () = over => Ok(None),
-            () = self.closed.raised() => Err(closed()),
+            done = request => Ok(Some(done)),
+            () = self.over(until) => Ok(None),
+            () = poll_fn(is_closed) => Err(closed()),
+        }
+    }
+
+    async fn over(&self, until: Until) {
+        match until {
+            // A store that answers a request that does not wait decides itself how long it may take.
+            Until::Once | Until::Forever => std::future::pending().await,
+            Until::At(time) => self.clock.sleep_until(time).await,
         }
     }
 
@@ -260,7 +272,7 @@ impl Driver {
         options: &Options,
     ) -> Result<Option<Arc<Held>>, Error> {
         // Whoever waits for a turn was here first.
-        if self.closed.is_raised() || self.turns.is_contended(name) {
+        if !self.answers_now || self.closed.is_raised() || self.turns.is_contended(name) {
             return Ok(None);
         }
         let request = self.request(name, options, false);
@@ -336,14 +348,10 @@ impl Driver {
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
         let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some(), clocked);
-        self.renewals.remember(&held);
+        held.begin();
         if self.closed.is_raised() {
             held.release_in_background();
             return Err(closed());
-        }
-        if clocked {
-            self.renewals.start(self);
-            held.schedule();
         }
         tracing::debug!(name = %held.name(), backend = self.backend_name, token = held.token(), "acquired");
         Ok(held)
@@ -420,6 +428,7 @@ impl Driver {
     /// Ends all waits and all holds, lets what is being released go, then ends the backend's sessions.
     pub(crate) async fn close(&self) {
         self.closed.raise();
+        self.carrier.wake_all();
         // Before the backend gives anything back: nobody may believe longer than that.
         // `hold` looks at the flag after it has made a hold known, so none slips through.
         self.renewals.all_lost(LostReason::SessionGone);
@@ -470,15 +479,15 @@ impl Until {
 }
 
 /// A request that is under way. Dropping it stops the request and sees it to its end.
-struct Attempt {
-    driver: Arc<Driver>,
+struct Attempt<'a> {
+    driver: &'a Arc<Driver>,
     request: Arc<Request>,
     future: Option<Carried<Answer>>,
     turn: Option<Turn>,
 }
 
-impl Attempt {
-    fn new(driver: Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
+impl<'a> Attempt<'a> {
+    fn new(driver: &'a Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
         let future = Some(driver.carried(driver.backend.acquire(request.clone())));
         Self {
             driver,
@@ -526,7 +535,7 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let Some(future) = self.future.take() else {
             return;

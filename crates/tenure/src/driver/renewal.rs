@@ -22,11 +22,26 @@ pub(super) struct Renewals {
     earlier: Notify,
 }
 
-#[derive(Default)]
 struct List {
     due: BTreeMap<(Time, OwnerId), WeakHeld>,
+    /// When the task looks next. It may find nothing: most holds end long before anything is due for them, and nobody
+    /// wakes it for that.
+    wakes: Time,
     by_owner: HashMap<OwnerId, WeakHeld, RandomAlready>,
     task: Option<Task>,
+    is_stopped: bool,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            due: BTreeMap::new(),
+            wakes: Time::MAX,
+            by_owner: HashMap::default(),
+            task: None,
+            is_stopped: false,
+        }
+    }
 }
 
 impl std::fmt::Debug for Renewals {
@@ -38,48 +53,52 @@ impl std::fmt::Debug for Renewals {
 }
 
 impl Renewals {
-    /// Makes a new hold known to alarms.
-    pub(super) fn remember(&self, held: &Arc<Held>) {
-        lock(&self.list)
-            .by_owner
-            .insert(held.owner(), Arc::downgrade(held));
+    /// Makes a new hold known to alarms, and to the task if something is due for it.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        driver: &Arc<Driver>,
+        held: &Arc<Held>,
+        due: Option<Time>,
+    ) {
+        let mut list = lock(&self.list);
+        list.by_owner.insert(held.owner(), Arc::downgrade(held));
+        if due.is_some() && list.task.is_none() && !list.is_stopped {
+            let task = run(self.clone(), Arc::downgrade(driver));
+            list.task = Some(driver.spawner.spawn(task));
+        }
+        self.set(&mut list, held, None, due);
     }
 
-    /// The counterpart of [`Renewals::remember`].
-    pub(super) fn forget(&self, held: &Arc<Held>) {
-        lock(&self.list).by_owner.remove(&held.owner());
+    /// The counterpart of [`Renewals::begin`].
+    pub(super) fn end(&self, held: &Arc<Held>, due: Option<Time>) {
+        let mut list = lock(&self.list);
+        list.by_owner.remove(&held.owner());
+        self.set(&mut list, held, due, None);
     }
 
     /// Something is due for `held` at another time than before.
     pub(super) fn moved(&self, held: &Arc<Held>, from: Option<Time>, to: Option<Time>) {
-        let mut list = lock(&self.list);
+        self.set(&mut lock(&self.list), held, from, to);
+    }
+
+    fn set(&self, list: &mut List, held: &Arc<Held>, from: Option<Time>, to: Option<Time>) {
         if let Some(from) = from {
             list.due.remove(&(from, held.owner()));
         }
         if let Some(to) = to {
-            let first = list.due.first_key_value().map(|((first, _), _)| *first);
             list.due.insert((to, held.owner()), Arc::downgrade(held));
-            if first.is_none_or(|first| to < first) {
+            if to < list.wakes {
+                list.wakes = to;
                 self.earlier.notify_one();
             }
         }
     }
 
-    /// Starts the task, if it does not run yet.
-    pub(super) fn start(self: &Arc<Self>, driver: &Arc<Driver>) {
-        let mut list = lock(&self.list);
-        if list.task.is_none() {
-            list.task = Some(
-                driver
-                    .spawner
-                    .spawn(run(self.clone(), Arc::downgrade(driver))),
-            );
-        }
-    }
-
-    /// Ends the task.
+    /// Ends the task, for good.
     pub(super) fn stop(&self) {
-        if let Some(task) = lock(&self.list).task.take() {
+        let mut list = lock(&self.list);
+        list.is_stopped = true;
+        if let Some(task) = list.task.take() {
             task.abort();
         }
     }
@@ -96,11 +115,12 @@ impl Renewals {
         due
     }
 
-    fn next_due(&self) -> Time {
-        lock(&self.list)
-            .due
-            .first_key_value()
-            .map_or(Time::MAX, |((due, _), _)| *due)
+    /// When to look next.
+    fn next(&self) -> Time {
+        let mut list = lock(&self.list);
+        let first = list.due.first_key_value();
+        list.wakes = first.map_or(Time::MAX, |((due, _), _)| *due);
+        list.wakes
     }
 }
 
@@ -144,7 +164,7 @@ async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
                 // that a deadline has passed.
                 driver.spawner.spawn(renew(driver.clone(), batch));
             }
-            (driver.clock.clone(), renewals.next_due())
+            (driver.clock.clone(), renewals.next())
         };
         tokio::select! {
             biased;

@@ -14,7 +14,7 @@ use crate::support::{
     wait_as,
 };
 
-on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
+on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
 on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);
 
 /// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
@@ -111,6 +111,45 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
             .await
             .unwrap();
     }
+}
+
+/// Whoever has the connection looks at the clock for all: those in its statement, those behind it, and those who come
+/// later. The session itself is not given up before its lease is over.
+async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database) {
+    const LEASE: Duration = Duration::from_secs(60);
+    let proxy = statements::start(database.port(), protocol(database));
+    let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
+    let (kept, names) = (name("kept"), [(); 80].map(|()| name("unheard")));
+    let lock = client.lock(&kept).ttl(LEASE);
+    let guard = soon(lock.acquire()).await.unwrap();
+    proxy.hold(Direction::Down, true);
+    let cut = Instant::now();
+    let ask = |name: &String| {
+        let lock = client.lock(name).ttl(LEASE);
+        tokio::spawn(async move { lock.try_acquire().await.map(drop) })
+    };
+    let (early, late) = names.split_at(40);
+    let mut asked: Vec<_> = early.iter().map(ask).collect();
+    // They are told one after the other; from the first on there are others to be told later.
+    let first = soon(asked.remove(0)).await.unwrap();
+    asked.extend(late.iter().map(ask));
+    let mut answers = vec![first];
+    for asked in asked {
+        answers.push(soon(asked).await.unwrap());
+    }
+    for answer in answers {
+        assert_says(answer, ErrorKind::Indeterminate, &["3s"]);
+    }
+    assert!(cut.elapsed() < LEASE / 2, "told at {:?}", cut.elapsed());
+    proxy.resume();
+    for name in &names {
+        let lock = client.lock(name).ttl(LEASE);
+        soon(soon(lock.acquire()).await.unwrap().release())
+            .await
+            .unwrap();
+    }
+    assert!(guard.is_held(), "the session was not over");
+    soon(guard.release()).await.unwrap();
 }
 
 async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {

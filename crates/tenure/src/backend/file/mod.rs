@@ -141,6 +141,10 @@ impl crate::backend::Backend for Backend {
         })
     }
 
+    fn answers_now(&self) -> bool {
+        true
+    }
+
     fn acquire_now(&self, request: &Request) -> Option<Grant> {
         self.0.acquire_now(request)
     }

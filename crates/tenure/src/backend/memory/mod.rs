@@ -296,6 +296,10 @@ impl Door for Backend {
         })
     }
 
+    fn answers_now(&self) -> bool {
+        true
+    }
+
     fn acquire_now(&self, request: &Request) -> Option<Grant> {
         self.0.acquire_now(request)
     }

@@ -43,7 +43,7 @@ pub(super) struct Note {
     pub(super) token: u64,
     pub(super) name: LockName,
     is_shared: bool,
-    pub(super) holder: String,
+    holder: Arc<Holder>,
     pub(super) ttl: Duration,
 }
 
@@ -55,9 +55,14 @@ impl Note {
             token,
             name: request.name.clone(),
             is_shared: request.mode == crate::options::Mode::Shared,
-            holder: serde_json::to_string(&Written::new(&request.holder)).unwrap_or_default(),
+            holder: request.holder.clone(),
             ttl: link.ttl,
         }
+    }
+
+    /// What others may know of the holder. Most notes are never written.
+    pub(super) fn holder(&self) -> String {
+        serde_json::to_string(&Written::new(&self.holder)).unwrap_or_default()
     }
 
     pub(super) fn mode(&self) -> &'static str {
@@ -106,6 +111,8 @@ impl Written {
 pub(super) struct Board {
     is_there: AtomicBool,
     work: Mutex<Work>,
+    /// There are stale notes, as every request asks.
+    has_stale: AtomicBool,
     /// Wakes those who wait for a note to be taken down.
     done: Notify,
 }
@@ -138,7 +145,10 @@ impl Board {
                 "the table tenure_holders cannot be used any more; list and break do not work without it"
             );
         }
-        *lock(&self.work) = Work::default();
+        let mut work = lock(&self.work);
+        *work = Work::default();
+        self.has_stale.store(false, Ordering::SeqCst);
+        drop(work);
         self.done.notify_waiters();
     }
 
@@ -157,6 +167,7 @@ impl Board {
         }
         if let Some(note) = work.up.remove(&owner) {
             work.stale.insert((note.session, note.key.clone()));
+            self.has_stale.store(true, Ordering::SeqCst);
             work.to_take_down.push(note);
             start(store, &mut work);
         }
@@ -165,7 +176,7 @@ impl Board {
     /// Waits until no note is there that would be taken for that of the next holder: the same session is about to
     /// take the same key.
     pub(super) async fn settled(&self, clock: &Clock, link: &Link, key: &Key) {
-        if lock(&self.work).stale.is_empty() {
+        if !self.has_stale.load(Ordering::SeqCst) {
             return;
         }
         let limit = clock.now().after(PATIENCE);
@@ -246,6 +257,8 @@ async fn write(store: &Arc<Store>) -> bool {
             work.stale.remove(&(note.session, note.key));
         }
     }
+    let has_stale = !work.stale.is_empty();
+    board.has_stale.store(has_stale, Ordering::SeqCst);
     drop(work);
     board.done.notify_waiters();
     true

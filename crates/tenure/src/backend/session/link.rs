@@ -5,7 +5,8 @@
 //! the session ends, and with the session its locks.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -65,7 +66,24 @@ type Outcome = Result<Answer, Failure>;
 struct Job {
     ask: Ask,
     owner: Option<OwnerId>,
-    answer: oneshot::Sender<Outcome>,
+    /// Until when an answer is waited for.
+    limit: Time,
+    /// `None`: nobody waits any more.
+    answer: Option<oneshot::Sender<Outcome>>,
+}
+
+impl Job {
+    fn say(&mut self, outcome: Outcome) {
+        if let Some(answer) = self.answer.take() {
+            // Whoever asked may be gone.
+            let _ = answer.send(outcome);
+        }
+    }
+
+    /// Until when somebody waits for it.
+    fn is_wanted_until(&self) -> Option<Time> {
+        self.answer.as_ref().map(|_| self.limit)
+    }
 }
 
 /// A session.
@@ -75,8 +93,10 @@ pub(super) struct Link {
     pub(super) ttl: Duration,
     /// Before the connection was made.
     opened: Time,
-    /// When the last request was sent that was answered, and when anybody wanted something last.
-    times: Mutex<Times>,
+    /// When the last request was sent that was answered, in ns.
+    sent: AtomicU64,
+    /// When anybody wanted something last, in ns.
+    used: AtomicU64,
     connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
     queue: Mutex<VecDeque<Job>>,
     pub(super) entries: Mutex<Entries>,
@@ -96,11 +116,6 @@ pub(super) struct Link {
     clock: Clock,
     dialect: Arc<dyn Dialect>,
     timeout: Duration,
-}
-
-struct Times {
-    sent: Time,
-    used: Time,
 }
 
 impl std::fmt::Debug for Link {
@@ -123,7 +138,8 @@ impl Link {
             facts,
             ttl,
             opened,
-            times: Mutex::new(Times { sent, used: sent }),
+            sent: sent.as_nanos().into(),
+            used: sent.as_nanos().into(),
             connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
             queue: Mutex::default(),
             entries: Mutex::default(),
@@ -142,12 +158,12 @@ impl Link {
 
     /// It lasts for the whole ttl from then on.
     pub(super) fn sent(&self) -> Time {
-        lock(&self.times).sent
+        Time::from_nanos(self.sent.load(Ordering::SeqCst))
     }
 
     /// When it was last good for something.
     pub(super) fn used(&self) -> Time {
-        lock(&self.times).used
+        Time::from_nanos(self.used.load(Ordering::SeqCst))
     }
 
     /// Until when it lasts, if nothing more is heard.
@@ -157,8 +173,7 @@ impl Link {
 
     /// Somebody wants something of it.
     pub(super) fn use_at(&self, now: Time) {
-        let mut times = lock(&self.times);
-        times.used = times.used.max(now);
+        self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
     }
 
     /// When the server will have run for that long; in the past if it has.
@@ -172,40 +187,42 @@ impl Link {
     }
 
     fn answered(&self, sent: Time) {
-        let mut times = lock(&self.times);
-        times.sent = times.sent.max(sent);
+        self.sent.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Asks, together with whoever else has something to ask. Waits for as long as a request may take.
+    /// Asks, together with whoever else has something to ask. Waits for as long as a request may take; whoever has the
+    /// connection looks at the clock for all.
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
         let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
-        lock(&self.queue).push_back(Job { ask, owner, answer });
-        let limit = self.clock.now().after(self.timeout);
+        let gone = |_| Err(Failure::GoneToo);
+        lock(&self.queue).push_back(Job {
+            ask,
+            owner,
+            limit: self.clock.now().after(self.timeout),
+            answer: Some(answer),
+        });
         loop {
             let connection = tokio::select! {
                 biased;
-                answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
+                answer = &mut answered => return answer.unwrap_or_else(gone),
                 connection = self.connection.clone().lock_owned() => connection,
-                () = self.clock.sleep_until(limit) => return Err(Failure::Late),
             };
             let jobs: Vec<_> = {
                 let mut queue = lock(&self.queue);
                 let count = queue.len().min(BATCH);
                 queue.drain(..count).collect()
             };
-            if !jobs.is_empty() {
-                let mut asking = Box::pin(self.clone().run(connection, jobs));
-                tokio::select! {
-                    biased;
-                    () = &mut asking => {}
-                    // Others may depend on the answer, and so does the connection.
-                    () = self.clock.sleep_until(limit) => {
-                        if let Some(store) = self.store.upgrade() {
-                            store.spawner.spawn(asking);
-                        }
-                        return answered.try_recv().unwrap_or(Err(Failure::Late));
+            let mut asking = Box::pin(self.clone().run(connection, jobs));
+            tokio::select! {
+                biased;
+                () = &mut asking => {}
+                // Too late. Others may depend on the answer, and so does the connection.
+                answer = &mut answered => {
+                    if let Some(store) = self.store.upgrade() {
+                        store.spawner.spawn(asking);
                     }
+                    return answer.unwrap_or_else(gone);
                 }
             }
         }
@@ -237,14 +254,15 @@ impl Link {
         // Taken out: if this is dropped half-way, nobody finds a connection with an answer under way.
         let Some(mut open) = connection.take() else {
             self.end();
-            for job in jobs {
-                let _ = job.answer.send(Err(Failure::GoneToo));
+            for job in &mut jobs {
+                job.say(Err(Failure::GoneToo));
             }
             return;
         };
         let asks: Vec<_> = jobs.iter().map(|job| job.ask.clone()).collect();
         let sent = self.clock.now();
-        match self.statement(&mut open, self.dialect.batch(&asks)).await {
+        let batch = self.dialect.batch(&asks);
+        match self.statement(&mut open, batch, &mut jobs).await {
             Ok(rows) => {
                 *connection = Some(open);
                 self.answered(sent);
@@ -256,9 +274,9 @@ impl Link {
                 drop(open);
                 self.end();
                 let mut trouble = Some(trouble);
-                for job in jobs {
+                for job in &mut jobs {
                     let why = trouble.take().map_or(Failure::GoneToo, Failure::Gone);
-                    let _ = job.answer.send(Err(why));
+                    job.say(Err(why));
                 }
             }
             // Refused as a whole; what came before the word that was refused may have been done.
@@ -266,7 +284,10 @@ impl Link {
                 let undo: Vec<_> = asks.iter().filter_map(undo).collect();
                 let undone = match undo.is_empty() {
                     true => Ok(Vec::new()),
-                    false => self.statement(&mut open, self.dialect.batch(&undo)).await,
+                    false => {
+                        let batch = self.dialect.batch(&undo);
+                        self.statement(&mut open, batch, &mut jobs).await
+                    }
                 };
                 match undone {
                     Ok(_) => {
@@ -288,14 +309,49 @@ impl Link {
     }
 
     /// One statement, for as long as anybody's lease hangs on it.
-    async fn statement(&self, open: &mut Connection, sql: String) -> Result<Vec<Row>, Trouble> {
+    async fn statement(
+        &self,
+        open: &mut Connection,
+        sql: String,
+        jobs: &mut [Job],
+    ) -> Result<Vec<Row>, Trouble> {
         let limit = self.clock.now().after(self.timeout).max(self.lasts_until());
-        tokio::select! {
-            biased;
-            rows = open.rows(sql) => rows.map_err(Trouble::from),
-            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
-            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+        self.heard(open.rows(sql), limit, jobs).await
+    }
+
+    /// What the server says by then. Meanwhile those hear whose time is over, of `jobs`, which are under way, and in the
+    /// queue; there they stay, because what has become of them has to be seen to.
+    async fn heard(
+        &self,
+        rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
+        limit: Time,
+        jobs: &mut [Job],
+    ) -> Result<Vec<Row>, Trouble> {
+        let mut rows = pin!(rows);
+        loop {
+            let wanted = jobs.iter().find_map(Job::is_wanted_until);
+            let queued = lock(&self.queue).iter().find_map(Job::is_wanted_until);
+            // Nobody who comes later gives up before then.
+            let next = self.clock.now().after(self.timeout);
+            let next = [wanted, queued].into_iter().flatten().fold(next, Time::min);
+            tokio::select! {
+                biased;
+                rows = &mut rows => return rows.map_err(Trouble::from),
+                () = self.gone.raised() => break,
+                () = self.clock.sleep_until(next.min(limit)) => {}
+            }
+            let now = self.clock.now();
+            if now >= limit {
+                break;
+            }
+            let mut queue = lock(&self.queue);
+            for job in jobs.iter_mut().chain(queue.iter_mut()) {
+                if job.limit <= now {
+                    job.say(Err(Failure::Late));
+                }
+            }
         }
+        Err(Trouble::Silence(self.timeout))
     }
 
     fn settle(
@@ -316,13 +372,13 @@ impl Link {
             self.end();
         }
         let answers = self.dialect.answers(asks, row);
-        for (job, answer) in jobs.into_iter().zip(answers) {
+        for (mut job, answer) in jobs.into_iter().zip(answers) {
             let said = if is_ours {
                 self.settle_one(&job, answer, sent)
             } else {
                 None
             };
-            let _ = job.answer.send(match said {
+            job.say(match said {
                 Some(said) => Ok(Answer {
                     said,
                     sent,
@@ -377,13 +433,13 @@ impl Link {
 
     fn refuse(&self, jobs: Vec<Job>, trouble: Trouble) {
         let mut trouble = Some(trouble);
-        for job in jobs {
+        for mut job in jobs {
             // What was to be given back is ours still, as far as anybody knows; the keeper asks again.
             if let (Ask::Take { .. }, Some(owner)) = (&job.ask, job.owner) {
                 lock(&self.entries).remove(&owner);
             }
             let why = trouble.take().map_or(Failure::RefusedToo, Failure::Refused);
-            let _ = job.answer.send(Err(why));
+            job.say(Err(why));
         }
     }
 
@@ -487,12 +543,7 @@ impl Link {
             return Err(Trouble::Silence(self.timeout));
         };
         let sent = self.clock.now();
-        let rows = tokio::select! {
-            biased;
-            rows = open.rows(sql) => rows.map_err(Trouble::from),
-            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
-            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
-        };
+        let rows = self.heard(open.rows(sql), limit, &mut []).await;
         match &rows {
             Err(trouble) if trouble.is_fatal() => {
                 drop(open);

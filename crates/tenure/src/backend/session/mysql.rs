@@ -3,6 +3,7 @@
 //! Names are letters that every server agrees on ([`names`](super::names)), so they stand in statements as they
 //! are, in quotes: a name of digits would be a number else.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::board::Note;
@@ -78,9 +79,11 @@ impl Dialect for MySql {
                 // It looks once at what `GET_LOCK` says, and only then at the token; NULL, which means that nothing
                 // was taken, is 0 as well.
                 Ask::Take { key, .. } => {
-                    sql += &format!(", IF(GET_LOCK('{key}', 0), UUID_SHORT(), 0)");
+                    let _ = write!(sql, ", IF(GET_LOCK('{key}', 0), UUID_SHORT(), 0)");
                 }
-                Ask::Give { key, .. } => sql += &format!(", RELEASE_LOCK('{key}')"),
+                Ask::Give { key, .. } => {
+                    let _ = write!(sql, ", RELEASE_LOCK('{key}')");
+                }
                 Ask::Ping => sql += ", 1",
             }
         }
@@ -220,7 +223,7 @@ fn row(note: &Note) -> String {
         note.token,
         hex(note.name.as_str().as_bytes()),
         note.mode(),
-        hex(note.holder.as_bytes()),
+        hex(note.holder().as_bytes()),
         note.ttl.as_micros()
     )
 }

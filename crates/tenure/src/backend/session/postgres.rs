@@ -294,7 +294,8 @@ enum Prepared {
 
 impl Prepared {
     fn of(asks: &[Ask]) -> Option<Self> {
-        let (mut taken, mut given) = (Vec::new(), Vec::new());
+        let room = || Vec::with_capacity(asks.len());
+        let (mut taken, mut given) = (room(), room());
         for ask in asks {
             let (Ask::Take { key, is_shared } | Ask::Give { key, is_shared }) = ask else {
                 continue;
@@ -317,15 +318,22 @@ impl Prepared {
 
 impl fmt::Display for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = |keys: &[i64]| {
-            let keys: Vec<_> = keys.iter().map(i64::to_string).collect();
-            keys.join(",")
+        let set = |f: &mut fmt::Formatter<'_>, keys: &[i64]| {
+            for (at, key) in keys.iter().enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                write!(f, "{comma}{key}")?;
+            }
+            Ok(())
         };
         match self {
             Self::Take(key) => write!(f, "tenure_take({key})"),
             Self::Give(key) => write!(f, "tenure_give({key})"),
             Self::Many { taken, given } => {
-                write!(f, "tenure_many('{{{}}}', '{{{}}}')", set(taken), set(given))
+                f.write_str("tenure_many('{")?;
+                set(f, taken)?;
+                f.write_str("}', '{")?;
+                set(f, given)?;
+                f.write_str("}')")
             }
         }
     }
@@ -406,7 +414,7 @@ fn row(note: &Note) -> String {
         note.token,
         hex(note.name.as_str().as_bytes()),
         note.mode(),
-        hex(note.holder.as_bytes()),
+        hex(note.holder().as_bytes()),
         micros("clock_timestamp()"),
         note.ttl.as_micros()
     )
