@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use tenure::ErrorKind::Indeterminate;
 use tenure::{Client, Error, ErrorKind, Guard};
 
+use crate::servers::clock::Clock;
 use crate::servers::proxy::Proxy;
 use crate::servers::redis::{self, Redis};
 use crate::steps::{FAULTS, Site};
@@ -124,6 +125,40 @@ async fn each_gets_its_own_answer() {
     }
     for name in &names[40..50] {
         assert!(!left.contains(name), "{name} stays behind");
+    }
+}
+
+/// Of fewer digits than the clock's, of as many, and far ahead of it; and with a clock that has fewer itself.
+#[tokio::test]
+async fn tokens_grow_whatever_was_there_before() {
+    if Clock::is_impossible() {
+        return;
+    }
+    const YEARS: i64 = 365 * 24 * 3_600;
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let client = connect(&format!("{}{TRUSTED}", server.url())).await;
+    let names = names("known");
+    let known: [u64; 4] = [
+        7,
+        999_999_999_999_999,
+        1_500_000_000_000_000,
+        8_999_999_999_999_999,
+    ];
+    let mut last: Vec<_> = known.into_iter().cycle().take(MANY).collect();
+    for (name, token) in names.iter().zip(&last) {
+        let hold = format!("{token} {} 5 0 0 - {{}}", "0".repeat(32));
+        server.order(&["SET", &format!("tenure:{{{name}}}:hold"), &hold]);
+    }
+    for jump in [0, 0, -40 * YEARS, -40 * YEARS] {
+        clock.set(jump);
+        let guards = take_all(&client, &names).await;
+        for (guard, last) in guards.iter().zip(&mut last) {
+            let token = guard.token().get();
+            assert!(token > *last, "{token} follows {last} at {jump}");
+            *last = token;
+        }
+        release_all(guards).await;
     }
 }
 

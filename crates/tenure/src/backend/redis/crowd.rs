@@ -55,6 +55,8 @@ struct Alike {
     keep: u64,
     /// What others may know of the holder.
     holder: Arc<str>,
+    /// Whether there is a token to grant under.
+    is_proposed: bool,
 }
 
 /// A lock to be given back.
@@ -159,6 +161,7 @@ impl Store {
                 ttl: lease(request),
                 keep: keep(request.ttl),
                 holder: self.written(&request.holder),
+                is_proposed: request.propose.is_some(),
             },
         };
         self.together(many, take).await
@@ -237,7 +240,10 @@ impl Store {
         };
         let fill = |cmd: &mut Cmd| {
             for Standing { request, .. } in &batch {
-                cmd.arg(request.keys().lock()).arg(request.keys().hold());
+                cmd.arg(request.keys().lock());
+            }
+            for Standing { request, .. } in &batch {
+                cmd.arg(request.keys().hold());
             }
             T::fill(&batch, cmd, &self.inbox.channel);
         };
@@ -299,13 +305,20 @@ impl Gathered for Take {
 
     fn fill(all: &[Standing<Self>], cmd: &mut Cmd, channel: &str) {
         if let [first, ..] = all {
-            let Alike { ttl, keep, holder } = &first.request.alike;
+            let Alike {
+                ttl, keep, holder, ..
+            } = &first.request.alike;
             cmd.arg(ttl)
                 .arg(Text(format_args!("0 0 {channel} {holder}")))
                 .arg(keep);
         }
         for Standing { request, .. } in all {
-            cmd.arg(&request.owner).arg(request.propose.unwrap_or(0));
+            cmd.arg(&request.owner);
+        }
+        for Standing { request, .. } in all {
+            if let Some(token) = request.propose {
+                cmd.arg(token);
+            }
         }
     }
 }

@@ -1,27 +1,40 @@
--- KEYS: LOCK, HOLD, LOCK, HOLD.. ARGV: TTL SELF KEEP, and for each lock OWNER PROPOSE (0: nothing).
+-- KEYS: LOCK of each, HOLD of each. ARGV: TTL SELF KEEP, OWNER of each, and PROPOSE of each or none.
 -- For each lock its token. 0: it is not free, or somebody waits for it, and nothing was done.
-local ttl, keep = ARGV[1], ARGV[3]
-local clock = redis.call('TIME')
+local call, byte, sub, KEYS, ARGV = redis.call, string.byte, string.sub, KEYS, ARGV
+local ttl, keep, count = ARGV[1], ARGV[3], #KEYS / 2
+local clock = call('TIME')
 local since = clock[1] * 1000000 + clock[2]
-local about = string.format(' %d ', since) .. ARGV[2]
+local stamp = string.format('%d', since)
+local about = ' ' .. stamp .. ' ' .. ARGV[2]
+-- Until the year 2286, from 2001 on.
+local has_16 = #stamp == 16
+local holds = call('MGET', unpack(KEYS, count + 1))
 local answers = {}
-for i = 1, #KEYS / 2 do
-  local hold, owner = KEYS[2 * i], ARGV[2 * i + 2]
-  local known = redis.pcall('GET', hold)
-  local is_plain = not known or type(known) == 'string' and string.byte(known) ~= 43
-  if is_plain and redis.call('SET', KEYS[2 * i - 1], owner, 'PX', ttl, 'NX') then
-    local token = tonumber(ARGV[2 * i + 3])
-    if token == 0 then
-      token = since
+for i = 1, count do
+  local hold, known, owner, propose = KEYS[count + i], holds[i], ARGV[3 + i], ARGV[3 + count + i]
+  answers[i] = 0
+  if (not known or byte(known) ~= 43) and call('SET', KEYS[i], owner, 'PX', ttl, 'NX') then
+    local token, digits = since, stamp
+    -- Numbers of as many digits are in the order of their letters, and those of fewer are less anyway.
+    local is_later = not known or has_16 and byte(known, 17) == 32 and sub(known, 1, 16) < stamp
+    if propose or not is_later then
+      token = tonumber(propose) or since
+      local last = known and tonumber(string.match(known, '^%d+')) or 0
+      if last >= token then
+        token = last + 1
+      end
+      digits = string.format('%d', token)
     end
-    local last = known and tonumber(string.match(known, '^%d+')) or 0
-    if last >= token then
-      token = last + 1
+    local text = digits .. ' ' .. owner .. about
+    if known then
+      call('SET', hold, text, 'PX', keep)
+      answers[i] = token
+    elseif call('SET', hold, text, 'PX', keep, 'NX') then
+      answers[i] = token
+    else
+      -- Something that is no text, which MGET does not tell from nothing.
+      call('DEL', KEYS[i])
     end
-    redis.call('SET', hold, string.format('%d ', token) .. owner .. about, 'PX', keep)
-    answers[i] = token
-  else
-    answers[i] = 0
   end
 end
 return answers
