@@ -30,9 +30,14 @@ pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 /// Containers are collected as soon as they are empty, as in a minute they may be anywhere.
 const EAGER: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
 
+/// All stand still at the same time here, for longer than the two seconds after which they would give each other up. The
+/// election that follows then is not what these behaviours are about (`tests/zookeeper/failovers.rs` is), and once took
+/// longer than any of them waits.
+const PATIENT: &str = "syncLimit=50";
+
 /// Three servers, each with a proxy in front that is left alone.
 pub(crate) fn open_ensemble() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
+    static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_with(&[], &[PATIENT]));
     let servers: Vec<_> = ENSEMBLE.nodes.iter().collect();
     let proxies: Vec<_> = servers.iter().map(|it| jute::proxy(it.port())).collect();
     let host = |proxy: &Proxy| format!("127.0.0.1:{}", proxy.port());

@@ -214,3 +214,9 @@ impl MariaDb {
         format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
     }
 }
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        super::process::end(&mut self.process, &self.dir);
+    }
+}

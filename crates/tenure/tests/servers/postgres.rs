@@ -309,3 +309,9 @@ impl Postgres {
         self.launch();
     }
 }
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        super::process::end(&mut self.process, &self.dir);
+    }
+}

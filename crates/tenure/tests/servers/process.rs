@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -211,6 +212,16 @@ impl Drop for Process {
         drop(self.watcher.stdin.take());
         // It ends by itself now; an error has nobody to go to.
         let _ = self.watcher.wait();
+    }
+}
+
+/// The end of a server, which may be down: a process that runs takes its directory along.
+pub(crate) fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
+    let process = process
+        .get_mut()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    if process.take().is_none() {
+        let _ = std::fs::remove_dir_all(dir);
     }
 }
 

@@ -300,14 +300,7 @@ impl Zookeeper {
 
 impl Drop for Zookeeper {
     fn drop(&mut self) {
-        // A process that runs takes its directory along.
-        let slot = self
-            .process
-            .get_mut()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if slot.take().is_none() {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
+        super::process::end(&mut self.process, &self.dir);
     }
 }
 
