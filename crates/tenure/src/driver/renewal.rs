@@ -25,7 +25,7 @@ pub(super) struct Renewals {
 struct List {
     due: BTreeMap<(Time, OwnerId), WeakHeld>,
     /// When the task looks next. It may find nothing: most holds end long before anything is due for them, and nobody
-    /// wakes it for that.
+    /// wakes it for that. Nor is it put off for that: the next hold would have to wake it again.
     wakes: Time,
     by_owner: HashMap<OwnerId, WeakHeld, RandomAlready>,
     task: Option<Task>,
@@ -41,6 +41,17 @@ impl Default for List {
             task: None,
             is_stopped: false,
         }
+    }
+}
+
+impl List {
+    /// When the task looks next, after a look at `now`.
+    fn next(&mut self, now: Time) -> Time {
+        if self.wakes <= now {
+            let first = self.due.first_key_value();
+            self.wakes = first.map_or(Time::MAX, |((due, _), _)| *due);
+        }
+        self.wakes
     }
 }
 
@@ -114,14 +125,6 @@ impl Renewals {
         }
         due
     }
-
-    /// When to look next.
-    fn next(&self) -> Time {
-        let mut list = lock(&self.list);
-        let first = list.due.first_key_value();
-        list.wakes = first.map_or(Time::MAX, |((due, _), _)| *due);
-        list.wakes
-    }
 }
 
 /// What the backend says.
@@ -164,7 +167,7 @@ async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
                 // that a deadline has passed.
                 driver.spawner.spawn(renew(driver.clone(), batch));
             }
-            (driver.clock.clone(), renewals.next())
+            (driver.clock.clone(), lock(&renewals.list).next(now))
         };
         tokio::select! {
             biased;
@@ -184,5 +187,28 @@ async fn renew(driver: Arc<Driver>, batch: Vec<Arc<Held>>) {
             Renewal::Lost(reason) => held.refused(reason),
             Renewal::Unknown(err) => held.unanswered(&err),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever takes and releases one lock after the other would wake the task each time.
+    #[test]
+    fn a_look_that_is_planned_is_not_put_off_because_nothing_is_due_any_more() {
+        let at = Time::from_nanos;
+        let hold = |due| ((at(due), OwnerId::random()), Weak::new());
+        let mut list = List::default();
+        assert_eq!(list.next(at(1)), Time::MAX);
+        list.due.extend([hold(10), hold(20)]);
+        list.wakes = at(10);
+        assert_eq!(list.next(at(2)), at(10));
+        list.due.clear();
+        assert_eq!(list.next(at(3)), at(10));
+        list.due.extend([hold(30)]);
+        assert_eq!(list.next(at(10)), at(30));
+        list.due.clear();
+        assert_eq!(list.next(at(30)), Time::MAX);
     }
 }

@@ -20,9 +20,11 @@ use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
 use super::board::{Board, Note};
+use super::contended::Contended;
 use super::dialect::{Ask, Dialect};
 use super::entries::{Entry, Stage};
-use super::link::{self, Failure, Link, Said};
+use super::job::{self, Failure, Said};
+use super::link::Link;
 use super::names::{self, Found, Key};
 use super::outcome;
 use super::pool::Pick;
@@ -56,6 +58,7 @@ pub(super) struct Store {
     /// Where each acquisition is.
     pub(super) owners: Mutex<HashMap<OwnerId, Arc<Link>, RandomAlready>>,
     keys: Mutex<HashMap<LockName, Key>>,
+    contended: Contended,
     pub(super) board: Board,
     /// Wakes the keeper.
     pub(super) earlier: Arc<Notify>,
@@ -106,6 +109,7 @@ impl Store {
             spare: tokio::sync::Mutex::default(),
             owners: Mutex::default(),
             keys: Mutex::default(),
+            contended: Contended::default(),
             board: Board::default(),
             earlier: Arc::default(),
             is_kept: AtomicBool::new(false),
@@ -163,7 +167,11 @@ impl Store {
             if self.is_over_for(&request) {
                 return Ok(Answer::Busy);
             }
-            let attempt = match self.attempt(&request, &wanted).await {
+            let attempt = match tries + failures == 0 && self.is_contended(&request, &wanted) {
+                true => Ok(Attempt::Busy),
+                false => self.attempt(&request, &wanted).await,
+            };
+            let attempt = match attempt {
                 Ok(Attempt::Busy) if request.wait => {
                     patience = self.clock.now().after(request.ttl);
                     Box::pin(self.wait(&request, &wanted, tries, &mut patience)).await
@@ -200,6 +208,11 @@ impl Store {
             tracing::debug!(name = %request.name, backend = self.guarantees.backend, %err, "asking again");
             self.pause(&request, failures).await;
         }
+    }
+
+    /// Whether to wait at once: a look would most likely be for nothing.
+    fn is_contended(&self, request: &Request, wanted: &Wanted) -> bool {
+        request.wait && self.contended.has(&wanted.key, || self.clock.now())
     }
 
     /// Nobody wants an answer any more.
@@ -265,7 +278,7 @@ impl Store {
             is_shared: wanted.is_shared,
         };
         match link.ask(ask, Some(request.owner)).await {
-            Ok(link::Answer {
+            Ok(job::Answer {
                 said: Said::Granted(token),
                 sent,
                 round_trip,
@@ -275,6 +288,7 @@ impl Store {
             }
             Ok(_) => {
                 self.forget(request.owner);
+                self.contended.was_busy(&wanted.key, self.clock.now());
                 Ok(Attempt::Busy)
             }
             Err(failure @ (Failure::Refused(_) | Failure::RefusedToo)) => {

@@ -31,8 +31,12 @@ async fn keep(store: Weak<Store>) {
                 return;
             };
             // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
-            store.keeper_wakes.store(u64::MAX, Ordering::SeqCst);
-            let next = tend(&store);
+            let planned = store.keeper_wakes.swap(u64::MAX, Ordering::SeqCst);
+            let now = store.clock.now();
+            let next = tend(&store, now);
+            // What it was to look after then may be gone. But more like it comes and goes, and each would wake it.
+            let planned = Some(Time::from_nanos(planned)).filter(|planned| *planned > now);
+            let next = planned.map_or(next, |planned| next.min(planned));
             store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
             (store.clock.clone(), store.earlier.clone(), next)
         };
@@ -44,8 +48,7 @@ async fn keep(store: Weak<Store>) {
 }
 
 /// Does what is due, and says when the next thing will be.
-fn tend(store: &Arc<Store>) -> Time {
-    let now = store.clock.now();
+fn tend(store: &Arc<Store>, now: Time) -> Time {
     let links: Vec<_> = lock(&store.links).clone();
     let mut next = Time::MAX;
     for link in &links {

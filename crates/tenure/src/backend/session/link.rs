@@ -5,12 +5,15 @@
 //! the session ends, and with the session its locks.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::backend::sql::Trouble;
 use crate::fence::OwnerId;
@@ -21,70 +24,11 @@ use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};
 use super::entries::{Entries, Stage};
 use super::hold::Store;
+use super::job::{Answer, Failure, Job, Outcome, Said, undo};
 use super::names::Key;
 
 /// Requests in one statement.
 pub(super) const BATCH: usize = 32;
-
-/// What came of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// The key is ours, under that token.
-    Granted(u64),
-    /// It is somebody else's.
-    Busy,
-    /// It was ours, or was not.
-    Given(bool),
-    /// The session is there.
-    Alive,
-}
-
-/// An answer, and when it was asked for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) said: Said,
-    pub(super) sent: Time,
-    pub(super) round_trip: Duration,
-}
-
-/// Why there is none.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The server refused, and nothing was done.
-    Refused(Trouble),
-    /// No answer yet. It may come.
-    Late,
-    /// The session is over, or in so much doubt that we ended it.
-    Gone(Trouble),
-    /// So it was for somebody else who shared the statement.
-    RefusedToo,
-    GoneToo,
-}
-
-type Outcome = Result<Answer, Failure>;
-
-struct Job {
-    ask: Ask,
-    owner: Option<OwnerId>,
-    /// Until when an answer is waited for.
-    limit: Time,
-    /// `None`: nobody waits any more.
-    answer: Option<oneshot::Sender<Outcome>>,
-}
-
-impl Job {
-    fn say(&mut self, outcome: Outcome) {
-        if let Some(answer) = self.answer.take() {
-            // Whoever asked may be gone.
-            let _ = answer.send(outcome);
-        }
-    }
-
-    /// Until when somebody waits for it.
-    fn is_wanted_until(&self) -> Option<Time> {
-        self.answer.as_ref().map(|_| self.limit)
-    }
-}
 
 /// A session.
 pub(super) struct Link {
@@ -195,7 +139,6 @@ impl Link {
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
         let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
-        let gone = |_| Err(Failure::GoneToo);
         lock(&self.queue).push_back(Job {
             ask,
             owner,
@@ -203,10 +146,14 @@ impl Link {
             answer: Some(answer),
         });
         loop {
-            let connection = tokio::select! {
-                biased;
-                answer = &mut answered => return answer.unwrap_or_else(gone),
-                connection = self.connection.clone().lock_owned() => connection,
+            // Most often it is free, and who says our answer is this very task: it need not wake itself for that.
+            let connection = match self.connection.clone().try_lock_owned() {
+                Ok(connection) => connection,
+                Err(_) => tokio::select! {
+                    biased;
+                    answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
+                    connection = self.connection.clone().lock_owned() => connection,
+                },
             };
             let jobs: Vec<_> = {
                 let mut queue = lock(&self.queue);
@@ -214,16 +161,24 @@ impl Link {
                 queue.drain(..count).collect()
             };
             let mut asking = Box::pin(self.clone().run(connection, jobs));
-            tokio::select! {
-                biased;
-                () = &mut asking => {}
-                // Too late. Others may depend on the answer, and so does the connection.
-                answer = &mut answered => {
-                    if let Some(store) = self.store.upgrade() {
-                        store.spawner.spawn(asking);
+            let said = poll_fn(|context| {
+                let is_over = asking.as_mut().poll(context).is_ready();
+                match answered.try_recv() {
+                    Ok(answer) => Poll::Ready(Some((answer, is_over))),
+                    Err(TryRecvError::Closed) => {
+                        Poll::Ready(Some((Err(Failure::GoneToo), is_over)))
                     }
-                    return answer.unwrap_or_else(gone);
+                    // There were more requests than go into one statement.
+                    Err(TryRecvError::Empty) if is_over => Poll::Ready(None),
+                    Err(TryRecvError::Empty) => Poll::Pending,
                 }
+            });
+            if let Some((answer, is_over)) = said.await {
+                // Too late. Others may depend on the answer, and so does the connection.
+                if !is_over && let Some(store) = self.store.upgrade() {
+                    store.spawner.spawn(asking);
+                }
+                return answer;
             }
         }
     }
@@ -623,15 +578,4 @@ pub(super) enum Waited {
     CalledOff,
     Refused(Trouble),
     Gone(Trouble),
-}
-
-/// What takes a request back that may have been done before the one that was refused.
-fn undo(ask: &Ask) -> Option<Ask> {
-    match ask {
-        Ask::Take { key, is_shared } => Some(Ask::Give {
-            key: key.clone(),
-            is_shared: *is_shared,
-        }),
-        Ask::Give { .. } | Ask::Ping => None,
-    }
 }

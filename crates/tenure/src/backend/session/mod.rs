@@ -13,10 +13,12 @@
 
 mod board;
 mod connection;
+mod contended;
 mod dialect;
 mod entries;
 mod guarantees;
 mod hold;
+mod job;
 mod keeper;
 mod link;
 mod look;

@@ -3,7 +3,7 @@
 use crate::backend::sql::{self, Server, Trouble};
 use crate::error::{Error, ErrorKind};
 
-use super::link::Failure;
+use super::job::Failure;
 
 /// The error of a request that was not fulfilled.
 pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {

@@ -93,8 +93,10 @@ impl Dialect for Postgres {
                 "array_to_string(ARRAY(SELECT {function}(key)::int FROM unnest({keys}) AS key), '')"
             )
         };
+        let wait = waited("pg_advisory_lock($1)");
         format!(
-            "; PREPARE tenure_take (bigint) AS SELECT pg_backend_pid(), CASE WHEN t THEN {} ELSE 0 END FROM (SELECT pg_try_advisory_lock($1) AS t OFFSET 0) AS taken\
+            "; PREPARE tenure_wait (bigint) AS {wait}\
+             ; PREPARE tenure_take (bigint) AS SELECT pg_backend_pid(), CASE WHEN t THEN {} ELSE 0 END FROM (SELECT pg_try_advisory_lock($1) AS t OFFSET 0) AS taken\
              ; PREPARE tenure_give (bigint) AS SELECT pg_backend_pid(), pg_advisory_unlock($1)::int\
              ; PREPARE tenure_many (bigint[], bigint[]) AS SELECT pg_backend_pid(), t, CASE WHEN t LIKE '%1%' THEN {} ELSE 0 END, {} FROM (SELECT {} AS t OFFSET 0) AS taken",
             token(0),
@@ -153,11 +155,11 @@ impl Dialect for Postgres {
     }
 
     fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
-        format!(
-            "/* tenure:wait {who} */ SELECT pg_backend_pid(), CASE WHEN {}::text IS NOT NULL THEN {} END",
-            call("pg_advisory_lock", is_shared, key),
-            token(0)
-        )
+        let wait = match key {
+            Key::One(key) if !is_shared => format!("EXECUTE tenure_wait({key})"),
+            key => waited(&call("pg_advisory_lock", is_shared, key)),
+        };
+        format!("/* tenure:wait {who} */ {wait}")
     }
 
     /// The orders say themselves when their session began.
@@ -353,6 +355,14 @@ fn call(function: &str, is_shared: bool, key: &Key) -> String {
         // Never made for this server.
         Key::Text(_) => format!("{function}{shared}(NULL::bigint)"),
     }
+}
+
+/// What waits, and then reads the token.
+fn waited(call: &str) -> String {
+    format!(
+        "SELECT pg_backend_pid(), CASE WHEN {call}::text IS NOT NULL THEN {} END",
+        token(0)
+    )
 }
 
 /// The token of the key at that place of a statement: read after the lock is there, and made of the start of this

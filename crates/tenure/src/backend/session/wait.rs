@@ -14,7 +14,8 @@ use crate::time::Time;
 use super::board::Written;
 use super::dialect::Ask;
 use super::hold::{Attempt, Store, Wanted};
-use super::link::{self, Failure, Link, Waited};
+use super::job::{self, Failure};
+use super::link::{Link, Waited};
 use super::outcome;
 
 /// How often it is seen to that a waiting session is there: nobody says so when it is not.
@@ -99,7 +100,7 @@ impl Store {
         token: u64,
     ) -> Result<Attempt, Error> {
         match link.ask(Ask::Ping, None).await {
-            Ok(link::Answer {
+            Ok(job::Answer {
                 sent, round_trip, ..
             }) => {
                 link.is_waiting.store(false, Ordering::SeqCst);
