@@ -178,9 +178,8 @@ impl Store for Cluster {
         until("somebody has the slot", || {
             let up = self.nodes.iter().find(|node| node.is_up());
             let slot = up.map(|node| node.ask(&["CLUSTER", "KEYSLOT", "tenure-torture-0"]).int());
-            let owner = self.owner(u16::try_from(slot.unwrap()).unwrap());
-            let is_it = |node: &&Redis| node.port() == owner.port() && node.is_up();
-            found = self.nodes.iter().find(is_it).map(Redis::port);
+            let owner = self.find_owner(u16::try_from(slot.unwrap()).unwrap());
+            found = owner.filter(|node| node.is_up()).map(Redis::port);
             found.is_some()
         });
         let port = found.unwrap();

@@ -494,7 +494,12 @@ impl Cluster {
 
     /// The node that has a slot, as those say that run.
     pub(crate) fn owner(&self, slot: u16) -> &Redis {
-        let asked = self.nodes.iter().find(|node| node.is_up()).unwrap();
+        self.find_owner(slot).unwrap()
+    }
+
+    /// The same while it may be nobody's: one that has just come back knows of no owner before it has heard of one.
+    pub(crate) fn find_owner(&self, slot: u16) -> Option<&Redis> {
+        let asked = self.nodes.iter().find(|node| node.is_up())?;
         let ranges = asked.ask(&["CLUSTER", "SLOTS"]).items();
         let port = ranges.into_iter().find_map(|range| {
             let range = range.items();
@@ -502,8 +507,8 @@ impl Cluster {
             let has = range[0].int() <= of && of <= range[1].int();
             has.then(|| range[2].clone().items()[1].int())
         });
-        let port = u16::try_from(port.unwrap()).unwrap();
-        self.nodes.iter().find(|node| node.port() == port).unwrap()
+        let is_it = |node: &&Redis| Some(i64::from(node.port())) == port;
+        self.nodes.iter().find(is_it)
     }
 }
 
