@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use crate::backend::{Listener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::kernel::lease::Tick;
+use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::rt::{Task, lock};
 use crate::time::Time;
@@ -47,10 +48,9 @@ impl Default for List {
 impl List {
     /// When the task looks next, after a look at `now`.
     fn next(&mut self, now: Time) -> Time {
-        if self.wakes <= now {
-            let first = self.due.first_key_value();
-            self.wakes = first.map_or(Time::MAX, |((due, _), _)| *due);
-        }
+        let first = self.due.first_key_value();
+        let due = first.map_or(Time::MAX, |((due, _), _)| *due);
+        self.wakes = pace::look(self.wakes, due, now);
         self.wakes
     }
 }

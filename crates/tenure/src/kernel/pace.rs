@@ -1,6 +1,8 @@
-//! When to try again where the store cannot push.
+//! When to try again where the store cannot push, and when to look after what is held.
 
 use std::time::Duration;
+
+use crate::time::Time;
 
 /// Upper end of the pause after the first try: about one round trip in a data centre.
 pub const FIRST: Duration = Duration::from_millis(1);
@@ -52,8 +54,38 @@ pub fn patience(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) 
     step / 2 + fraction(step / 2, random)
 }
 
+/// When a task that looks after many things looks next: something is `due` then, and an earlier look may be `planned`.
+///
+/// What is planned stays planned, although what it was for may be gone: more like it comes and goes, and each would
+/// wake the task. So it looks in vain now and then, and never too late.
+pub(crate) fn look(planned: Time, due: Time, now: Time) -> Time {
+    match planned > now {
+        true => due.min(planned),
+        false => due,
+    }
+}
+
 /// `random` as a share of `whole`: 0 gives zero, `u32::MAX` gives all of it.
 pub(crate) fn fraction(whole: Duration, random: u32) -> Duration {
     let nanos = whole.as_nanos() * u128::from(random) / u128::from(u32::MAX);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_planned_is_not_put_off() {
+        let at = Time::from_nanos;
+        for (planned, due, now, next) in [
+            (10, 30, 5, 10),
+            (30, 10, 5, 10),
+            (10, 30, 10, 30),
+            (u64::MAX, 30, 5, 30),
+        ] {
+            let found = look(at(planned), at(due), at(now));
+            assert_eq!(found, at(next), "{planned} {due} {now}");
+        }
+    }
 }

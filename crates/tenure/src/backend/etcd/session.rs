@@ -9,6 +9,7 @@ use futures_util::stream;
 use crate::backend::Request;
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
+use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::rt::{Flag, lock};
 use crate::time::Time;
@@ -501,11 +502,12 @@ async fn keep(store: Weak<Store>, earlier: Arc<tokio::sync::Notify>) {
                 return;
             };
             // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
-            store.keeper_wakes.store(u64::MAX, Ordering::SeqCst);
+            let planned = store.keeper_wakes.swap(u64::MAX, Ordering::SeqCst);
             let next = tokio::select! {
                 next = store.tend() => next,
                 () = store.closing.raised() => return,
             };
+            let next = pace::look(Time::from_nanos(planned), next, store.clock.now());
             store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
             (store.clock.clone(), next)
         };

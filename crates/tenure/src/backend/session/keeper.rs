@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::ErrorKind;
 use crate::fence::OwnerId;
+use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::rt::lock;
 use crate::time::Time;
@@ -33,7 +34,7 @@ async fn keep(store: Weak<Store>) {
             // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
             let planned = store.keeper_wakes.swap(u64::MAX, Ordering::SeqCst);
             let now = store.clock.now();
-            let next = next_look(Time::from_nanos(planned), tend(&store, now), now);
+            let next = pace::look(Time::from_nanos(planned), tend(&store, now), now);
             store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
             (store.clock.clone(), store.earlier.clone(), next)
         };
@@ -41,15 +42,6 @@ async fn keep(store: Weak<Store>) {
             () = clock.sleep_until(next) => {}
             () = earlier.notified() => {}
         }
-    }
-}
-
-/// What was planned stays planned, although what it was for may be gone: more like it comes and goes, and each would
-/// wake the keeper.
-fn next_look(planned: Time, due: Time, now: Time) -> Time {
-    match planned > now {
-        true => due.min(planned),
-        false => due,
     }
 }
 
@@ -195,24 +187,5 @@ async fn check(store: &Arc<Store>, link: &Arc<Link>) {
             alarm.lost(owner, LostReason::TakenOver);
         }
         let _ = store.give(link, owner, entry).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_that_is_planned_is_not_put_off() {
-        let at = Time::from_nanos;
-        for (planned, due, now, next) in [
-            (10, 30, 5, 10),
-            (30, 10, 5, 10),
-            (10, 30, 10, 30),
-            (u64::MAX, 30, 5, 30),
-        ] {
-            let found = next_look(at(planned), at(due), at(now));
-            assert_eq!(found, at(next), "{planned} {due} {now}");
-        }
     }
 }

@@ -76,7 +76,9 @@ impl Store {
                 None => {}
             }
         }
-        *lock(&self.expiring) = Some(next);
+        let mut expiring = lock(&self.expiring);
+        let next = pace::look(expiring.unwrap_or(Time::MAX), next, now);
+        *expiring = Some(next);
         (gone, next)
     }
 
