@@ -92,7 +92,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
         async move { held(&two, "x").await }
     });
     until("the replica has the queue", || {
-        new.ask(&["ZCARD", "tenure:{x}:queue"]).int() == 1
+        new.ask(&["LLEN", "tenure:{x}:queue"]).int() == 2
     });
     old.kill();
     until("the sentinels have another primary", || {
@@ -150,7 +150,7 @@ fn queue(
     let slot = cluster.slot(name);
     let queue = format!("tenure:{{{name}}}:queue");
     until("it waits", || {
-        cluster.owner(slot).ask(&["ZCARD", &queue]).int() == 1
+        cluster.owner(slot).ask(&["LLEN", &queue]).int() == 2
     });
     waiter
 }

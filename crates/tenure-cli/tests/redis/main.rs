@@ -50,7 +50,7 @@ impl OnRedis {
     fn until_waiting(&self, name: &str, count: i64) {
         let queue = format!("tenure:{{{name}}}:queue");
         servers::until("all wait", || {
-            self.server.order(&["ZCARD", &queue]).int() == count
+            self.server.order(&["LLEN", &queue]).int() == 2 * count
         });
     }
 }

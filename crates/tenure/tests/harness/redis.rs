@@ -329,8 +329,9 @@ impl Keys {
             Value::Bulk(value) => Some(value),
             _ => None,
         };
-        let waiters = match server.ask(&["ZCARD", &self.queue]) {
-            Value::Int(count) => usize::try_from(count).unwrap_or(0),
+        let waiters = match server.ask(&["LLEN", &self.queue]) {
+            // Two elements of each.
+            Value::Int(length) => usize::try_from(length / 2).unwrap_or(0),
             _ => 0,
         };
         (holder, waiters)

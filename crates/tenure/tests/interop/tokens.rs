@@ -67,7 +67,7 @@ async fn we_wait_for_them(redis: Redis, mut they: Driver) {
     assert_eq!(redis.value("a"), value, "we have changed their hold");
 
     let waiting = waiting(&we, "a");
-    let queued = || redis.ask(&["ZCARD", "tenure:{a}:queue"]).int() == 1;
+    let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;
     until("our place in the queue", queued).await;
     assert_eq!(redis.value("a"), value, "we have not waited");
     they.unlock("a").await;
@@ -246,7 +246,7 @@ async fn a_foreign_key_without_ttl_is_waited_for() {
     assert!(is_refused(&we, "a").await);
     assert_eq!(redis.ttl("a"), -1, "we have given it a ttl");
     let waiting = waiting(&we, "a");
-    let queued = || redis.ask(&["ZCARD", "tenure:{a}:queue"]).int() == 1;
+    let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;
     until("our place in the queue", queued).await;
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();

@@ -5,16 +5,9 @@ use std::time::Duration;
 use crate::servers::clock::Clock;
 use crate::servers::proxy::{Fault, Proxy};
 use crate::servers::redis::{self, Redis};
-use crate::support::{TRUSTED, TTL, client_of, connect, keys, owner, soon, take, until, waiting};
-
-/// How often the servers ran a command.
-fn calls(server: &Redis, command: &str) -> u64 {
-    let calls = server.info("commandstats", &format!("cmdstat_{command}"));
-    let calls = calls
-        .strip_prefix("calls=")
-        .and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
+use crate::support::{
+    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, until, waiting,
+};
 
 /// A thousand names waited for at once: one connection, one subscription, and each has its turn.
 #[tokio::test(flavor = "multi_thread")]

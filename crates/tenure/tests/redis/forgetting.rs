@@ -69,12 +69,7 @@ async fn one_key_of_a_lock_is_deleted() {
         client_of(&server).await,
     );
     let mut last = 0;
-    for key in [
-        "x",
-        "tenure:{x}:hold",
-        "tenure:{x}:queue",
-        "tenure:{x}:wait",
-    ] {
+    for key in ["x", "tenure:{x}:hold", "tenure:{x}:queue"] {
         let holder = take(&first, "x", TTL).await;
         assert!(
             holder.token().get() > last,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind::{self, Unreachable};
-use tenure::backend::{Answer, Hold, Request};
+use tenure::backend::{Answer, Backend, Hold, Release, Request};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 
 use crate::servers::PATIENCE;
 use crate::servers::clock::Clock;
 use crate::servers::proxy::{Direction, Proxy};
 use crate::servers::redis::{self, Redis, independent, redlock_url};
-use crate::support::{TRUSTED, TTL, assert_says, connect, owner, soon, take, until, waiting};
+use crate::support::{
+    TRUSTED, TTL, assert_says, calls, connect, owner, soon, take, until, waiting,
+};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -44,37 +46,104 @@ async fn assert_kept(guard: &Guard) {
     }
 }
 
-/// One of the servers, asked as `redlock:` asks it. Whoever releases names the token after its own, so that all of them
-/// hand over under one; were it each one's clock, a second round of requests would have to make them agree.
+/// One of the servers, asked as `redlock:` asks it.
+struct OneOfThem {
+    servers: Vec<Redis>,
+    node: Arc<dyn Backend>,
+}
+
+impl OneOfThem {
+    async fn start() -> Self {
+        let servers = independent(3);
+        let node = Self::another(&servers).await;
+        Self { servers, node }
+    }
+
+    /// As another client, or one that has heard of nothing yet.
+    async fn another(servers: &[Redis]) -> Arc<dyn Backend> {
+        let url = format!("{}{TRUSTED}", redlock_url(servers));
+        let nodes = tenure::backend::redis::Backend::masters(&url).await;
+        nodes.unwrap().swap_remove(0)
+    }
+
+    fn request(wait: bool) -> Arc<Request> {
+        let name = LockName::new("next").unwrap();
+        let mut request = Request::new(name, OwnerId::random(), TTL * 10);
+        (request.wait, request.propose) = (wait, Some(7_000));
+        Arc::new(request)
+    }
+
+    /// A hold, and somebody who waits for it to end.
+    async fn contended(&self) -> (Hold, tokio::task::JoinHandle<Result<Answer, tenure::Error>>) {
+        let first = Self::request(false);
+        let token = granted(soon(self.node.acquire(first.clone())).await);
+        let waiter = tokio::spawn(self.node.acquire(Self::request(true)));
+        until("it waits", || waiting(&self.servers[0], "next") == 1).await;
+        (Hold::new(&first, token), waiter)
+    }
+}
+
+fn granted(answer: Result<Answer, tenure::Error>) -> u64 {
+    match answer {
+        Ok(Answer::Granted(grant)) => grant.token,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whoever releases names the token after its own, so that all of them hand over under one; were it each one's clock,
+/// a second round of requests would have to make them agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_under_the_next_token() {
     if redis::is_missing() {
         return;
     }
-    let servers = independent(3);
-    let url = format!("{}{TRUSTED}", redlock_url(&servers));
-    let nodes = tenure::backend::redis::Backend::masters(&url)
-        .await
-        .unwrap();
-    let request = |wait| {
-        let name = LockName::new("next").unwrap();
-        let mut request = Request::new(name, OwnerId::random(), TTL * 10);
-        (request.wait, request.propose) = (wait, Some(7_000));
-        Arc::new(request)
-    };
-    let granted = |answer| match answer {
-        Ok(Answer::Granted(grant)) => grant.token,
-        other => panic!("{other:?}"),
-    };
-    let first = request(false);
-    let token = granted(soon(nodes[0].acquire(first.clone())).await);
-    assert_eq!(token, 7_000);
-    let waiter = tokio::spawn(nodes[0].acquire(request(true)));
-    until("it waits", || waiting(&servers[0], "next") == 1).await;
-    soon(nodes[0].release(Hold::new(&first, token)))
-        .await
-        .unwrap();
+    let all = OneOfThem::start().await;
+    let (hold, waiter) = all.contended().await;
+    assert_eq!(hold.token, 7_000);
+    soon(all.node.release(hold)).await.unwrap();
     assert_eq!(granted(soon(waiter).await.unwrap()), 7_001);
+}
+
+/// The same where a node's answer had not come when the others were a majority already: it is released unseen.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_that_of_a_grant_that_nobody_has_seen() {
+    if redis::is_missing() {
+        return;
+    }
+    let all = OneOfThem::start().await;
+    let (hold, waiter) = all.contended().await;
+    let unaware = OneOfThem::another(&all.servers).await;
+    soon(unaware.release(hold)).await.unwrap();
+    assert_eq!(granted(soon(waiter).await.unwrap()), 7_001);
+}
+
+/// And where it still waits: the release is the only request that it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_ends_the_wait_for_what_it_releases() {
+    if redis::is_missing() {
+        return;
+    }
+    let all = OneOfThem::start().await;
+    // The server knows all scripts from now on.
+    let before = OneOfThem::request(false);
+    let token = granted(soon(all.node.acquire(before.clone())).await);
+    soon(all.node.release(Hold::new(&before, token)))
+        .await
+        .unwrap();
+    let first = OneOfThem::request(false);
+    let token = granted(soon(all.node.acquire(first.clone())).await);
+    let queued = OneOfThem::request(true);
+    let waiter = tokio::spawn(all.node.acquire(queued.clone()));
+    until("it waits", || waiting(&all.servers[0], "next") == 1).await;
+    let before = calls(&all.servers[0], "evalsha");
+    let released = soon(all.node.release(Hold::new(&queued, token))).await;
+    assert_eq!(released.unwrap(), Release::NotHeld);
+    assert!(matches!(soon(waiter).await.unwrap(), Ok(Answer::Busy)));
+    assert_eq!(calls(&all.servers[0], "evalsha"), before + 1);
+    assert_eq!(waiting(&all.servers[0], "next"), 0);
+    soon(all.node.release(Hold::new(&first, token)))
+        .await
+        .unwrap();
 }
 
 /// The first client has A, B and C of five; C restarts empty; the second one asks C, D and E.

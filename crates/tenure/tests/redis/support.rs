@@ -35,8 +35,9 @@ pub(crate) fn owner(server: &Redis, name: &str) -> String {
 /// How many wait, by the queue's key.
 pub(crate) fn waiting(server: &Redis, name: &str) -> i64 {
     server
-        .ask(&["ZCARD", &format!("tenure:{{{name}}}:queue")])
+        .ask(&["LLEN", &format!("tenure:{{{name}}}:queue")])
         .int()
+        / 2
 }
 
 /// No key stays for ever, and no client listens.
@@ -46,4 +47,13 @@ pub(crate) fn assert_all_expire(server: &Redis) {
         let left = server.ask(&["PTTL", &key]).int();
         assert!(left != -1, "{key} has no ttl");
     }
+}
+
+/// How often the server ran a command.
+pub(crate) fn calls(server: &Redis, command: &str) -> u64 {
+    let calls = server.info("commandstats", &format!("cmdstat_{command}"));
+    let calls = calls
+        .strip_prefix("calls=")
+        .and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
 }

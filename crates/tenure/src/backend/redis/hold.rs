@@ -237,7 +237,8 @@ impl Store {
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(ttl + delay);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
-            cmd.arg(keep).arg(Text(format_args!("{ttl} {place}")));
+            cmd.arg(keep)
+                .arg(Text(format_args!("{place} {}", u8::from(is_first))));
             if let Some(token) = request.propose {
                 cmd.arg(token);
             }
@@ -466,6 +467,7 @@ impl Store {
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
         let kept = lock(&self.holds).remove(&hold.owner);
+        let is_unknown = kept.is_none();
         if self.is_stranded.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::Closed,
@@ -477,12 +479,15 @@ impl Store {
             // Of unknown fate: the server knows.
             rests: kept.as_ref().is_none_or(|kept| kept.rests),
             // Several servers that hand it over at the same time agree on that one, and need not be made to.
-            next: kept
-                .filter(|kept| kept.proposed && hold.token > 0)
-                .map(|_| hold.token + 1),
+            next: (hold.token > 0 && kept.is_none_or(|kept| kept.proposed))
+                .then_some(hold.token + 1),
         };
         let keys = self.keys(&hold.name);
-        self.give_back(&keys, hold.owner, ending).await
+        let release = self.give_back(&keys, hold.owner, ending).await?;
+        if is_unknown {
+            self.inbox.left(hold.owner);
+        }
+        Ok(release)
     }
 
     pub(super) async fn give_back(
@@ -498,20 +503,13 @@ impl Store {
         let owner = self.owner(owner);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner);
-            match ending {
-                Ending {
-                    rests: true,
-                    unclean,
-                    ..
-                } => {
-                    cmd.arg(i32::from(unclean));
-                }
-                Ending {
-                    next: Some(next), ..
-                } => {
-                    cmd.arg("-").arg(next);
-                }
-                Ending { .. } => {}
+            if ending.rests {
+                cmd.arg(u8::from(ending.unclean));
+            } else if ending.next.is_some() {
+                cmd.arg("-");
+            }
+            if let Some(next) = ending.next {
+                cmd.arg(next);
             }
         };
         let release = &self.nodes.scripts.release;

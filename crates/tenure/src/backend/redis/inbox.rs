@@ -20,6 +20,8 @@ pub(super) enum News {
     Granted(u64),
     /// Something changed: ask again.
     Look,
+    /// A release of ours has taken the place away, or the lock that came of it.
+    Left,
 }
 
 /// Who of this client waits for news.
@@ -85,6 +87,14 @@ impl Inbox {
 
     pub(super) fn forget(&self, owner: OwnerId) {
         lock(&self.waiting).by_owner.remove(&owner);
+    }
+
+    /// What `owner` waited for was given back, by the same client.
+    pub(super) fn left(&self, owner: OwnerId) {
+        if let Some(waiter) = lock(&self.waiting).by_owner.get(&owner) {
+            // One that is gone does not want to know.
+            let _ = waiter.send(News::Left);
+        }
     }
 
     /// Whatever is said on `channel` means that `owner` is to ask again.

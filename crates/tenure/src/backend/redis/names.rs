@@ -18,9 +18,9 @@ pub(super) const SLOTS: u16 = 16_384;
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// All four in one piece of memory: they are made for every request.
+    /// All of them in one piece of memory: they are made for every request.
     text: String,
-    /// Where the first three end.
+    /// Where the first three end; only Redisson's dialect has a fourth.
     ends: [usize; 3],
 }
 
@@ -28,7 +28,7 @@ impl Keys {
     pub(super) fn new(dialect: Dialect, prefix: &str, name: &LockName) -> Self {
         let lock = lock_key(prefix, name.as_str());
         let tag = tag(&lock);
-        // Four times the lock, twice for some, and less than 40 bytes around it.
+        // Four times the lock at most, twice for some, and less than 40 bytes around it.
         let mut text = String::with_capacity(7 * lock.len() + 160);
         text.push_str(&lock);
         let mut ends = [lock.len(); 3];
@@ -38,7 +38,6 @@ impl Keys {
             Dialect::Token => {
                 push_side_key(&mut text, &lock, &tag, "queue");
                 ends[2] = text.len();
-                push_side_key(&mut text, &lock, &tag, "wait");
             }
             Dialect::Redisson => {
                 push_redisson_key(&mut text, &lock, "redisson_lock_token");
@@ -59,15 +58,21 @@ impl Keys {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// Who waits, in order. In Redisson's dialect the counter of its fencing tokens.
+    /// Who waits, in order, and until when. In Redisson's dialect the counter of its fencing tokens.
     pub(super) fn queue(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }
 
-    /// Until when each of them waits, and who it is. In Redisson's dialect the channel on which a release
-    /// is told to everybody.
-    pub(super) fn wait(&self) -> &str {
+    /// The channel on which a release is told to everybody, in Redisson's dialect; in ours it is empty.
+    pub(super) fn channel(&self) -> &str {
         &self.text[self.ends[2]..]
+    }
+
+    /// What the scripts about one lock are given.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
+        [self.lock(), self.hold(), self.queue(), self.channel()]
+            .into_iter()
+            .filter(|key| !key.is_empty())
     }
 }
 
@@ -175,11 +180,10 @@ pub(crate) fn fuzz(text: &str) {
         for dialect in [Dialect::Token, Dialect::Redisson] {
             let keys = Keys::new(dialect, "", &name);
             let wanted = slot(keys.lock());
-            let all = [keys.lock(), keys.hold(), keys.queue(), keys.wait()];
-            assert!(all[1..].iter().all(|key| *key != keys.lock()));
+            assert!(keys.all().skip(1).all(|key| key != keys.lock()));
             // Of braces that are no pair, Redisson makes two slots; so do we then, to share its locks.
             let is_one = dialect == Dialect::Token || !text.contains(['{', '}']);
-            assert!(!is_one || all.iter().all(|key| slot(key) == wanted));
+            assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
             assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
         }
         assert_eq!(name_of("", &lock_key("", text)), Some(name));
@@ -230,9 +234,9 @@ mod tests {
     #[test]
     fn redisson_finds_its_keys() {
         let keys = |name| Keys::new(Dialect::Redisson, "", &LockName::new(name).unwrap());
-        assert_eq!(keys("job").wait(), "redisson_lock__channel:{job}");
+        assert_eq!(keys("job").channel(), "redisson_lock__channel:{job}");
         assert_eq!(keys("job").queue(), "redisson_lock_token:{job}");
-        assert_eq!(keys("a{b}c").wait(), "redisson_lock__channel:a{b}c");
+        assert_eq!(keys("a{b}c").channel(), "redisson_lock__channel:a{b}c");
         assert_eq!(keys("a{b}c").queue(), "redisson_lock_token:a{b}c");
     }
 
@@ -268,7 +272,7 @@ mod tests {
         for name in names {
             let keys = keys("", name);
             let wanted = slot(keys.lock());
-            for key in [keys.lock(), keys.hold(), keys.queue(), keys.wait()] {
+            for key in keys.all() {
                 assert_eq!(slot(key), wanted, "{key}");
                 assert!(all.insert(key.to_owned()), "{key} twice");
             }
@@ -289,10 +293,9 @@ mod tests {
         for prefix in ["", "jobs:", "tenure:{"] {
             written::assert_apart(|name| {
                 let keys = keys(prefix, name);
-                let all = [keys.lock(), keys.hold(), keys.queue(), keys.wait()];
                 let wanted = slot(keys.lock());
-                assert!(all.iter().all(|key| slot(key) == wanted), "{name:?}");
-                all.map(ToOwned::to_owned).to_vec()
+                assert!(keys.all().all(|key| slot(key) == wanted), "{name:?}");
+                keys.all().map(ToOwned::to_owned).collect()
             });
             let read = |key: &str| name_of(prefix, key).map(|name| name.as_str().to_owned());
             written::assert_read_back(|name| lock_key(prefix, name), read);

@@ -189,7 +189,7 @@ impl Store {
             {
                 // Heard from now on; what was said before, the next answer tells.
                 drop(listening.take());
-                listening = Listening::start(self, session, keys.wait(), request.owner).await;
+                listening = Listening::start(self, session, keys.channel(), request.owner).await;
                 if listening.is_some() {
                     busy.left = Some(Duration::ZERO);
                 }
@@ -220,6 +220,7 @@ impl Store {
                         return Ok(self.granted(request, grant));
                     }
                 }
+                Next::News(News::Left) => return Ok(Answer::Busy),
                 Next::News(News::Look) | Next::Ask => {}
             }
             match self.ask_trusted(request, keys, false).await {

@@ -138,6 +138,25 @@ impl Claim {
         seats.ended_at = seats.ended_at.min(now);
     }
 
+    /// Resolves when the hold is over, unless a release of it is on its way to the node, which ends there what waits.
+    async fn unwanted(&self, node: usize) {
+        self.ended.raised().await;
+        if lock(&self.seats).of_node[node].leaving {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A release is sent to each node now.
+    fn leave(&self, now: Time) {
+        let mut seats = lock(&self.seats);
+        seats
+            .of_node
+            .iter_mut()
+            .for_each(|seat| seat.leaving = true);
+        drop(seats);
+        self.end(now);
+    }
+
     /// The node has answered a release; whether it is to be asked once more, because something came after it.
     fn left(&self, node: usize, release: Release) -> bool {
         let mut seats = lock(&self.seats);
@@ -359,7 +378,7 @@ pub(super) async fn see_out(
     let answer = tokio::select! {
         biased;
         answer = &mut asking => answer,
-        () = claim.ended.raised() => {
+        () = claim.unwanted(node) => {
             ask.stop.raise();
             asking.await
         }
@@ -408,14 +427,12 @@ pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Erro
         return Ok(Release::NotHeld);
     };
     let now = core.clock.now();
-    claim.end(now);
+    claim.leave(now);
     let nodes = core.nodes.len();
     let limit = core.hold_limit(hold.ttl);
     let until = now.after(limit);
-    let mut crowd = Crowd::new((0..nodes).map(|node| {
-        lock(&claim.seats).of_node[node].leaving = true;
-        core.nodes[node].release(claim.on(node, hold.unclean))
-    }));
+    let mut crowd =
+        Crowd::new((0..nodes).map(|node| core.nodes[node].release(claim.on(node, hold.unclean))));
     let mut tally = Tally::new(nodes);
     let mut errors = Vec::new();
     let mut hear = |node: usize, answer| match answer {

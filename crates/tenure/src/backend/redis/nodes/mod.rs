@@ -188,11 +188,13 @@ impl Nodes {
         args: impl Fn(&mut Cmd) + Sync,
     ) -> Result<Reply<T>, Error> {
         let fill = |cmd: &mut Cmd| {
-            cmd.arg(keys.lock()).arg(keys.hold());
-            cmd.arg(keys.queue()).arg(keys.wait());
+            for key in keys.all() {
+                cmd.arg(key);
+            }
             args(cmd);
         };
-        self.call(keys.lock(), script, 4, fill).await
+        self.call(keys.lock(), script, keys.all().count(), fill)
+            .await
     }
 
     /// Runs a script where `key` is.

@@ -1,5 +1,6 @@
--- ARGV: OWNER LIVE SELF KEEP 'TTL PLACE' [PROPOSE], where LIVE is TTL + DELAY, and PLACE is 0 for who does not wait.
--- Asked again with the same owner it is a sign of life, and the way to learn of a grant whose message was lost.
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE], where LIVE is TTL + DELAY, PLACE is 0 for who does not wait, and
+-- FIRST is 0 for an owner that may have asked before: then it is a sign of life, and the way to learn of a grant whose
+-- message was lost.
 -- token: held for TTL from now on.
 -- {0, ms until the lock runs out (-1: never), whether its holder is a stranger, how many are before us, last token}
 -- {-1, type}: the key is no lock of this kind.
@@ -20,44 +21,43 @@ if not known or string.byte(known) ~= 43 then
   end
 end
 -- @common
-local owner, self = ARGV[1], ARGV[3]
-local ttl, place = string.match(ARGV[5], '^(%d+) (%d+)$')
+local owner, self, hold = ARGV[1], ARGV[3], known
+local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
 end
 if not holder then
-  if not serve() then
-    return tonumber(grant(owner, tonumber(ttl), self, ARGV[6] and tonumber(ARGV[6])))
+  if not serve(hold) then
+    return tonumber(grant(owner, ARGV[2], ARGV[4], self, hold, '', ARGV[6] and tonumber(ARGV[6])))
   end
-  holder = redis.call('GET', LOCK)
+  holder, hold = redis.call('GET', LOCK), redis.call('GET', HOLD)
 end
-local hold = redis.call('GET', HOLD)
-local token
-token, known = string.match(hold or '', '^%+?(%d+) (%S+)')
+local token, holds = string.match(hold or '', '^%+?(%d+) (%S+)')
 if holder == owner then
-  if known ~= owner then
-    token = grant(owner, tonumber(ttl), self)
+  if holds ~= owner then
+    token = grant(owner, ARGV[2], ARGV[4], self, hold, '+')
   end
   redis.call('PEXPIRE', LOCK, ARGV[2])
   return tonumber(token)
 end
 local left = redis.call('PTTL', LOCK)
-local stranger = (known ~= holder and holder ~= '-') and 1 or 0
+local stranger = (holds ~= holder and holder ~= '-') and 1 or 0
 if place == '0' then
   return {0, left, stranger, 0, tonumber(token or 0)}
 end
-if not redis.call('ZSCORE', QUEUE, owner) then
-  local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
-  redis.call('ZADD', QUEUE, (last[2] or 0) + 1, owner)
+local entry = string.format('%d ', ms + place) .. self
+local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
+if at then
+  redis.call('LSET', QUEUE, at + 1, entry)
+else
+  at = redis.call('RPUSH', QUEUE, owner, entry) - 2
 end
-redis.call('HSET', WAIT, owner, string.format('%d ', ms + place) .. self)
 -- Longer than any place is good for.
 redis.call('PEXPIRE', QUEUE, 15000)
-redis.call('PEXPIRE', WAIT, 15000)
 if not hold then
   redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', KEEP)
 elseif string.byte(hold) ~= 43 then
   redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
 end
-return {0, left, stranger, redis.call('ZRANK', QUEUE, owner), tonumber(token or 0)}
+return {0, left, stranger, at / 2, tonumber(token or 0)}

@@ -1,56 +1,48 @@
 -- What the scripts about one lock share. Times are the server's.
-local LOCK, HOLD, QUEUE, WAIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local LOCK, HOLD, QUEUE = KEYS[1], KEYS[2], KEYS[3]
 local clock = redis.call('TIME')
 local us = clock[1] * 1000000 + clock[2]
 local ms = math.floor(us / 1000)
--- A token outlives its hold by a day.
-local KEEP = 86400000
+-- A token outlives its hold by a day, in ms.
+local KEEP = '86400000'
 
 -- SELF is what others need to know of an owner: MIN_HOLD DELAY CHANNEL HOLDER.
-local function delay_of(self)
-  return tonumber(string.match(self, '^%d+ (%d+)'))
-end
+-- QUEUE is a list that has two elements of each waiter, in order: OWNER, and DEADLINE SELF.
 
--- Gives the lock to `owner` for `lease` ms, under a token that is greater than every one before,
--- also when the server has forgotten those. The caller knows that the lock is free.
-local function grant(owner, lease, self, propose)
-  local last = redis.call('GET', HOLD)
-  local token = (last and tonumber(string.match(last, '%d+')) or 0) + 1
-  token = string.format('%d', math.max(token, propose or us))
-  redis.call('SET', LOCK, owner, 'PX', string.format('%d', lease + delay_of(self)))
-  -- Marked, so that a release without waiters need not look for any.
-  local mark = redis.call('EXISTS', QUEUE) == 1 and '+' or ''
-  redis.call('SET', HOLD, string.format('%s%s %s %d ', mark, token, owner, us) .. self,
-    'PX', string.format('%d', math.max(KEEP, 2 * lease)))
+-- Gives the lock to `owner`, under a token that is greater than every one before, also when the server has
+-- forgotten those. The caller knows that the lock is free, and what is in `hold`. The mark is '+' unless nobody
+-- waits, so that a release without waiters need not look for any.
+local function grant(owner, live, keep, self, hold, mark, propose)
+  local last = tonumber(string.match(hold or '', '%d+') or 0)
+  local token = string.format('%d', math.max(last + 1, propose or us))
+  redis.call('SET', LOCK, owner, 'PX', live)
+  redis.call('SET', HOLD, string.format('%s%s %s %d ', mark, token, owner, us) .. self, 'PX', keep)
   return token
 end
 
-local function tell(self, message)
-  redis.call(PUBLISH, string.match(self, '^%d+ %d+ (%S+)'), message)
-end
-
 -- Hands the free lock to the first waiter that has been heard of lately, for as long as that is good, under
--- `propose` at least. False: there is none.
-local function serve(propose)
+-- `propose` at least. False: nobody waits.
+local function serve(hold, propose)
   while true do
-    local first = redis.call('ZPOPMIN', QUEUE)[1]
+    local first = redis.call('LPOP', QUEUE)
     if not first then
       return false
     end
-    local entry = redis.call('HGET', WAIT, first)
-    redis.call('HDEL', WAIT, first)
-    local deadline, self = string.match(entry or '', '^(%d+) (.*)$')
-    local left = deadline and tonumber(deadline) - ms or 0
+    local entry = redis.call('LPOP', QUEUE) or ''
+    local deadline, self, delay, channel = string.match(entry, '^(%d+) (%d+ (%d+) (%S+) .*)$')
+    local left = deadline and deadline - ms or 0
     if left > 0 then
-      tell(self, 'granted ' .. first .. ' ' .. grant(first, left, self, propose))
+      -- Somebody else may wait: the next release finds out.
+      local token = grant(first, string.format('%d', left + delay), KEEP, self, hold, '+', propose)
+      redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       return true
     end
   end
 end
 
--- Ends the hold: the lock passes on, is free, or stays reserved for a while.
-local function finish(is_unclean)
-  local since, min_hold, delay = string.match(redis.call('GET', HOLD) or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
+-- Ends the hold: the lock passes on, under `propose` at least, is free, or stays reserved for a while.
+local function finish(hold, is_unclean, propose)
+  local since, min_hold, delay = string.match(hold or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
   local rest = since and math.floor(since / 1000) + min_hold - ms or 0
   if is_unclean and delay then
     rest = math.max(rest, tonumber(delay))
@@ -58,12 +50,12 @@ local function finish(is_unclean)
   if rest > 0 then
     redis.call('SET', LOCK, '-', 'PX', string.format('%d', rest))
     -- The first in the queue learns until when.
-    local first = redis.call('ZRANGE', QUEUE, 0, 0)[1]
-    local entry = first and redis.call('HGET', WAIT, first)
-    if entry then
-      tell(string.match(entry, '^%d+ (.*)$'), 'look ' .. first)
+    local first = redis.call('LRANGE', QUEUE, 0, 1)
+    local channel = string.match(first[2] or '', '^%d+ %d+ %d+ (%S+)')
+    if channel then
+      redis.call(PUBLISH, channel, 'look ' .. first[1])
     end
-  elseif not serve() then
+  elseif not serve(hold, propose) then
     redis.call('DEL', LOCK)
   end
 end

@@ -6,8 +6,9 @@ if type(holder) == 'table' then
 end
 local answer = {holder or '', redis.call('PTTL', LOCK), redis.call('GET', HOLD) or ''}
 -- Enough for people; a program that counts further asks the server.
-for _, owner in ipairs(redis.call('ZRANGE', QUEUE, 0, 999)) do
-  local deadline, self = string.match(redis.call('HGET', WAIT, owner) or '', '^(%d+) (.*)$')
+local queue = redis.call('LRANGE', QUEUE, 0, 1999)
+for i = 2, #queue, 2 do
+  local deadline, self = string.match(queue[i], '^(%d+) (.*)$')
   if deadline and tonumber(deadline) > ms then
     answer[#answer + 1] = self
   end

@@ -10,14 +10,18 @@ if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 t
 end
 -- @common
 if held[1] ~= ARGV[1] then
-  if redis.call('ZREM', QUEUE, ARGV[1]) == 1 then
-    redis.call('HDEL', WAIT, ARGV[1])
+  local at = redis.call('LPOS', QUEUE, ARGV[1])
+  if at then
+    -- Both of its elements at once.
+    redis.call('LSET', QUEUE, at + 1, ARGV[1])
+    redis.call('LREM', QUEUE, 2, ARGV[1])
   end
   return 0
 end
+local next_token = ARGV[3] and tonumber(ARGV[3])
 if ended then
-  finish(ended == '1')
-elseif not serve(ARGV[3] and tonumber(ARGV[3])) then
+  finish(held[2], ended == '1', next_token)
+elseif not serve(held[2], next_token) then
   redis.call('DEL', LOCK)
 end
 return 1
