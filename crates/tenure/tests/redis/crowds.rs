@@ -198,7 +198,7 @@ async fn the_locks_lie_apart() {
     if redis::is_missing() {
         return;
     }
-    let server = Redis::start(&["cluster-enabled yes"]);
+    let server = Redis::start_in_cluster();
     server.order(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     until("it serves its slots", || {
         let info = server.ask(&["CLUSTER", "INFO"]).text();

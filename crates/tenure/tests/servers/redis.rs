@@ -87,7 +87,9 @@ impl Redis {
         server
     }
 
-    fn start_in_cluster() -> Self {
+    /// A node that knows no other yet. The port for others is one of ours too: the usual one, 10,000 above, may be taken
+    /// by a connection of anybody.
+    pub(crate) fn start_in_cluster() -> Self {
         let server = Self::prepare(&[]);
         let bus = format!("cluster-port {}", server.other.number());
         server.launch_with(&["cluster-enabled yes", "cluster-node-timeout 1000", &bus]);
