@@ -483,9 +483,10 @@ impl Store {
                 .then_some(hold.token + 1),
         };
         let keys = self.keys(&hold.name);
+        let sent = self.clock.now();
         let release = self.give_back(&keys, hold.owner, ending).await?;
         if is_unknown {
-            self.inbox.left(hold.owner);
+            self.inbox.left(hold.owner, sent);
         }
         Ok(release)
     }

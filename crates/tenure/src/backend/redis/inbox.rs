@@ -12,6 +12,7 @@ use crate::backend::Alarm;
 use crate::fence::{OwnerId, RandomAlready};
 use crate::lost::LostReason;
 use crate::rt::lock;
+use crate::time::Time;
 
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,8 @@ pub(super) enum News {
     Granted(u64),
     /// Something changed: ask again.
     Look,
-    /// A release of ours has taken the place away, or the lock that came of it.
-    Left,
+    /// A release of ours, sent at that time or later, has taken the place away, or the lock that came of it.
+    Left(Time),
 }
 
 /// Who of this client waits for news.
@@ -89,11 +90,11 @@ impl Inbox {
         lock(&self.waiting).by_owner.remove(&owner);
     }
 
-    /// What `owner` waited for was given back, by the same client.
-    pub(super) fn left(&self, owner: OwnerId) {
+    /// What `owner` waited for was given back by the same client, with a request of `sent` or later.
+    pub(super) fn left(&self, owner: OwnerId, sent: Time) {
         if let Some(waiter) = lock(&self.waiting).by_owner.get(&owner) {
             // One that is gone does not want to know.
-            let _ = waiter.send(News::Left);
+            let _ = waiter.send(News::Left(sent));
         }
     }
 

@@ -220,7 +220,14 @@ impl Store {
                         return Ok(self.granted(request, grant));
                     }
                 }
-                Next::News(News::Left) => return Ok(Answer::Busy),
+                Next::News(News::Left(sent)) => {
+                    // What was asked after the release, or has no answer, may have got a place again.
+                    let is_over = !busy.is_stranger && busy.sent.after(busy.round_trip) <= sent;
+                    return match is_over {
+                        true => Ok(Answer::Busy),
+                        false => self.leave(request, keys).await,
+                    };
+                }
                 Next::News(News::Look) | Next::Ask => {}
             }
             match self.ask_trusted(request, keys, false).await {
