@@ -13,6 +13,8 @@
 //! `write` (writes that need the hold).
 
 mod guarantees;
+#[cfg(feature = "zookeeper-tls")]
+mod handshake;
 mod hold;
 mod keep;
 mod look;
@@ -34,7 +36,7 @@ use std::time::Duration;
 use zookeeper_client::Error as Said;
 
 use crate::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request, tls,
+    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
 use crate::error::{Error, ErrorKind};
 use crate::fence::{Condition, ZooKeeperCheck};
@@ -78,9 +80,10 @@ impl Backend {
                 "connect was called outside a tokio runtime; use `tenure::blocking` there",
             ));
         };
+        #[cfg(feature = "zookeeper-tls")]
         if settings.tls.is_some() {
             // The client library asks for the provider of the whole program.
-            drop(tls::provider());
+            drop(crate::backend::tls::provider());
         }
         let is_session_prefix = settings.dialect == Dialect::SessionPrefix;
         let store = Arc::new(Store::new(settings, spawner));

@@ -2,15 +2,10 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use zookeeper_client::Error as Said;
 
-use crate::backend::tls;
 use crate::error::{Error, ErrorKind};
 use crate::rt;
 use crate::url::Host;
@@ -21,11 +16,12 @@ use super::settings::Settings;
 const LONGEST: u64 = 64 * 1024;
 
 /// How one server answers a plain question.
-enum Found {
+pub(super) enum Found {
     NoConnection(io::Error),
     /// It hung up, or said nothing.
     Silence,
     /// The same before it had proved who it is.
+    #[cfg(feature = "zookeeper-tls")]
     NoHandshake,
     Said(String),
 }
@@ -56,7 +52,7 @@ async fn ask(host: Host, word: &'static str, limit: Duration) -> Found {
     asking.await.unwrap_or(Found::Silence)
 }
 
-fn connect(host: &Host, limit: Duration) -> io::Result<TcpStream> {
+pub(super) fn connect(host: &Host, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for addr in (host.name.as_str(), host.port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&addr, limit) {
@@ -81,10 +77,17 @@ pub(super) async fn explain(settings: &Settings, err: Said) -> Error {
     for host in &settings.hosts {
         let found = match &settings.tls {
             None => ask(host.clone(), "srvr", settings.timeout).await,
-            Some(files) => match shake_hands(host.clone(), files.clone(), settings.timeout).await {
-                Ok(found) => found,
-                Err(err) => return err,
-            },
+            #[cfg(not(feature = "zookeeper-tls"))]
+            Some(_) => Found::Silence,
+            #[cfg(feature = "zookeeper-tls")]
+            Some(files) => {
+                match super::handshake::shake_hands(host.clone(), files.clone(), settings.timeout)
+                    .await
+                {
+                    Ok(found) => found,
+                    Err(err) => return err,
+                }
+            }
         };
         let is_tls = settings.tls.is_some();
         let why = match found {
@@ -110,6 +113,7 @@ pub(super) async fn explain(settings: &Settings, err: Said) -> Error {
             Found::Said(_) => unreachable(format!(
                 "{host} does not answer like a ZooKeeper server; is the port right?"
             )),
+            #[cfg(feature = "zookeeper-tls")]
             Found::NoHandshake => unreachable(format!(
                 "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
             )),
@@ -123,46 +127,4 @@ pub(super) async fn explain(settings: &Settings, err: Said) -> Error {
         first.get_or_insert(why);
     }
     first.unwrap_or_else(|| unreachable("no server of the URL opened a session".into()))
-}
-
-/// What a handshake comes to, where we know whom to trust.
-async fn shake_hands(host: Host, files: tls::Files, limit: Duration) -> Result<Found, Error> {
-    let pem = files.read()?;
-    let shown = host.clone();
-    let shaking = rt::apart(move || {
-        let mut stream = match connect(&host, limit) {
-            Ok(stream) => stream,
-            Err(err) => return Ok(Found::NoConnection(err)),
-        };
-        // Whom the system trusts is known to the client library alone.
-        let Some(ca) = pem.ca else {
-            return Ok(Found::Silence);
-        };
-        let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(&ca).flatten() {
-            let _ = roots.add(authority);
-        }
-        let config = ClientConfig::builder_with_provider(tls::provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from(host.name.clone());
-        let name = name.map_err(|_| rustls::Error::General("no name of a server".into()))?;
-        let mut connection = ClientConnection::new(Arc::new(config), name)?;
-        while connection.is_handshaking() {
-            if let Err(err) = connection.complete_io(&mut stream) {
-                let inner = err.into_inner();
-                return match inner.and_then(|inner| inner.downcast::<rustls::Error>().ok()) {
-                    Some(err) => Err(*err),
-                    None => Ok(Found::NoHandshake),
-                };
-            }
-        }
-        Ok(Found::Silence)
-    });
-    match shaking.await {
-        Some(Err(err)) => Err(tls::explain(&err, &shown, "zookeeper:// with tls=off")),
-        Some(Ok(found)) => Ok(found),
-        None => Ok(Found::Silence),
-    }
 }

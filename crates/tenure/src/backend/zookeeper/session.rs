@@ -220,6 +220,10 @@ impl Store {
     async fn log_in(&self, connector: Connector) -> Result<Client, Said> {
         let cluster = self.settings.cluster();
         let connect = async |connector: Connector| match self.settings.tls {
+            // `Settings` refuses TLS in a build without it.
+            #[cfg(not(feature = "zookeeper-tls"))]
+            Some(_) => connector.connect(&cluster).await,
+            #[cfg(feature = "zookeeper-tls")]
             Some(_) => connector.secure_connect(&cluster).await,
             None => connector.connect(&cluster).await,
         };

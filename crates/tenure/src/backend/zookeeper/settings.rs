@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use zookeeper_client::{Acls, Client, Connector, TlsOptions};
+#[cfg(feature = "zookeeper-tls")]
+use zookeeper_client::TlsOptions;
+use zookeeper_client::{Acls, Client, Connector};
 
 use crate::backend::tls;
 use crate::error::{Error, ErrorKind};
@@ -120,6 +122,12 @@ impl Settings {
             ));
         }
         let is_tls = choose(&mut url, "tls", &[("off", false), ("on", true)])?;
+        if is_tls && cfg!(not(feature = "zookeeper-tls")) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this build has no TLS for ZooKeeper; build with the feature `zookeeper-tls`",
+            ));
+        }
         let tls = tls::Files::take(&mut url, is_tls, "tls=on")?;
         let between = |key: &str, value: Duration, least: Duration, most: Duration| {
             if value < least || value > most {
@@ -136,6 +144,7 @@ impl Settings {
         let timeout = url.take_duration("timeout")?;
         let timeout = timeout.unwrap_or(Duration::from_secs(2));
         let timeout = between("timeout", timeout, milli * 10, minute)?;
+        #[cfg(feature = "zookeeper-tls")]
         if tls.as_ref().is_some_and(|files| !files.names_authority()) {
             return invalid(
                 "tls=on needs ca=FILE: for ZooKeeper no authority is trusted unless it is named",
@@ -196,17 +205,19 @@ impl Settings {
 
     /// What makes a session with that timeout.
     pub(super) fn connector(&self, timeout: Duration) -> Result<Connector, Error> {
-        let mut connector = Client::connector()
+        let connector = Client::connector()
             .with_session_timeout(timeout)
             .with_connection_timeout(Self::silence(timeout))
             .with_fail_eagerly();
+        #[cfg(feature = "zookeeper-tls")]
         if let Some(tls) = &self.tls {
-            connector = connector.with_tls(options(tls)?);
+            return Ok(connector.with_tls(options(tls)?));
         }
         Ok(connector)
     }
 }
 
+#[cfg(feature = "zookeeper-tls")]
 fn options(files: &tls::Files) -> Result<TlsOptions, Error> {
     let pem = files.read()?;
     let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
@@ -257,6 +268,7 @@ mod tests {
             (with_user.acl, with_user.root.as_str()),
             (Access::Creator, "")
         );
+        #[cfg(feature = "zookeeper-tls")]
         assert!(
             Settings::new("zookeeper://h?tls=on&ca=x")
                 .unwrap()
@@ -279,8 +291,12 @@ mod tests {
             ("zookeeper://h?ttl=10ms", "between 100ms and"),
             ("zookeeper://h?timeout=2h", "between 10ms and"),
             ("zookeeper://h?ca=x", "are for TLS"),
+            #[cfg(feature = "zookeeper-tls")]
             ("zookeeper://h?tls=on&cert=x", "go together"),
+            #[cfg(feature = "zookeeper-tls")]
             ("zookeeper://h?tls=on", "needs ca=FILE"),
+            #[cfg(not(feature = "zookeeper-tls"))]
+            ("zookeeper://h?tls=on&ca=x", "the feature `zookeeper-tls`"),
             ("zookeeper://h?color=red", "no option \"color\""),
         ] {
             assert!(refused(url).contains(says), "{url}: {}", refused(url));
