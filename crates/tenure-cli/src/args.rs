@@ -87,6 +87,7 @@ pub(crate) enum Action {
     Check(Check),
     /// Live view of holders and queues
     Watch(Watch),
+    #[cfg(feature = "bench")]
     /// Measure the store against the rawest way to do the same
     Bench(Bench),
     /// Try to break the lock on this store, and draw what happened
@@ -217,6 +218,7 @@ pub(crate) struct Watch {
     pub(crate) interval: Duration,
 }
 
+#[cfg(feature = "bench")]
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// Rounds per measurement; as many as fit into about a second when left out

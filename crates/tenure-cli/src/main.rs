@@ -2,6 +2,7 @@
 
 mod acquire;
 mod args;
+#[cfg(feature = "bench")]
 mod bench;
 mod check;
 mod completion;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     // Before anything else: the guardian's start is on the way to every command's start.
     match arguments.get(1).and_then(|first| first.to_str()) {
         Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
+        #[cfg(feature = "bench")]
         Some(bench::ARGUMENT) => return bench::worker(&arguments[2..]),
         Some(torture::ARGUMENT) => return torture::worker(),
         _ => {}
@@ -55,6 +57,7 @@ async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
         Action::Break(args) => look::break_hold(common, args, talk).await,
         Action::Check(args) => check::check(common, args, talk).await,
         Action::Watch(args) => watch::watch(common, args, talk).await,
+        #[cfg(feature = "bench")]
         Action::Bench(args) => bench::bench(common, args, talk).await,
         Action::Torture(args) => torture::torture(common, args, talk).await,
         Action::Completions(args) => completion::completions(args, talk),
