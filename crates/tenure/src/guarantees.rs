@@ -106,7 +106,7 @@ pub enum Promise {
     Nothing,
     /// No two clients believe it at the same time; a late write of a former holder is possible without fencing.
     Claims,
-    /// Claims, and no late write either.
+    /// No two clients believe it at the same time, and no late write of a former holder is possible either.
     Effects,
     /// The fault cannot happen to this store.
     NotApplicable,
@@ -122,7 +122,7 @@ pub struct Cell {
     pub promise: Promise,
     /// The next holder may have to wait, at most as long as `note` says.
     pub late: bool,
-    /// Tokens may go backward.
+    /// Fencing tokens may go backward.
     pub token_regress: bool,
     /// The reason in one line.
     pub note: &'static str,
@@ -155,7 +155,8 @@ impl Cell {
     }
 }
 
-/// `S` effects, `E` claims, `X` nothing, `-` cannot happen; ` L` next holder late; ` r` tokens may go backward.
+/// `S`: exclusion, and no late writes. `E`: exclusion. `X`: neither. `-`: the fault cannot happen.
+/// ` L`: the next holder may have to wait. ` r`: tokens may go backward.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.promise {
@@ -180,7 +181,7 @@ impl fmt::Display for Cell {
 pub enum Order {
     /// First come, first served.
     Fair,
-    /// Not promised; the text says what happens in practice.
+    /// No order is promised; the text says what happens in practice.
     Unordered(&'static str),
 }
 
@@ -190,7 +191,7 @@ pub enum Order {
 pub struct Guarantees {
     /// The backend, by its URL scheme.
     pub backend: &'static str,
-    /// Which settings of the store this is about; empty where they make no difference.
+    /// The settings of the store for which this is true; empty where settings make no difference.
     pub setting: String,
     /// Whether shared holds are possible.
     pub shared: bool,
@@ -200,7 +201,7 @@ pub struct Guarantees {
     pub min_hold: bool,
     /// Whether `lock_delay` is possible.
     pub lock_delay: bool,
-    /// Why what is not possible here cannot be, for refusals; empty when there is no more to say.
+    /// The reason why an unsupported option is not possible here, for error messages; empty if there is none to give.
     pub why_not: &'static str,
     /// Order of waiters.
     pub order: Order,
@@ -214,7 +215,7 @@ pub struct Guarantees {
     pub token: &'static str,
     /// How the holder learns that it lost, and how late at most.
     pub loss: &'static str,
-    /// For what it is fit.
+    /// What the backend is fit for.
     pub fit: &'static str,
     /// One cell per [`Fault`], in that order.
     pub faults: Vec<Cell>,
@@ -247,7 +248,7 @@ impl Guarantees {
         self.faults.iter().find(|cell| cell.fault == fault)
     }
 
-    /// Whether claims never overlap under `fault`.
+    /// Whether exclusion holds under `fault`: no two clients believe at the same time that they hold the name.
     pub fn survives(&self, fault: Fault) -> bool {
         self.cell(fault)
             .is_some_and(|cell| cell.promise != Promise::Nothing)

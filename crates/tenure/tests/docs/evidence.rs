@@ -12,7 +12,7 @@ pub(crate) enum Evidence {
 
 use Evidence::{NotShown, Shown};
 
-const NO_CLOCK: Evidence = NotShown("there is no wall clock in it");
+const NO_CLOCK: Evidence = NotShown("no wall clock is involved");
 
 /// For every cell of every configuration whose fault can happen.
 pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
@@ -176,7 +176,9 @@ fn setting_loses(has: &dyn Fn(&str) -> bool) -> bool {
 
 fn sqlite(fault: Fault) -> Evidence {
     match fault {
-        Fault::PowerLoss => NotShown("takes a machine that loses power, as all holders do with it"),
+        Fault::PowerLoss => {
+            NotShown("a test would need a machine that loses power, together with all holders")
+        }
         Fault::StoreClockForward | Fault::ClientClock => {
             Shown(&["runs/files::sqlite_when_the_clock_jumps_forward_lets_two_hold"])
         }

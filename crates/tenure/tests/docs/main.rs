@@ -158,23 +158,25 @@ fn page(all: &[Guarantees]) -> String {
     let mut page = String::from(
         "# Guarantees
 
-This page is written by `TENURE_BLESS=1 cargo test -p tenure --test docs` from what the backends declare, and a test compares it.
+`TENURE_BLESS=1 cargo test -p tenure --test docs` writes this page from what the backends declare, and a test compares the two.
 `tenure check` and `Client::guarantees` show the same for the store in use.
 
-- **S**: claims and effects are safe.
-  No two clients believe at the same time that they hold the name, and no late write of a former holder is possible.
-- **E**: claims are safe, effects need fencing.
-  A former holder that was paused may still write; the protected resource refuses it by the token, or nobody does.
-- **X**: claims can overlap.
+*Exclusion* means: no two clients believe at the same time that they hold the name.
+A *late write* is a write of a former holder that arrives after the name was granted to the next holder.
+
+- **S**: exclusion holds, and late writes are impossible.
+- **E**: exclusion holds, and a late write is possible.
+  Only the fencing token stops it, if the protected resource checks the token.
+- **X**: exclusion may fail: two clients may believe at the same time that they hold the name.
 - **-**: the fault cannot happen to this store.
 - **L**: the next holder may have to wait.
 - **r**: tokens may go backward.
 
-Each letter has a test that shows it, on a real server under that fault, or the reason why there is none.
-An **X** is shown as well: there, two holders at the same time are what the test waits for.
+For each letter the page names a test that shows it on a real server under that fault, or says why there is no such test.
+An **X** has a test as well: that test waits until two clients hold the name at the same time.
 
-The letters are about a hold under its default options.
-An operator who breaks a lock, and a holder with `max_hold` or without renewal, give up **S** for **E**: then the hold ends while its process may go on.
+The letters are about a hold with default options.
+Where a hold can end while its process goes on, **S** becomes **E**: when an operator breaks the lock, with `max_hold`, and without renewal.
 
 ",
     );
@@ -226,7 +228,7 @@ An operator who breaks a lock, and a holder with `max_hold` or without renewal, 
             let (fault, note) = (cell.fault.as_str(), cell.note);
             let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
                 (Promise::NotApplicable, _) => "-".to_owned(),
-                (_, Evidence::NotShown(why)) => format!("nothing: {why}"),
+                (_, Evidence::NotShown(why)) => format!("no test: {why}"),
                 (_, Evidence::Shown(tests)) => {
                     let tests: Vec<_> = tests
                         .iter()

@@ -12,7 +12,7 @@ pub fn guarantees(members: usize) -> Guarantees {
         Cell::new(
             Fault::Failover,
             Claims,
-            "what was answered is known to a majority; a new leader gives every lease its whole ttl again",
+            "a majority has every write that was answered; a new leader gives every lease its whole ttl again",
         )
         .late()
     };
@@ -21,23 +21,23 @@ pub fn guarantees(members: usize) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "the lease runs out: within one ttl and 1 s, and an election if there is one",
+            "the lease ends within one ttl and 1 s, and an election if there is one",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the lease does; a late write is stopped by the token, or by a write through the guard",
+            "the holder's deadline comes before the end of the lease; the token or `Guard::put` stops a late write",
         ),
         Cell::new(
             Fault::Partition,
             Claims,
-            "the deadline passes before the lease does; a minority of the members grants nothing and renews nothing",
+            "the holder's deadline comes before the end of the lease; a minority of the members grants nothing and renews nothing",
         ),
         Cell::new(
             Fault::StoreRestart,
             Claims,
-            "locks and leases are on disk; every lease has its whole ttl again",
+            "locks and leases are on disk; after the restart every lease has its whole ttl again",
         )
         .late(),
         Cell::new(Fault::PowerLoss, Claims, power).late(),
@@ -55,12 +55,12 @@ pub fn guarantees(members: usize) -> Guarantees {
         Cell::new(
             Fault::ClientClock,
             Effects,
-            "no wall clock of a client is looked at",
+            "the wall clock of a client decides nothing",
         ),
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that goes on meanwhile",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     Guarantees {
@@ -72,10 +72,10 @@ pub fn guarantees(members: usize) -> Guarantees {
         permits: true,
         min_hold: true,
         why_not: "a lease that runs out takes its keys along, so nothing is left that could reserve the name",
-        liveness: "a lease of the client, renewed at a third of the ttl, in whole seconds",
-        clock: "the leader's monotonic clock ends leases, the client's boot clock ends claims",
-        waiting: "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter costs what is left of its lease",
-        token: "the revision at which the key was made; grows over everything but a restored backup",
+        liveness: "a lease of the client, in whole seconds, renewed every third of the ttl",
+        clock: "the leader's monotonic clock ends leases; the holder's deadline runs on the client's boot clock",
+        waiting: "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends",
+        token: "the revision at which the key was made; can go backward only if a backup is restored",
         loss: "at the next renewal, at the deadline at the latest",
         fit: "correctness with a fencing token, also when machines fail",
         ..Guarantees::new("etcd", Order::Fair, faults)

@@ -435,12 +435,12 @@ fn guarantees() -> Guarantees {
         cell(
             Fault::HolderKilled,
             Promise::Claims,
-            "the kernel frees the lock when the process is gone, and the next waiter has it at once, which a write that was sent before may reach later",
+            "the kernel frees the lock when the process ends, and the next waiter gets it at once; a write that the process sent before may arrive after that",
         ),
         cell(
             Fault::HolderPaused,
             Promise::Effects,
-            "nothing runs out: a paused holder holds on, for as long as it is paused",
+            "there is no lease: a paused holder keeps the lock for as long as it is paused",
         )
         .late(),
         cell(
@@ -456,7 +456,7 @@ fn guarantees() -> Guarantees {
         cell(
             Fault::PowerLoss,
             Promise::Effects,
-            "all holders end with the machine; tokens go on above a limit that was synced before it was used",
+            "all holders end with the machine; tokens continue above a limit that was synced to disk before it was used",
         ),
         cell(
             Fault::Failover,
@@ -466,12 +466,12 @@ fn guarantees() -> Guarantees {
         cell(
             Fault::StoreClockForward,
             Promise::Effects,
-            "the clock decides about `min_hold` and `lock_delay` only: they may end early",
+            "the clock only decides about `min_hold` and `lock_delay`, which may end early",
         ),
         cell(
             Fault::StoreClockBack,
             Promise::Effects,
-            "tokens go on from the last one; `min_hold` and `lock_delay` begin once more, at most",
+            "tokens continue from the last one; `min_hold` and `lock_delay` may start once more",
         ),
         cell(
             Fault::ClientClock,
@@ -481,15 +481,15 @@ fn guarantees() -> Guarantees {
         cell(
             Fault::ClientSuspended,
             Promise::Effects,
-            "holder and waiters sleep together; the lock stays as it was",
+            "holder and waiters are suspended together; the lock does not change",
         )
         .late(),
     ];
     let mut guarantees = Guarantees::new(
         SCHEME,
         Order::Unordered(
-            "the kernel wakes waiters in the order in which they came, but one who comes at that moment can be faster, \
-             and shared holders keep joining while an exclusive one waits; permits are tried for every 1 to 20 ms",
+            "the kernel wakes waiters in the order of their arrival, but a process that asks at that moment can be faster, \
+             and shared holders keep joining while an exclusive one waits; permits are polled every 1 to 20 ms",
         ),
         faults,
     );
@@ -497,12 +497,12 @@ fn guarantees() -> Guarantees {
     guarantees.permits = true;
     guarantees.min_hold = true;
     guarantees.lock_delay = true;
-    guarantees.liveness = "the process: the kernel frees its locks when it ends";
-    guarantees.clock = "none; no lease runs";
-    guarantees.waiting = "blocked in the kernel, one thread per contended name; permits: looks again every 1 to 20 ms";
-    guarantees.token = "max(last + 1, wall clock in µs) in the lock file; synced ahead, so it also grows across \
-         power loss, and across loss of the file unless the clock was set back";
-    guarantees.loss = "only by `break`, or when somebody replaces the file or the directory: noticed within a third of the ttl";
-    guarantees.fit = "correctness on one host, local disk";
+    guarantees.liveness = "the process: when it ends, the kernel frees its locks";
+    guarantees.clock = "none: there is no lease";
+    guarantees.waiting = "a waiter blocks in the kernel, with one thread per contended name; permits are polled every 1 to 20 ms";
+    guarantees.token = "max(last + 1, wall clock in µs), kept in the lock file; a limit is synced to disk ahead of use, so tokens also grow \
+         over a power loss, and over the loss of the file unless the clock was set back";
+    guarantees.loss = "only `break`, or replacing the file or the directory, ends a hold; noticed within a third of the ttl";
+    guarantees.fit = "correctness on one host, on a local disk";
     guarantees
 }

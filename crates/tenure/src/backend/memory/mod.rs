@@ -491,7 +491,7 @@ fn guarantees() -> Guarantees {
         Cell::new(
             Fault::HolderPaused,
             Effects,
-            "no lease runs: nothing is taken from a paused holder",
+            "there is no lease: a paused holder keeps the lock",
         )
         .late(),
         Cell::new(Fault::Partition, NotApplicable, together),
@@ -518,9 +518,9 @@ fn guarantees() -> Guarantees {
         lock_delay: true,
         liveness: "the guard: a hold lasts until its guard is dropped",
         clock: "none; with a virtual clock, that clock",
-        waiting: "queue in the table, one waiter is woken",
-        token: "counter per name, until the store is dropped",
-        loss: "at once (only `break_lock` takes a hold away)",
+        waiting: "a queue in the table; a release wakes one waiter",
+        token: "a counter per name, until the store is dropped",
+        loss: "at once (only `break_lock` can end a hold)",
         fit: "tests, and tasks of one process",
         ..Guarantees::new("memory", Order::Fair, faults)
     }

@@ -68,13 +68,13 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         (Persistence::Mostly, _) => Cell::new(
             Fault::StoreRestart,
             Claims,
-            "a killed server has its writes in the system's cache, and a fresh one grants nothing for a while (restart_guard)",
+            "the writes of a killed server are in the operating system's cache, and a server that was just started grants nothing for a while (restart_guard)",
         )
         .late(),
         (Persistence::None, true) => Cell::new(
             Fault::StoreRestart,
             Claims,
-            "the server forgets, so a fresh one grants nothing until every lease of before is over (restart_guard)",
+            "the server forgets its locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
         )
         .late(),
         (Persistence::None, false) => Cell::new(
@@ -92,7 +92,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         (_, true) => Cell::new(
             Fault::PowerLoss,
             Claims,
-            "a fresh server grants nothing until every lease of before is over (restart_guard)",
+            "the server grants nothing after its start until every earlier lease is over (restart_guard)",
         )
         .late(),
         (_, false) => Cell::new(
@@ -105,7 +105,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::Failover,
             Nothing,
-            "a replica may take over without the last writes; wait_replicas narrows the gap and does not close it; the token goes on by the new server's clock",
+            "a replica that lacks the last writes may take over; wait_replicas makes that less likely and cannot exclude it; tokens continue from the new server's clock",
         )
     } else {
         Cell::new(Fault::Failover, NotApplicable, "there is no replica")
@@ -114,18 +114,18 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "the lease runs out: within one ttl",
+            "the lease ends within one ttl",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the lease does; a late write is stopped by the token only",
+            "the holder's deadline comes before the end of the lease; only the token stops a late write",
         ),
         Cell::new(
             Fault::Partition,
             Claims,
-            "the deadline passes before the lease does; a late write is stopped by the token only",
+            "the holder's deadline comes before the end of the lease; only the token stops a late write",
         ),
         restart,
         power,
@@ -138,22 +138,22 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::StoreClockBack,
             Claims,
-            "leases of dead holders last longer by the jump",
+            "the lease of a dead holder lasts longer by the size of the jump",
         )
         .late(),
         Cell::new(
             Fault::ClientClock,
             Effects,
-            "no wall clock of a client is looked at",
+            "the wall clock of a client decides nothing",
         ),
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that goes on meanwhile",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     let order = if of.is_redisson {
-        Order::Unordered("whoever asks first after the release is served")
+        Order::Unordered("the first waiter that asks after the release gets the lock")
     } else {
         Order::Fair
     };
@@ -161,16 +161,16 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         setting: setting(of),
         min_hold: !of.is_redisson,
         lock_delay: !of.is_redisson,
-        liveness: "a lease, renewed at a third of the ttl",
-        clock: "the server's wall clock ends leases, the client's boot clock ends claims",
+        liveness: "a lease, renewed every third of the ttl",
+        clock: "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock",
         waiting: if of.is_redisson {
-            "a message to all waiters, who race"
+            "a message to all waiters; the fastest one gets the lock"
         } else {
-            "a queue in the server; a release hands over to the first and tells only that one; a dead waiter costs min(ttl, 5 s)"
+            "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)"
         },
-        token: "max(last + 1, server clock in µs); goes backward only if data and clock are lost together",
-        loss: "at the next renewal, when the connection broke as soon as there is another, at the deadline at the latest",
-        fit: "services that have a Redis and can live with what a failover may do, or write behind a fencing token",
+        token: "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back",
+        loss: "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest",
+        fit: "services that have a Redis and either accept what a failover may do or check the fencing token at every write",
         ..Guarantees::new("redis", order, faults)
     }
 }

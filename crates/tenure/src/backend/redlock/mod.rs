@@ -364,36 +364,36 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "its leases run out within one ttl",
+            "the holder's leases end within one ttl",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the holder's own deadline is over before a node gives the name away",
+            "the holder's deadline comes before any node grants the name again; only the token stops a late write",
         )
         .late(),
         Cell::new(
             Fault::Partition,
             Claims,
-            "a minority of nodes cannot grant; a holder that reaches no majority stops at its deadline",
+            "a minority of the nodes cannot grant the lock; a holder that reaches no majority loses it at its deadline",
         )
         .late(),
         weakest(
             Fault::StoreRestart,
-            "a node that was restarted has no vote until the leases it may have forgotten are over",
-            "a node that forgets holds at a restart votes again at once, and one vote can be enough",
+            "a restarted node does not count towards the majority until the leases that it may have forgotten are over",
+            "a node that forgets its locks at a restart grants them again at once, and one such node can complete a second majority",
         ),
         weakest(
             Fault::PowerLoss,
-            "as a restart of the nodes that lost power",
-            "as a restart of the nodes that lost power",
+            "the same as a restart of the nodes that lost power",
+            "the same as a restart of the nodes that lost power",
         ),
         if nodes.iter().any(|node| !node.survives(Fault::Failover)) {
             Cell::new(
                 Fault::Failover,
                 Nothing,
-                "a node that is replaced by a replica forgets holds and does not look young; use single stores as nodes",
+                "a node that is replaced by a replica may forget locks and does not look restarted; use nodes without replicas",
             )
             .token_regress()
         } else {
@@ -402,22 +402,22 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
         jump(
             Fault::StoreClockForward,
             "the nodes' leases do not depend on a clock that jumps",
-            "one node is enough when the majority was bare: it ends the lease early",
+            "a node whose clock jumps ends its lease early; one such node is enough if the holder has no more than a bare majority",
         ),
         jump(
             Fault::StoreClockBack,
-            "leases last longer; another majority may be free",
+            "leases last longer on a node whose clock jumped; the other nodes may form a majority",
             "leases depend on a clock that jumps",
         ),
         Cell::new(
             Fault::ClientClock,
             Effects,
-            "leases are measured on a clock that does not jump; tokens go on above the nodes' last",
+            "leases are measured on a clock that does not jump; a new token is above the last ones of the nodes",
         ),
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "the deadline's clock goes on while the machine sleeps",
+            "deadlines are measured on a clock that continues during the suspension",
         )
         .late(),
     ];
@@ -430,17 +430,17 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
         lock_delay,
         why_not: "each of several nodes decides alone, and a majority that agrees on one holder cannot count \
                   several, nor keep a name that only some of them granted",
-        liveness: "leases on a majority of nodes, renewed at a third of the ttl, which also brings back nodes that lost them",
-        clock: "each node's own",
-        waiting: "a place in the queue of every node; who gets too few of them makes room after a short, random time",
-        token: "max(last + 1, the client's wall clock in µs), agreed over a majority; goes backward only when nodes lose \
-                their data and the clocks of two clients are further apart than a restarted node is kept from voting",
-        loss: "at the next renewal, a third of the ttl apart, and at the deadline at the latest",
-        fit: "thrift, and correctness with fencing, where several independent stores exist and none of them may be a single point of failure",
+        liveness: "leases on a majority of nodes, renewed every third of the ttl; a renewal also restores the lease on a node that lost it",
+        clock: "each node ends its lease by its own clock",
+        waiting: "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time",
+        token: "max(last + 1, the client's wall clock in µs), agreed with a majority; can go backward only if nodes lose their \
+                data and the clocks of two clients differ by more than the time for which a restarted node does not count",
+        loss: "at the next renewal (every third of the ttl), at the deadline at the latest",
+        fit: "saving double work, and correctness with a fencing token, where several independent stores exist and none of them may be a single point of failure",
         ..Guarantees::new(
             "redlock",
             Order::Unordered(
-                "each node serves first come, first served; where the nodes' orders differ, chance decides",
+                "each node serves its waiters first come, first served; where the orders of the nodes differ, chance decides",
             ),
             faults,
         )

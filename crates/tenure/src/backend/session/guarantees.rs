@@ -20,15 +20,15 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             fault,
             Claims,
             match of.is_postgres {
-                true => "the server forgets all locks, so a fresh one grants nothing until every lease of before is over (restart_guard); its processes have to end together: killed alone, the first one leaves others that pass on locks for a moment",
-                false => "the server forgets all locks, so a fresh one grants nothing until every lease of before is over (restart_guard)",
+                true => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard); all its processes have to end together: if only the first one is killed, the others may still grant locks for a moment",
+                false => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
             },
         )
         .late(),
         false => Cell::new(
             fault,
             Nothing,
-            "the server forgets all locks, and their holders learn it at their next look; set restart_guard",
+            "the server forgets all locks, and their holders learn it at their next check (validate); set restart_guard",
         ),
     }
     };
@@ -36,13 +36,13 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         true => Cell::new(
             Fault::StoreClockBack,
             Claims,
-            "the session of a host that vanished meanwhile lasts longer by the jump; tokens go backward if the server is also started anew",
+            "the session of a host that vanished meanwhile lasts longer by the size of the jump; tokens go backward if the server is also restarted",
         )
         .late(),
         false => Cell::new(
             Fault::StoreClockBack,
             Claims,
-            "sessions end by a clock that does not jump; tokens go backward if the server is also started anew",
+            "sessions end by a clock that does not jump; tokens go backward if the server is also restarted",
         ),
     }
     .token_regress();
@@ -50,18 +50,18 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Claims,
-            "the server sees the connection end at once, and a write that was sent before may arrive after that; of a host that vanished it ends the session within one ttl",
+            "the server notices the end of the connection at once, and a write that was sent before may arrive after that; when a whole host vanishes, the server ends its session within one ttl",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the server ends the silent session; a late write is stopped by the token only",
+            "the holder's deadline comes before the server ends the silent session; only the token stops a late write",
         ),
         Cell::new(
             Fault::Partition,
             Nothing,
-            "a connection that breaks frees its locks at once, and their holders learn it at their next look (validate); in silence the deadline passes before the server ends the session",
+            "the server frees the locks of a broken connection at once, and their holders learn it at their next check (validate); while the network is silent, the holder's deadline comes before the server ends the session",
         ),
         restart(Fault::StoreRestart),
         restart(Fault::PowerLoss),
@@ -75,7 +75,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             true => Cell::new(
                 Fault::StoreClockForward,
                 Nothing,
-                "the server may take silent sessions for overdue and end them, and their holders learn it at their next look (validate)",
+                "the server may take silent sessions for overdue and end them, and their holders learn it at their next check (validate)",
             ),
             false => Cell::new(
                 Fault::StoreClockForward,
@@ -87,12 +87,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::ClientClock,
             Effects,
-            "no wall clock of a client is looked at",
+            "the wall clock of a client decides nothing",
         ),
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that goes on meanwhile",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     let backend = if of.is_postgres { "postgres" } else { "mysql" };
@@ -103,20 +103,20 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         },
         shared: of.is_postgres,
         why_not: "a lock of a session ends with its session and leaves nothing that could reserve the name",
-        liveness: "a session that the server ends when it is silent for a ttl; asked for every second, or every third of the ttl",
+        liveness: "a session that the server ends when it was silent for one ttl; the client checks it every second, or every third of the ttl if that is shorter",
         clock: if of.is_postgres {
-            "a timer of the server ends sessions, the client's boot clock ends claims"
+            "a timer of the server ends sessions; the holder's deadline runs on the client's boot clock"
         } else {
-            "the server's monotonic clock ends sessions, the client's boot clock ends claims"
+            "the server's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock"
         },
-        waiting: "the server's own queue; beyond connections=N a client's waiters look again at a pace; a dead waiter costs one ttl at most",
+        waiting: "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most",
         token: if of.is_postgres {
-            "start of this run of the server in µs, and the number of the transaction; goes backward only if the clock does between two starts"
+            "the start of this run of the server in µs, plus the number of the transaction; can go backward only after a failover, or if the clock is set back between two starts"
         } else {
-            "start of the server in s and a counter (UUID_SHORT); goes backward only if the clock does between two starts"
+            "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts"
         },
-        loss: "at the next look, within validate=1s; at the deadline at the latest",
-        fit: "services that have this database and no failover, or write behind a fencing token",
+        loss: "at the next check, within validate=1s; at the deadline at the latest",
+        fit: "services that have this database and either no failover or a fencing token that is checked at every write",
         ..Guarantees::new(backend, Order::Fair, faults)
     }
 }

@@ -87,7 +87,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         (true, _) => Cell::new(
             Fault::PowerLoss,
             Effects,
-            "all holders are on the machine and end with it; tokens go on by the clock",
+            "all holders are on the machine and end with it; tokens continue from the clock",
         ),
         (_, Durability::Full) => Cell::new(
             Fault::PowerLoss,
@@ -105,7 +105,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         (_, true) => Cell::new(
             Fault::Failover,
             Nothing,
-            "a replica may take over without the last commits; make replication synchronous; the token goes on by the new server's clock",
+            "a replica that lacks the last commits may take over; make replication synchronous; tokens continue from the new server's clock",
         ),
         (_, false) => Cell::new(Fault::Failover, NotApplicable, "there is no replica"),
     };
@@ -118,20 +118,20 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "the lease runs out: within one ttl",
+            "the lease ends within one ttl",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the lease does; a late write is stopped by the token only",
+            "the holder's deadline comes before the end of the lease; only the token stops a late write",
         ),
         match is_file {
             true => Cell::new(Fault::Partition, NotApplicable, "there is no network"),
             false => Cell::new(
                 Fault::Partition,
                 Claims,
-                "the deadline passes before the lease does; a late write is stopped by the token only",
+                "the holder's deadline comes before the end of the lease; only the token stops a late write",
             ),
         },
         restart,
@@ -141,29 +141,29 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::StoreClockBack,
             Claims,
-            "leases of dead holders last longer by the jump",
+            "the lease of a dead holder lasts longer by the size of the jump",
         )
         .late(),
         match is_file {
             true => Cell::new(
                 Fault::ClientClock,
                 Nothing,
-                "the client's wall clock is that of the store",
+                "the client's wall clock is also the clock of the store",
             ),
             false => Cell::new(
                 Fault::ClientClock,
                 Effects,
-                "no wall clock of a client is looked at",
+                "the wall clock of a client decides nothing",
             ),
         },
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that goes on meanwhile",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     let order = if of.is_shedlock {
-        Order::Unordered("whoever looks first after a release has it")
+        Order::Unordered("the first waiter that polls after a release gets the lock")
     } else {
         Order::Fair
     };
@@ -177,33 +177,37 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             }
             false => "the row of a name has one holder",
         },
-        liveness: "a lease, renewed at a third of the ttl",
+        liveness: "a lease, renewed every third of the ttl",
         clock: match store {
-            "machine" => "the machine's wall clock ends leases, its boot clock ends claims",
-            _ => "the server's wall clock ends leases, the client's boot clock ends claims",
+            "machine" => {
+                "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
+            }
+            _ => {
+                "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
+            }
         },
         waiting: match (of.is_shedlock, of.database) {
-            (true, _) => "by looking again, up to five times a second",
+            (true, _) => "waiters poll, up to five times a second",
             (_, Database::Postgres) => {
-                "a queue in the database; a release tells the first of it, which asks; a dead waiter costs min(ttl, 5 s)"
+                "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
             }
             (_, _) => {
-                "a queue in the database; the first of it looks up to five times a second, those behind less often; a dead waiter costs min(ttl, 5 s)"
+                "a queue in the database; the first waiter polls up to five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
             }
         },
         token: match of.is_shedlock {
-            true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row is there",
+            true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
             false => {
-                "max(last + 1, server clock in µs); goes backward only if data and clock are lost together"
+                "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
             }
         },
         loss: "at the next renewal, at the deadline at the latest",
         fit: match of.database {
             Database::Sqlite => {
-                "processes of one host that share a file and want leases, queues and tokens; file: is faster"
+                "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"
             }
             _ => {
-                "services that have a database and want locks that outlive connections: behind proxies, in Galera, for hours; writes behind a fencing token"
+                "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write"
             }
         },
         ..Guarantees::new(

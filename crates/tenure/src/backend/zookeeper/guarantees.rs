@@ -27,23 +27,23 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderKilled,
             Effects,
-            "the session runs out: within one ttl and a second, rounded up to a tick",
+            "the session ends within one ttl and a second, rounded up to a tick of the server",
         )
         .late(),
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the deadline passes before the session does; a late write is stopped by `Guard::put` or the token",
+            "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
         ),
         Cell::new(
             Fault::Partition,
             Claims,
-            "the deadline counts from the last write that a majority applied; a late write is stopped by `Guard::put` or the token",
+            "the deadline counts from the last write that a majority applied; `Guard::put` or the token stops a late write",
         ),
         Cell::new(
             Fault::StoreRestart,
             Claims,
-            "sessions and nodes are on disk; every session has its whole timeout again",
+            "sessions and nodes are on disk; after the restart every session has its whole timeout again",
         )
         .late(),
         Cell::new(
@@ -66,12 +66,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::ClientClock,
             Effects,
-            "no wall clock of a client is looked at",
+            "the wall clock of a client decides nothing",
         ),
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that goes on meanwhile",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     let setting = match (of.is_single, of.is_session_prefix) {
@@ -85,11 +85,11 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         shared: !of.is_session_prefix,
         permits: !of.is_session_prefix,
         why_not: "a node of ZooKeeper goes with its session and cannot stay for a while longer",
-        liveness: "a session, shared by the locks of a client that have the same ttl, confirmed at a third of it",
-        clock: "the leader's monotonic clock ends sessions, the client's boot clock ends claims",
-        waiting: "a watch on the one just ahead; a release wakes only that one; a dead waiter costs one ttl",
-        token: "czxid of the lock's own node; goes backward only if an ensemble is wiped or restored from an old copy",
-        loss: "at the next renewal, when the connection broke as soon as there is another, at the deadline at the latest",
+        liveness: "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl",
+        clock: "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock",
+        waiting: "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl",
+        token: "the czxid of the lock's own node; can go backward only if an ensemble is wiped or restored from an old copy",
+        loss: "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest",
         fit: "services that have ZooKeeper, and work that must not run twice",
         ..Guarantees::new("zookeeper", Order::Fair, faults)
     }
