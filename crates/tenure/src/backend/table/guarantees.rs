@@ -187,12 +187,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             }
         },
         waiting: match (of.is_shedlock, of.database) {
-            (true, _) => "waiters poll, up to five times a second",
+            (true, _) => "waiters poll, about five times a second",
             (_, Database::Postgres) => {
                 "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
             }
             (_, _) => {
-                "a queue in the database; the first waiter polls up to five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
+                "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
             }
         },
         token: match of.is_shedlock {
