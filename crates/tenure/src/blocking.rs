@@ -1,14 +1,14 @@
 //! The same locks without async.
 //!
-//! Each client brings a runtime of its own: one thread that renews leases and tells when a lock is lost.
-//! Everything else happens in the calling thread. Re-entrance goes by thread, as in
+//! Each client has a runtime of its own: one thread that renews leases and reports when a lock is lost.
+//! Everything else happens in the calling thread. Re-entrance depends on the thread, as in
 //! `java.util.concurrent`: a thread that holds a lock enters it again at once.
 //!
 //! ```
 //! # fn main() -> Result<(), tenure::Error> {
 //! let client = tenure::blocking::connect("memory:")?;
 //! let guard = client.lock("orders/42").acquire()?;
-//! println!("under number {}", guard.token());
+//! println!("token {}", guard.token());
 //! guard.release()?;
 //! # Ok(()) }
 //! ```
@@ -42,7 +42,7 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     Client::open(|| crate::Client::connect(url))
 }
 
-/// One process's link to a store, for threads. A cheap clone.
+/// One process's link to a store, for threads. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: crate::Client,
@@ -50,7 +50,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of a backend that was made by hand; see [`Client::from_backend`](crate::Client::from_backend).
+    /// A client of a backend that you made; see [`Client::from_backend`](crate::Client::from_backend).
     ///
     /// # Errors
     /// As [`connect`].
@@ -149,7 +149,7 @@ impl Client {
     }
 }
 
-/// One or more names, and how they are to be held; see [`Lock`](crate::Lock).
+/// One or more names, and the options with which they are locked; see [`Lock`](crate::Lock).
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
@@ -191,7 +191,7 @@ same_options! {
 }
 
 impl Lock {
-    /// Makes it re-entrant for `owner` instead of for the calling thread.
+    /// Makes the lock re-entrant for `owner` instead of for the calling thread.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.inner = self.inner.owner(owner);
         self.by_thread = false;
@@ -204,7 +204,7 @@ impl Lock {
         self
     }
 
-    /// Waits for its turn and takes the lock; see [`Lock::acquire`](crate::Lock::acquire).
+    /// Waits in the queue and acquires the lock; see [`Lock::acquire`](crate::Lock::acquire).
     ///
     /// # Errors
     /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`Interrupted`](ErrorKind::Interrupted).
@@ -241,8 +241,8 @@ impl Lock {
         }))
     }
 
-    /// Acquires, runs `body`, releases. A thread cannot be stopped from outside: `body` should look at
-    /// [`Guard::is_held`] now and then. When the lock was lost meanwhile the result is an error.
+    /// Acquires, runs `body`, releases. A thread cannot be stopped from outside, so `body` should check
+    /// [`Guard::is_held`] from time to time. When the lock was lost before `body` ended, the result is an error.
     ///
     /// # Errors
     /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
@@ -267,7 +267,7 @@ impl Lock {
     }
 }
 
-/// A lock that is held; see [`Guard`](crate::Guard), also for what dropping it means.
+/// A lock that is held; see [`Guard`](crate::Guard), also for the effect of dropping it.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard {
@@ -316,8 +316,8 @@ impl Guard {
         self.inner.is_held()
     }
 
-    /// Calls `listener` in the client's thread when the hold ends without our doing;
-    /// never after a normal release. It must be quick: renewals wait for it.
+    /// Calls `listener` in the client's thread when the hold is lost; never after a normal release.
+    /// `listener` must return quickly, because renewals wait for it.
     pub fn on_lost(&self, listener: impl FnOnce(LostReason) + Send + 'static) {
         let lost = self.inner.lost();
         self.runtime.spawn(async move { listener(lost.await) });
@@ -349,7 +349,7 @@ impl Guard {
         self.inner.zookeeper()
     }
 
-    /// Gives the lock back; see [`Guard::release`](crate::Guard::release).
+    /// Releases the lock; see [`Guard::release`](crate::Guard::release).
     ///
     /// # Errors
     /// As there.
@@ -360,7 +360,7 @@ impl Guard {
 
 /// Ends waits from another thread; see [`Lock::interrupted_by`].
 ///
-/// Raised once, it stays raised: later waits end at once. A cheap clone.
+/// An interrupt that was raised stays raised: later waits end at once. A clone is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Flag>);
 

@@ -89,86 +89,86 @@ const ETCD: &str = "build with the feature `etcd`";
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
 
-/// Connects to the store that `url` names; the scheme picks the backend.
+/// Connects to the store that `url` names; the scheme selects the backend.
 ///
 /// | URL | store |
 /// | --- | --- |
 /// | `memory:` | this client and its clones only |
-/// | `file:DIR` | all processes on this host that use the same directory, taken literally up to a `?` |
+/// | `file:DIR` | all processes on this host that use the same directory; everything up to a `?` is the path |
 /// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
 /// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
-/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may be away at any time |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may fail at any time |
 /// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
 /// | `mysql://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a MySQL or MariaDB server, by locks of its sessions |
 /// | `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a PostgreSQL server, by locks of its sessions in that database |
 /// | `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in MySQL or MariaDB |
 /// | `postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in PostgreSQL |
 /// | `sqlite:FILE` | all processes on this host that use the same file |
-/// | `zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST,..[/PATH]` | a ZooKeeper ensemble; locks lie under that path, which is made if need be |
+/// | `zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST,..[/PATH]` | a ZooKeeper ensemble; locks are stored under that path, which is made if it is missing |
 ///
-/// What `redis` takes after a `?`, joined by `&`:
+/// Options come after a `?` and are joined by `&`. Those of `redis`:
 ///
 /// | option | meaning |
 /// | --- | --- |
 /// | `prefix=TEXT` | put before every key |
-/// | `dialect=redisson` | locks as Redisson's `RLock` has them, to share them with Java |
-/// | `restart_guard=30s` | how long after its start a server grants nothing, because it may have forgotten who holds what: the longest ttl that any client uses (30 s unless given); `off` to trust it at once |
+/// | `dialect=redisson` | locks in the format of Redisson's `RLock`, to share them with Java |
+/// | `restart_guard=30s` | for this long after its start a server grants nothing, because it may have forgotten who held what. Set it to the longest ttl that any client uses (default 30 s); `off`: grant at once, for a server that has no locks to lose, for example a fresh container in a test |
 /// | `timeout=2s` | limit of each request and each attempt to connect |
-/// | `wait_replicas=N` | a grant counts when N replicas have it |
+/// | `wait_replicas=N` | a grant counts only after N replicas have it |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust instead of the system's; a certificate of our own |
 /// | `sentinel_user=NAME`, `sentinel_password=TEXT` | for the sentinels themselves |
 ///
-/// What `etcd` takes:
+/// Options of `etcd`:
 ///
 /// | option | meaning |
 /// | --- | --- |
 /// | `prefix=TEXT` | put before every key |
 /// | `timeout=2s` | limit of each request and each attempt to connect |
-/// | `names=raw` | names stand in keys as they are, to share such a lock with another program; then whoever waits for `a` waits for `a/b` too |
-/// | `lease=lock` | every lock has a lease of its own and the very key that etcd's own lock library would make |
+/// | `names=raw` | names are written into keys as they are, to share such a lock with another program; then a waiter for `a` also waits for `a/b` |
+/// | `lease=lock` | every lock has a lease of its own, and exactly the key that etcd's own lock library would make |
 /// | `ca=FILE`, `cert=FILE`, `key=FILE` | the authority to trust instead of the system's; a certificate of our own |
 ///
-/// What `zookeeper` takes:
+/// Options of `zookeeper`:
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `ttl=30s` | the ttl that has a session from the start; any other has one at its first use |
+/// | `ttl=30s` | for this ttl the client opens a session when it connects; for another ttl, at its first use |
 /// | `timeout=2s` | limit of each request |
-/// | `names=raw` | a name is a path, `/` and all, to share such a lock with another program |
-/// | `dialect=session-prefix` | nodes are called as in the lock that comes with ZooKeeper; exclusive locks only |
-/// | `acl=open`, `acl=creator` | whether everybody may touch our nodes, or our user alone (which is so when there is one) |
+/// | `names=raw` | a name is a path and may contain `/`, to share such a lock with another program |
+/// | `dialect=session-prefix` | nodes have the names of the lock that comes with ZooKeeper; exclusive locks only |
+/// | `acl=open`, `acl=creator` | everybody may access our nodes (default without a user), or our user only (default with a user) |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
 ///
-/// What `mysql` and `postgres` take in any of their modes:
+/// Options of `mysql` and `postgres` in both modes:
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `mode=session` | locks are those of the server's sessions, which is so unless said; `mode=table`: rows of a table |
+/// | `mode=session` | locks of the server's sessions (default); `mode=table`: rows of a table |
 /// | `timeout=2s` | limit of each request and each attempt to connect |
 /// | `socket=PATH` | a socket on this machine instead of the host |
-/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | `on`, which is so unless said for a server beyond this machine; `off`; `prefer`, which is so unless said on this machine: if the server offers it; the authority to trust instead of the system's; a certificate of our own |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | `on` (default for a server on another machine); `off`; `prefer`, TLS if the server offers it (default on this machine); the authority to trust instead of the system's; a certificate of our own |
 ///
 /// With `mode=session`:
 ///
 /// | option | meaning |
 /// | --- | --- |
 /// | `prefix=TEXT` | put before every name |
-/// | `keys=bigint` | PostgreSQL only: what key a name is; `pair`, `raw` and the mappings of other libraries (`hashtext`, `csharp`, `ruby`, `sqlx`), to share such a lock with them |
-/// | `connections=16` | how many connections a client has at most for locks; whoever waits takes one of its own |
-/// | `validate=1s` | how long the end of a session may go unnoticed |
-/// | `restart_guard=30s` | how long after its start a server grants nothing, because it has forgotten who holds what: the longest ttl that any client uses (30 s unless given); `off` to trust it at once |
+/// | `keys=bigint` | PostgreSQL only: how a name becomes a key; `pair`, `raw` and the mappings of other libraries (`hashtext`, `csharp`, `ruby`, `sqlx`), to share such a lock with them |
+/// | `connections=16` | the largest number of connections of a client for locks; each waiter takes one of its own |
+/// | `validate=1s` | the longest time until the end of a session is noticed |
+/// | `restart_guard=30s` | for this long after its start a server grants nothing, because it has forgotten who held what. Set it to the longest ttl that any client uses (default 30 s); `off`: grant at once, for a server that has no locks to lose, for example a fresh container in a test |
 ///
 /// With `mode=table`:
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `table=NAME` | what the table is called, `tenure_locks` unless given; [`Client::init`] makes it |
-/// | `connections=4` | how many connections this client has at most |
-/// | `dialect=shedlock` | the table is that of ShedLock, to share locks with Java |
+/// | `table=NAME` | the name of the table (default `tenure_locks`); [`Client::init`] makes it |
+/// | `connections=4` | the largest number of connections of this client |
+/// | `dialect=shedlock` | the table has the format of ShedLock, to share locks with Java |
 ///
-/// `sqlite` takes `table`, `connections` and `timeout`.
+/// Options of `sqlite`: `table`, `connections` and `timeout`.
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///
@@ -178,15 +178,15 @@ const REDIS: &str = "build with the feature `redis`";
 /// # Errors
 /// [`Invalid`](ErrorKind::Invalid): the URL is wrong, the message says where.
 /// [`Unsupported`](ErrorKind::Unsupported): no backend of this build has that scheme.
-/// `Denied` and `Unreachable`: the store would not have us, or is not there.
+/// `Denied`: the store refused the user or password. `Unreachable`: the store did not answer.
 pub async fn connect(url: &str) -> Result<Client, Error> {
     Client::connect(url).await
 }
 
-/// One process's link to a store. A cheap clone; all clones share one link, one renewal task and one
+/// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
 /// queue per name.
 ///
-/// The link ends when the last clone and the last guard are gone, or with [`close`](Client::close).
+/// The link ends when the last clone and the last guard are dropped, or with [`close`](Client::close).
 #[derive(Clone, Debug)]
 pub struct Client {
     driver: Arc<Driver>,
@@ -264,8 +264,8 @@ impl Client {
         }
     }
 
-    /// A client of a backend that was made by hand: a [`memory::Backend`] shared by several clients,
-    /// or one of your own.
+    /// A client of a backend that you made: a [`memory::Backend`] shared by several clients,
+    /// or a backend of your own.
     ///
     /// # Errors
     /// [`Closed`](ErrorKind::Closed) outside a tokio runtime.
@@ -275,7 +275,7 @@ impl Client {
         })
     }
 
-    /// The lock of that name, to be acquired.
+    /// The lock of that name. Sends nothing; acquire the lock with the methods of [`Lock`].
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.driver.clone(), Target::one(name.as_ref()))
     }
@@ -286,13 +286,13 @@ impl Client {
         Lock::new(self.driver.clone(), Target::all(names))
     }
 
-    /// Whichever of these locks (buckets) is free first. The search starts at a random place.
-    /// [`Guard::name`](crate::Guard::name) tells which one it is.
+    /// Any one of these locks (buckets): the one that is free first. The search starts at a random place.
+    /// [`Guard::name`](crate::Guard::name) is the name that was acquired.
     pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         Lock::new(self.driver.clone(), Target::any(names))
     }
 
-    /// Who holds `name`, since when, under which number, and who waits.
+    /// Who holds `name`, since when, with which fencing token, and who waits.
     ///
     /// # Errors
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
@@ -316,10 +316,10 @@ impl Client {
         })
     }
 
-    /// Ends the hold of `name` that has this token, and no other. `false`: there is none (any more).
+    /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).
     ///
-    /// The holder is told that it lost the lock, but its work may go on until it notices: the name is
-    /// granted to the next one at once. For operators, when they know that the holder is dead.
+    /// For operators who know that the holder is dead. The name is granted to the next waiter at once.
+    /// A holder that is alive is told that it lost the lock, and its work may continue until then.
     ///
     /// # Errors
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
@@ -335,12 +335,12 @@ impl Client {
         broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
-    /// What this store, with these settings, can do and promises.
+    /// What this store, with these settings, can do and guarantees.
     pub fn guarantees(&self) -> &Guarantees {
         self.driver.backend.guarantees()
     }
 
-    /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
+    /// Checks the store and its settings: what weakens the guarantees, and how to cure that.
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
@@ -353,8 +353,8 @@ impl Client {
         })
     }
 
-    /// Makes what locks need and the store does not have yet, the tables of a database for example; one line for
-    /// each thing made, none when everything is there. Nothing else ever makes them.
+    /// Makes what locks need and the store lacks, for example the tables of a database. Returns one line for each
+    /// thing made, none when everything exists. On a server nothing else makes the tables.
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.

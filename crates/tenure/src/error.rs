@@ -10,30 +10,31 @@ use crate::name::LockName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock was still held by someone else when `wait` was over. Trying again is fine.
+    /// Another client still held the lock when `wait` was over. The same call may be repeated.
     WaitElapsed,
-    /// The hold ended before it was released. Do not retry blindly: work may have overlapped.
+    /// The hold ended before it was released. Do not simply repeat the work: it may have overlapped with that of the
+    /// next holder.
     Lost,
-    /// A request may or may not have been applied. Treat the lock as not held;
-    /// a ghost of this acquisition may hold it until its ttl has passed (clean-up goes on in the background).
+    /// It is unknown whether a request was applied. Treat the lock as not held; the request may have acquired the
+    /// lock, which then stays taken until its ttl is over (clean-up continues in the background).
     Indeterminate,
     /// The store did not answer; nothing was applied. Retry with backoff.
     Unreachable,
-    /// The store refused us: credentials, permissions. Retrying does not help.
+    /// The store refused the request: wrong credentials or missing permissions. Retrying does not help.
     Denied,
     /// A name, an option or a URL is wrong; the message says which. Nothing was sent.
     Invalid,
-    /// This backend cannot do that; the message names those that can. Nothing was sent.
+    /// This backend cannot do what was asked for; the message names the backends that can. Nothing was sent.
     Unsupported,
     /// The client was closed, or its runtime is gone.
     Closed,
     /// A blocking wait was interrupted by its `Interrupt`.
     Interrupted,
-    /// Anything else that the store said; the source has it.
+    /// Any other error of the store; see the error's source.
     Backend,
 }
 
-/// What was being done when an error came up.
+/// The step during which an error happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
@@ -47,7 +48,7 @@ pub enum Step {
     Release,
     /// Writing into the store under a lock.
     Write,
-    /// Looking at locks, or breaking one.
+    /// Inspecting locks, or breaking one.
     Inspect,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Display for Step {
 
 /// The one error type of this crate.
 ///
-/// Branch on [`Error::kind`]; print it for people. The message is one line in lower case and
+/// Branch on [`Error::kind`]; print the error for people. The message is one line in lower case and
 /// says what was attempted, why it failed and what to do. It never contains a password:
 /// stores are named by their scheme, never by their URL.
 pub struct Error(Box<Inner>);
@@ -95,28 +96,28 @@ impl Error {
         }))
     }
 
-    /// Names the lock, unless it is named already.
+    /// Adds the name of the lock, unless the error has one already.
     #[must_use]
     pub fn with_name(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| name.clone());
         self
     }
 
-    /// Names the backend, unless it is named already.
+    /// Adds the name of the backend, unless the error has one already.
     #[must_use]
     pub fn with_backend(mut self, backend: &'static str) -> Self {
         self.0.backend.get_or_insert(backend);
         self
     }
 
-    /// Names the step, unless it is named already.
+    /// Adds the step, unless the error has one already.
     #[must_use]
     pub fn with_step(mut self, step: Step) -> Self {
         self.0.step.get_or_insert(step);
         self
     }
 
-    /// Says who holds the lock instead of us.
+    /// Adds the holder of the lock.
     #[must_use]
     pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
         self.0.holder = holder;
@@ -130,12 +131,12 @@ impl Error {
         self
     }
 
-    /// What to do about it.
+    /// The kind of the error, which says what to do.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether the same call may succeed later without a change by an operator or a programmer.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -148,7 +149,7 @@ impl Error {
         self.0.kind == ErrorKind::Lost
     }
 
-    /// The lock this is about.
+    /// The lock that the error is about.
     pub fn name(&self) -> Option<&LockName> {
         self.0.name.as_ref()
     }
@@ -158,12 +159,12 @@ impl Error {
         self.0.backend
     }
 
-    /// What was being done.
+    /// The step during which the error happened.
     pub fn step(&self) -> Option<Step> {
         self.0.step
     }
 
-    /// Who holds the lock instead of us, as far as the store could say.
+    /// The process that holds the lock, as far as the store could say.
     pub fn holder(&self) -> Option<&Holder> {
         self.0.holder.as_ref()
     }

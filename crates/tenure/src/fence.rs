@@ -1,13 +1,13 @@
-//! Who acquired, and under which number.
+//! The identity of an acquisition, and its fencing token.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A number that strictly grows with each grant of a name, for the protected resource to check:
-/// it remembers the highest number it has seen and refuses every smaller one.
+/// A number that strictly grows with each grant of a name. The protected resource checks it: the resource
+/// remembers the highest number that it has seen, and refuses every smaller one.
 ///
-/// Only a [`Guard`](crate::Guard) hands these out. Numbers grow, but not by one: most stores use
-/// `max(last + 1, store clock in µs)`, so that they keep growing when the store lost its data.
+/// Only a [`Guard`](crate::Guard) has one. Numbers grow, but not by one: most stores use
+/// `max(last + 1, store clock in µs)`, so that numbers keep growing when the store has lost its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -16,7 +16,7 @@ impl FencingToken {
         Self(token)
     }
 
-    /// The bare number, to be sent to the protected resource.
+    /// The number, to send it to the protected resource.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -45,13 +45,13 @@ pub enum Condition {
     ZooKeeper(ZooKeeperCheck),
 }
 
-/// True in etcd while the lock is held: this key is there since this revision.
+/// A condition that is true in etcd while the lock is held: this key exists since this revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EtcdCompare {
     /// The lock's key.
     pub key: Vec<u8>,
-    /// What its create revision must be; it is the fencing token too.
+    /// The create revision that the key must have; it is also the fencing token.
     pub create_revision: i64,
 }
 
@@ -65,13 +65,13 @@ impl EtcdCompare {
     }
 }
 
-/// True in ZooKeeper while the lock is held: the node at this path has this version.
+/// A condition that is true in ZooKeeper while the lock is held: the node at this path has this version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZooKeeperCheck {
-    /// The lock's node, from the root of the ensemble on. No other acquisition ever has the same path.
+    /// The path of the lock's node, from the root of the ensemble. No other acquisition ever has the same path.
     pub path: String,
-    /// What its version must be; -1, which is any, as long as the node is there.
+    /// The version that the node must have; -1 means any version, as long as the node exists.
     pub version: i32,
 }
 
@@ -117,13 +117,13 @@ impl ZooKeeperLock {
 
 /// The random identity of one acquisition: 128 bits from a cryptographic generator.
 ///
-/// Stores compare it before they free anything, so it is a capability: whoever can read it can release.
+/// Stores compare it before they free a lock, so it must be kept secret: a client that can read it can release the lock.
 /// It is printed in full at debug level only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// A fresh identity.
+    /// A new identity.
     pub fn random() -> Self {
         Self(rand::random::<u128>().to_ne_bytes())
     }

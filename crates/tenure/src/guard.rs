@@ -1,4 +1,4 @@
-//! The only proof of holding.
+//! The only proof that a lock is held.
 
 use std::fmt;
 use std::future::Future;
@@ -20,11 +20,12 @@ use crate::owner::Entrance;
 /// A lock that is held: one name, or several that were taken together.
 ///
 /// The hold lasts until [`release`](Guard::release), until the guard is dropped, or until it is
-/// [`lost`](Guard::lost), whichever comes first. It is renewed in the background meanwhile.
+/// [`lost`](Guard::lost), whichever comes first. Until then it is renewed in the background.
 ///
-/// **Dropping a guard is not immediate.** Drop asks for the release and neither blocks nor panics, in or
-/// out of a runtime; a store that answers at once (`memory:`, `file:`) has released when drop returns,
-/// others release in the background. If the client's runtime is gone by then, the lease runs out by itself.
+/// **Dropping a guard may release the lock later.** Drop asks for the release and neither blocks nor panics, inside
+/// and outside of a runtime. With `memory:` and `file:` the lock is released when drop returns; with other stores
+/// the release goes on in the background. If the client's runtime has ended by then, the lock is free when its
+/// lease ends.
 ///
 /// A guard is `Send` and `Sync`, may be moved to other tasks, and keeps the client alive.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
@@ -64,23 +65,24 @@ impl Guard {
         &self.all()[0]
     }
 
-    /// The name that is held; of several, the first in byte order.
-    /// After [`Client::lock_any`](crate::Client::lock_any) it tells which one it is.
+    /// The name that is held; if there are several, the first one in byte order.
+    /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired.
     pub fn name(&self) -> &LockName {
         self.first().held().name()
     }
 
-    /// How it is held.
+    /// The mode in which the name is held.
     pub fn mode(&self) -> Mode {
         self.first().held().mode()
     }
 
-    /// The number of this grant, for the protected resource to check; of several, that of [`name`](Guard::name).
+    /// The fencing token of this grant, which the protected resource checks. With several names: the token of
+    /// [`name`](Guard::name).
     pub fn token(&self) -> FencingToken {
         FencingToken::new(self.first().held().token())
     }
 
-    /// Every name with its number, in byte order of the names.
+    /// Every name with its fencing token, in byte order of the names.
     pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
         self.all().iter().map(|entrance| {
             (
@@ -90,8 +92,8 @@ impl Guard {
         })
     }
 
-    /// The random identity under which the store knows this hold; of several, that of [`name`](Guard::name).
-    /// A capability: whoever knows it can release the lock in the store.
+    /// The random identity of this hold in the store. With several names: the identity of [`name`](Guard::name).
+    /// Keep it secret: a client that knows it can release the lock in the store.
     pub fn owner_id(&self) -> OwnerId {
         self.first().held().owner()
     }
@@ -101,11 +103,11 @@ impl Guard {
         self.all().iter().map(|entrance| entrance.held().owner())
     }
 
-    /// Time until the local deadline, after which we claim nothing; zero when the hold is lost,
-    /// [`Duration::MAX`] where no lease runs (`memory:`, `file:`: as long as the process lives).
+    /// Time until the local deadline, after which the lock counts as lost. Zero when the hold is lost,
+    /// [`Duration::MAX`] where there is no lease (`memory:`, `file:`: the hold lasts as long as the process).
     ///
-    /// Of several names: the earliest deadline. Grows again with each renewal.
-    /// Reads the clock, so it is right even when the runtime is stuck.
+    /// With several names: the time until the earliest deadline. Each renewal makes it longer again.
+    /// Reads the clock, so it is right even when the runtime is blocked.
     pub fn remaining(&self) -> Duration {
         self.all()
             .iter()
@@ -114,8 +116,8 @@ impl Guard {
             .unwrap_or(Duration::ZERO)
     }
 
-    /// Held, at risk or lost, at this moment; of several names, the worst.
-    /// Reads the clock, so it is right even when the runtime is stuck.
+    /// Held, at risk or lost, at this moment. With several names: the worst state of them.
+    /// Reads the clock, so it is right even when the runtime is blocked.
     pub fn state(&self) -> State {
         let mut worst = State::Held;
         for entrance in self.all() {
@@ -128,17 +130,17 @@ impl Guard {
         worst
     }
 
-    /// Whether we may still believe that we hold the lock.
+    /// Whether the lock is still held, as far as this client can know.
     pub fn is_held(&self) -> bool {
         !matches!(self.state(), State::Lost(_))
     }
 
-    /// Resolves with the reason when the hold ends without our doing, at the deadline at the latest,
-    /// even when the store is unreachable; of several names, when the first is lost.
+    /// Resolves with the reason when the hold is lost, that is, when it ends without a release: at the deadline at the
+    /// latest, even when the store is unreachable. With several names: when the first of them is lost.
     /// Never resolves after a normal release.
     ///
-    /// The future owns what it needs: it may be moved into another task, and keeps no hold alive
-    /// beyond its guard.
+    /// The future borrows nothing: it may be moved into another task, and it does not keep the hold alive
+    /// when the guard is dropped.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -158,25 +160,25 @@ impl Guard {
         })
     }
 
-    /// Sets `key` to `value` in the store that keeps the lock, unless the lock is not ours any more: the store
-    /// looks and writes in one step, so the write of a former holder never counts, however late it arrives.
+    /// Sets `key` to `value` in the store that keeps the lock, if this guard still holds the lock: the store
+    /// checks and writes in one step, so a write of a former holder never takes effect, however late it arrives.
     ///
-    /// Of several names all must still be ours.
-    /// `redis`, `etcd` and `zookeeper` can do this; a cluster wants the key in the slot of the lock (`{orders/42}:total`
-    /// for the lock `orders/42`), and in ZooKeeper it is the path of a node.
-    /// It is as strong as the store: see the [guarantees](crate::guarantees) for what it may forget.
+    /// With several names: if all of them are still held.
+    /// `redis`, `etcd` and `zookeeper` can do this. In a Redis Cluster the key must be in the slot of the lock
+    /// (`{orders/42}:total` for the lock `orders/42`); in ZooKeeper it is the path of a node.
+    /// This is as strong as the store: the [guarantees](crate::guarantees) say what the store may forget.
     ///
     /// # Cancel safety
-    /// Dropped, the write may have been applied or not.
+    /// When the future is dropped, the write may have been applied or not.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost): the lock is not ours any more, and nothing was written.
-    /// `Indeterminate`: nobody can tell whether it was written. `Unsupported`: the store keeps no data.
+    /// [`Lost`](crate::ErrorKind::Lost): the lock is not held any more, and nothing was written.
+    /// `Indeterminate`: it is unknown whether the value was written. `Unsupported`: the store keeps no data.
     pub async fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         self.write(key, Some(value.as_ref().to_vec())).await
     }
 
-    /// Deletes `key` in the store that keeps the lock, unless the lock is not ours any more; one that is not there
+    /// Deletes `key` in the store that keeps the lock, if this guard still holds the lock. A key that does not exist
     /// is no error. See [`put`](Guard::put).
     ///
     /// # Cancel safety
@@ -193,10 +195,10 @@ impl Guard {
         Held::write(&all, key.to_owned(), value).await
     }
 
-    /// The lock as etcd has it, for a transaction of your own that shall count only while the lock is held:
-    /// put its [`compare`](EtcdLock::compare) among the transaction's conditions. `None`: it lies in another store.
+    /// The lock as it is stored in etcd, for a transaction of your own that shall take effect only while the lock is
+    /// held: add [`compare`](EtcdLock::compare) to the transaction's conditions. `None`: the lock is in another store.
     ///
-    /// They are plain data, so that no version of a client crate is part of this one.
+    /// The conditions are plain data, so that this crate depends on no version of a client crate.
     /// With the crate `etcd-client` a condition is
     /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
     pub fn etcd(&self) -> Option<EtcdLock> {
@@ -208,10 +210,10 @@ impl Guard {
         all.map(EtcdLock::new)
     }
 
-    /// The lock as ZooKeeper has it, for a `multi` of your own that shall count only while the lock is held:
-    /// put its [`check`](ZooKeeperLock::check) among the operations. `None`: it lies in another store.
+    /// The lock as it is stored in ZooKeeper, for a `multi` of your own that shall take effect only while the lock is
+    /// held: add [`check`](ZooKeeperLock::check) to its operations. `None`: the lock is in another store.
     ///
-    /// They are plain data, so that no version of a client crate is part of this one.
+    /// The checks are plain data, so that this crate depends on no version of a client crate.
     /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
     pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
         let check = |entrance: &Entrance| match entrance.held().condition()? {
@@ -230,17 +232,17 @@ impl Guard {
         left.max().unwrap_or_default()
     }
 
-    /// Gives the lock back. Of several names all are released, the last taken first, whatever happens to one.
+    /// Releases the lock. With several names all are released, the last one acquired first, even if one release fails.
     ///
-    /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases; the others just end.
+    /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases the lock; the other guards only end.
     ///
     /// # Cancel safety
-    /// Once called, the release goes on in the background even if this future is dropped.
+    /// After the call the release goes on in the background, even if this future is dropped.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost): the hold had ended before; work may have overlapped.
-    /// `Indeterminate` or `Unreachable`: the store did not confirm; the release is repeated in the
-    /// background until it does or the lease runs out.
+    /// [`Lost`](crate::ErrorKind::Lost): the hold had ended before; the work may have overlapped with that of the next
+    /// holder. `Indeterminate` or `Unreachable`: the store did not confirm the release; it is repeated in the
+    /// background until the store confirms it or the lease ends.
     pub async fn release(self) -> Result<(), Error> {
         let mut entrances = match self.entrances {
             Entrances::One(entrance) => return entrance.release().await,
@@ -257,34 +259,35 @@ impl Guard {
     }
 }
 
-/// A unit of writes that its store applies in one step, and that can be made to count only as long as nobody newer
-/// than the holder has been there.
+/// A unit of writes that its store applies in one step, and that can be fenced: it then takes effect only if no newer
+/// holder has overtaken the holder of the guard.
 ///
-/// What it is depends on where the data lies: a transaction of a database ([`tenure::sql`](crate), feature `sqlx`),
-/// the conditions of one in etcd, the checks of a `multi` in ZooKeeper. In Redis it is
+/// The unit depends on the store of the data: a transaction of a database ([`tenure::sql`](crate), feature `sqlx`),
+/// the conditions of a transaction in etcd, the checks of a `multi` in ZooKeeper. In Redis use
 /// [`Guard::put`] and [`Guard::delete`], which are units of one write.
-/// `docs/fencing.md` shows what happens without.
+/// `docs/fencing.md` shows what happens without fencing.
 ///
 /// ```
 /// use tenure::{Error, Fenced, Guard};
 ///
-/// /// Whatever store it is for: what is added to `unit` from here on is refused when the holder was overtaken.
+/// /// For any store: what is added to `unit` after this call is refused if a newer holder has overtaken this one.
 /// async fn begin(unit: &mut impl Fenced, guard: &Guard) -> Result<(), Error> {
 ///     unit.fence(guard).await
 /// }
 /// ```
 pub trait Fenced {
-    /// Makes this unit count only if the hold of `guard` was not overtaken; of several names, none of them.
+    /// Makes this unit take effect only if no newer holder has overtaken the hold of `guard`. With several names: if
+    /// none of them was overtaken.
     ///
-    /// A database refuses here, by a row per name that remembers the greatest token. etcd and ZooKeeper refuse when
-    /// the unit is applied.
+    /// A database refuses in this call, by a row per name that remembers the greatest token. etcd and ZooKeeper refuse
+    /// when the unit is applied.
     ///
     /// # Cancel safety
-    /// Dropped, the unit may be fenced or not; give it up.
+    /// When the future is dropped, the unit may be fenced or not; do not use the unit any more.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost): it was overtaken; give the unit up.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported): the lock does not lie in the store of these conditions.
+    /// [`Lost`](crate::ErrorKind::Lost): the hold was overtaken; do not use the unit any more.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): the lock is not in the store of these conditions.
     /// Those of the store.
     fn fence(&mut self, guard: &Guard) -> impl Future<Output = Result<(), Error>> + Send;
 }

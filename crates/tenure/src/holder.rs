@@ -9,7 +9,7 @@ use crate::options::Mode;
 
 /// A process that holds a lock or waits for one, as it described itself.
 ///
-/// For people only: nothing is decided by it, and a foreign client may leave all of it empty.
+/// For people only: no decision depends on it, and a client of another library may leave all of it empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -17,11 +17,11 @@ pub struct Holder {
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// Why, in the holder's own words ([`Lock::label`](crate::Lock::label)); may be empty.
+    /// The purpose, in the holder's own words ([`Lock::label`](crate::Lock::label)); may be empty.
     pub label: String,
     /// Identity of the client within its process.
     pub client: String,
-    /// Since when it holds (or waits), on the clock of the store; `None` when the store does not say.
+    /// Since when the process holds the lock (or waits), by the clock of the store; `None` if the store does not say.
     pub since: Option<SystemTime>,
 }
 
@@ -64,13 +64,13 @@ impl fmt::Display for Rounded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldInfo {
-    /// Who.
+    /// The holder.
     pub holder: Holder,
-    /// How it is held.
+    /// The mode in which the name is held.
     pub mode: Mode,
-    /// Under which number; `None` for a foreign holder that has none.
+    /// The fencing token; `None` for a holder of another library that has none.
     pub token: Option<FencingToken>,
-    /// Time until the store frees it if it is not renewed; `None` where no lease runs.
+    /// Time until the store frees the lock if it is not renewed; `None` where there is no lease.
     pub ttl_left: Option<Duration>,
 }
 
@@ -92,19 +92,19 @@ impl HoldInfo {
 pub struct Status {
     /// The name.
     pub name: LockName,
-    /// Who holds it; empty when it is free.
+    /// Who holds the name; empty when it is free.
     pub holds: Vec<HoldInfo>,
     /// Who waits, in the order of the store; `None` where the store cannot tell.
     pub queue: Option<Vec<Holder>>,
     /// The name is free but stays reserved for this long
     /// ([`Lock::min_hold`](crate::Lock::min_hold), [`Lock::lock_delay`](crate::Lock::lock_delay)).
     pub reserved: Option<Duration>,
-    /// How many of how many nodes say so, where the store is made of several: `(3, 5)`.
+    /// How many nodes agree, of how many, where the store consists of several: `(3, 5)`.
     pub nodes: Option<(usize, usize)>,
 }
 
 impl Status {
-    /// A name that nobody holds and nobody waits for.
+    /// A name without holders and waiters.
     pub fn free(name: LockName) -> Self {
         Self {
             name,
@@ -115,14 +115,14 @@ impl Status {
         }
     }
 
-    /// The same, as said by `agreeing` of `all` nodes.
+    /// The same, where `agreeing` of `all` nodes agree.
     #[must_use]
     pub fn with_nodes(mut self, agreeing: usize, all: usize) -> Self {
         self.nodes = Some((agreeing, all));
         self
     }
 
-    /// Whether somebody holds it.
+    /// Whether the name is held.
     pub fn is_held(&self) -> bool {
         !self.holds.is_empty()
     }

@@ -1,20 +1,21 @@
-//! Distributed locks with one API and one set of promises over the stores that people already run.
+//! One lock API for Redis, PostgreSQL, MySQL, etcd, ZooKeeper, SQLite and local files: change the store by changing a URL.
 //!
-//! A lock from this crate is held *for a time*, by *someone*, under a *number*, and its holder always learns when it ends.
+//! Every lock has a time limit, a known holder and a *fencing token*: a number that grows with each grant.
+//! The holder always learns when it loses the lock.
 //!
 //! ```
 //! #[tokio::main]
 //! async fn main() -> Result<(), tenure::Error> {
 //!     let client = tenure::connect("memory:").await?;
 //!     let guard = client.lock("orders/42").acquire().await?; // waits its turn
-//!     println!("ours, under number {}", guard.token());
-//!     guard.release().await // an error if the lock had ended before
+//!     println!("we hold the lock, token {}", guard.token());
+//!     guard.release().await // an error if the lock was lost before
 //! }
 //! ```
 //!
 //! # Which backend
 //!
-//! The scheme of the URL picks it; nothing else in your code changes.
+//! The scheme of the URL selects the backend; nothing else in your code changes.
 //!
 //! | Who shall exclude each other | URL | Fit for |
 //! | --- | --- | --- |
@@ -26,39 +27,39 @@
 //!
 //! # Concepts
 //!
-//! **Name.** What you lock is a name: any UTF-8 text of 1 to 1,000 bytes.
-//! It stands for something else, a file, an account, a job, and everybody who touches that must agree on the name.
-//! [`Client::lock`] makes a [`Lock`], a name with [options](Options), and sends nothing.
+//! **Name.** A lock has a name: any UTF-8 text of 1 to 1,000 bytes.
+//! The name stands for a file, an account or a job, and all programs that use that thing must use the same name.
+//! [`Client::lock`] makes a [`Lock`], which is a name with [options](Options), and sends nothing.
 //!
-//! **Owner and holder.** Each acquisition has a random identity, the [`OwnerId`]; the store compares it before it frees anything, so nobody frees somebody else's hold.
-//! The one that has the lock is its holder, and visible: [`Client::inspect`] shows host, process, [label](Lock::label), and since when.
-//! Locks are not re-entrant unless an [`Owner`] says so.
+//! **Owner and holder.** Each acquisition has a random identity, the [`OwnerId`]. The store compares it before it frees a lock, so no client can release the lock of another one.
+//! The acquisition that has the lock is its holder. [`Client::inspect`] shows the holder's host and process, its [label](Lock::label), and since when it holds the lock.
+//! Locks are not re-entrant, except with an [`Owner`].
 //!
-//! **Lease and deadline.** Stores on a network lend a lock for a time, the [ttl](Lock::ttl), so that a holder who vanishes does not block the name for ever.
-//! The client renews at every third of the ttl and keeps a *deadline* of its own: counted from before the last successful request was sent, less a margin, on a clock that goes on while the machine sleeps.
-//! After the deadline it claims nothing, whatever the network does.
+//! **Lease and deadline.** A store on a network grants a lock for a limited time, the [ttl](Lock::ttl), so that a holder that vanishes does not block the name for ever.
+//! The client renews this lease every third of the ttl, and keeps a *deadline* of its own: the ttl counted from before the last successful request was sent, less a margin, on a clock that continues while the machine sleeps.
+//! After the deadline the client never believes that it holds the lock, whatever the network does.
 //! `memory:` and `file:` need no lease: there, the hold ends with the process.
 //!
-//! **Guard and loss.** A [`Guard`] is the only proof of holding.
-//! It ends by [`release`](Guard::release), by being dropped, or by *loss*: [`Guard::lost`] resolves with the reason, at the deadline at the latest.
-//! The template [`Lock::run`] and the attribute `#[tenure::locked]` (feature `macros`) stop the work at that moment, and a run that was lost cannot look like success.
+//! **Guard and loss.** A [`Guard`] is the only proof that the lock is held.
+//! The hold ends by [`release`](Guard::release), by dropping the guard, or by *loss*: [`Guard::lost`] resolves with the reason, at the deadline at the latest.
+//! [`Lock::run`] and the attribute `#[tenure::locked]` (feature `macros`) stop the work at that moment, and then return an error.
 //!
-//! **Fencing token.** Every guard carries a [number](Guard::token) that strictly grows with each grant of its name.
-//! Send it along with every write, and let the resource refuse a number below the highest it has seen.
-//! [`Fenced`] does that in databases, etcd and ZooKeeper, [`Guard::put`] for single writes where the lock lies.
+//! **Fencing token.** Every guard has a [number](Guard::token) that strictly grows with each grant of its name.
+//! Send it with every write, and let the resource refuse a number below the highest one that it has seen.
+//! [`Fenced`] does that in databases, etcd and ZooKeeper, and [`Guard::put`] for single writes in the store that keeps the lock.
 //!
-//! # Claims and effects
+//! # Exclusion and late writes
 //!
-//! Two promises are easily mixed up.
-//! *Claims*: no two clients believe at the same time that they hold the name.
-//! The local deadline sees to that.
-//! *Effects*: no write of a former holder counts.
-//! No lock with a lease can promise this by itself: a process can check that it holds, stop for a minute, and then write.
-//! Only the resource can refuse that write, by the fencing token or because the write is guarded in the store itself.
+//! Two promises must not be confused.
+//! *Exclusion*: no two clients believe at the same time that they hold the name.
+//! The local deadline ensures this.
+//! *No late writes*: no write of a former holder takes effect.
+//! No lock with a lease can promise this by itself: a process can check that it holds the lock, stop for a minute, and then write.
+//! Only the resource can refuse that write, by the fencing token, or because the store that keeps the lock applies the write.
 //!
 //! # Guarantees
 //!
-//! What holds under which fault is declared by each backend as data, [`Client::guarantees`]; [`Client::check`] looks at the settings of the actual store.
+//! Each backend declares as data what it promises under which fault ([`Client::guarantees`]); [`Client::check`] checks the settings of the actual store.
 //!
 //! | Backend | kill | pause | partition | restart | power | failover | clock-forward | clock-back | client-clock | suspend |
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -89,22 +90,22 @@
 //! | `postgres:` mode=table, dialect=shedlock | S L | E | E | E | E | - | X | E L | S | E |
 //! | `sqlite:` | S L | E | - | - | S | - | X | E L | X | E |
 //!
-//! **S**: claims and effects are safe.
-//! **E**: claims never overlap, effects need fencing.
-//! **X**: claims can overlap.
-//! **-**: cannot happen.
+//! **S**: exclusion holds, and late writes are impossible.
+//! **E**: exclusion holds; only the fencing token stops a late write.
+//! **X**: exclusion may fail.
+//! **-**: the fault cannot happen.
 //! **L**: the next holder may have to wait.
 //! **r**: tokens may go backward.
 //! [`guarantees::Fault`] says what each column means, [`guarantees::Cell::note`] gives the reason.
 //!
 //! # When not to use a distributed lock
 //!
-//! - The data lies in one database: a transaction, a unique index or `SELECT .. FOR UPDATE` is simpler and safe.
+//! - The data is in one database: a transaction, a unique index or `SELECT .. FOR UPDATE` is simpler and safe.
 //!   Where there is no row to lock, `tenure::sql::lock_in_tx` (feature `sqlx`) locks a name in that transaction.
-//! - The write can be conditional (a version column, an ETag, compare-and-swap): then nobody has to hold anything.
-//! - The work may be done twice: make it idempotent and drop the lock, or keep the lock for thrift and don't rely on it.
-//! - It is about tasks of one process and never more: a mutex needs no store.
-//! - The resource can check no token and must never see a late write: no lock can help it.
+//! - The write can be conditional (a version column, an ETag, compare-and-swap): then no lock is needed.
+//! - The work may be done twice: make it idempotent and leave out the lock, or use the lock only to save double work.
+//! - Only tasks of one process are concerned: a mutex needs no store.
+//! - The resource cannot check a token and must never see a late write: no lock can prevent that.
 //!
 //! # Features
 //!
@@ -129,7 +130,7 @@
 //! # Errors
 //!
 //! There is one [`Error`]; branch on its [kind](ErrorKind), which says what to do.
-//! Its text is one line for people: what was attempted, why it failed, what next; never a password.
+//! Its text is one line for people: what was attempted, why it failed, and what to do next. It never contains a password.
 //! Busy is not an error for [`Lock::try_acquire`].
 //!
 //! ```
@@ -140,7 +141,7 @@
 //!     let lock = client.lock("report").wait(Duration::from_secs(5));
 //!     match lock.run(async |_| println!("working")).await {
 //!         Ok(()) => Ok(true),
-//!         // Somebody else is at it; `err.holder()` says who.
+//!         // Another client holds the lock; `err.holder()` names it.
 //!         Err(err) if err.kind() == ErrorKind::WaitElapsed => Ok(false),
 //!         // Do not retry blindly: the work may have overlapped with that of the next holder.
 //!         Err(err) if err.is_lost() => Err(err),
@@ -159,9 +160,10 @@
 //! # Writing a backend
 //!
 //! Implement [`backend::Backend`]; its [module](backend) has the contract.
-//! The driver owns the hard parts, deadlines, renewal, cancellation and queues within the process, so a backend says how its store takes, renews and frees a name, and declares its [`Guarantees`](guarantees::Guarantees).
-//! `backend/memory.rs` does all of it in the fewest lines.
-//! A backend of your own needs no entry anywhere: [`Client::from_backend`].
+//! The driver does the hard parts: deadlines, renewal, cancellation, and queues within the process.
+//! A backend takes, renews and frees a name in its store, and declares its [`Guarantees`](guarantees::Guarantees).
+//! [`backend::memory`] is the smallest example.
+//! A backend of your own needs no registration: pass it to [`Client::from_backend`].
 
 // Vocabulary: plain data.
 pub mod error;
@@ -255,11 +257,11 @@ pub use owner::Owner;
 /// lock.run(async move |_| { .. }).await?
 /// ```
 ///
-/// So what [`Lock::run`] promises holds here: the body may enter the same lock again, and it is dropped at
+/// So the promises of [`Lock::run`] hold here: the body may enter the same lock again, and it is dropped at
 /// its current await when the lock is lost. The future is `Send` when the body is.
 ///
 /// An ordinary `fn` is locked too, when `client` is a `tenure::blocking::Client`. Its body cannot be
-/// stopped from outside; it should look at `guard.is_held()` now and then.
+/// stopped from outside, so it should check `guard.is_held()` from time to time.
 ///
 /// # Arguments
 ///

@@ -1,4 +1,4 @@
-//! A lock and how it is to be acquired.
+//! A lock, and the options with which it is acquired.
 
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use crate::name::LockName;
 use crate::options::{Mode, Options, Renew};
 use crate::owner::{Approach, Entrance, Owner};
 
-/// One or more names, and how they are to be held.
+/// One or more names, and the options with which they are locked.
 ///
 /// Made by [`Client::lock`](crate::Client::lock), [`Client::lock_all`](crate::Client::lock_all) or
 /// [`Client::lock_any`](crate::Client::lock_any). Nothing is sent before one of
 /// `acquire`, `try_acquire` and `run` is called; a wrong name or option is reported there.
-/// May be used any number of times, also at the same time: each acquisition is a new one.
+/// A lock may be used any number of times, also at the same time: each call is a new acquisition.
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
@@ -93,23 +93,23 @@ impl Lock {
         }
     }
 
-    /// How long `acquire` and `run` may wait, all names together; zero means one try.
+    /// How long `acquire` and `run` may wait, for all names together; zero means one try.
     /// Default: for ever.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Some(wait);
         self
     }
 
-    /// Length of the lease: how long the name stays blocked when we vanish. Default: 30 s.
+    /// Length of the lease: how long the store keeps the lock after the holder's last sign of life. Default: 30 s.
     ///
-    /// It has to be ten round trips to the store long, or there is no time to renew it: where two in a row take
-    /// longer, acquiring fails with [`Invalid`](crate::ErrorKind::Invalid).
+    /// The ttl has to be at least ten round trips to the store, or there is no time for renewals: if two round trips
+    /// in a row take longer, acquiring fails with [`Invalid`](crate::ErrorKind::Invalid).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Stops believing this much earlier, for stores whose clock may run unlike ours. Default: zero.
+    /// Makes the local deadline earlier by this much, for stores whose clock may run faster than ours. Default: zero.
     pub fn drift(mut self, drift: Duration) -> Self {
         self.options.drift = drift;
         self
@@ -127,13 +127,14 @@ impl Lock {
         self
     }
 
-    /// Holds together with other shared holders.
+    /// The lock is shared: several shared holders may hold it at the same time.
     pub fn shared(mut self) -> Self {
         self.options.mode = Mode::Shared;
         self
     }
 
-    /// Holds one of `limit` permits. All contenders must name the same limit; zero is refused on acquire.
+    /// The lock is a semaphore with `limit` permits, and this acquisition takes one of them.
+    /// All clients must give the same limit; acquiring with zero fails.
     pub fn permits(mut self, limit: u32) -> Self {
         match NonZeroU32::new(limit) {
             Some(limit) => self.options.mode = Mode::Permits { limit },
@@ -146,41 +147,41 @@ impl Lock {
         self
     }
 
-    /// `true` demands first come, first served; it is refused where the store cannot promise that.
-    /// `false` allows newcomers to barge. Default: whatever the store does by itself.
+    /// `true` demands first come, first served; acquiring fails where the store cannot promise that.
+    /// `false` allows new requests to overtake waiters. Default: the order of the store.
     pub fn fair(mut self, fair: bool) -> Self {
         self.options.fair = Some(fair);
         self
     }
 
-    /// Keeps the name taken until this long after the grant, even past the release:
-    /// at most one holder per interval, on the clock of the store. Default: zero.
+    /// Keeps the name taken until this long after the grant, even after the release:
+    /// at most one holder per interval, by the clock of the store. Default: zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.options.min_hold = min_hold;
         self
     }
 
-    /// The shortest lease that acquire may resolve with: a lock that was handed over by its last holder
-    /// may begin with a lease shorter than the ttl, until its first renewal. Default: zero. At most the ttl.
+    /// The shortest lease with which `acquire` may return. A lock that the last holder passed on directly may begin
+    /// with a lease that is shorter than the ttl, until its first renewal. Default: zero. At most the ttl.
     pub fn min_lease(mut self, min_lease: Duration) -> Self {
         self.options.min_lease = min_lease;
         self
     }
 
-    /// Keeps the name reserved for this long after an unclean end, so that requests of the lost
-    /// holder that are still under way come to rest. Default: zero.
+    /// Keeps the name reserved for this long after a hold that ended without a release, so that requests of the
+    /// former holder that are still under way can arrive before the next grant. Default: zero.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.options.lock_delay = lock_delay;
         self
     }
 
-    /// Why, for people who look at the lock. Default: empty.
+    /// The purpose of the lock, shown to people who inspect it. Default: empty.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.options.label = label.into();
         self
     }
 
-    /// Makes it re-entrant for `owner`. Default: the owner of the [scope](Owner::scope), if there is one.
+    /// Makes the lock re-entrant for `owner`. Default: the owner of the [scope](Owner::scope), if there is one.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
@@ -195,14 +196,15 @@ impl Lock {
 
 /// Acquiring.
 impl Lock {
-    /// Waits for its turn and takes the lock.
+    /// Waits in the queue and acquires the lock.
     ///
     /// # Cancel safety
-    /// Cancel safe: when the future is dropped, the place in the queue is given up, and a grant that
-    /// arrives nevertheless is given back. Another acquire starts at the end of the queue.
+    /// Cancel safe: dropping the future leaves the queue, and a grant that arrives later is given back.
+    /// The next call of `acquire` starts at the end of the queue.
     ///
     /// # Errors
-    /// [`WaitElapsed`](ErrorKind::WaitElapsed) names the holder; the other kinds say what to do.
+    /// [`WaitElapsed`](ErrorKind::WaitElapsed): the lock was held for the whole `wait`; the error names the holder.
+    /// [`ErrorKind`] says what the other kinds mean.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_for(None).await
     }
@@ -226,13 +228,13 @@ impl Lock {
         }
     }
 
-    /// One try: `Ok(None)` when somebody else holds the lock (or waits for it in front of us).
+    /// One try: `Ok(None)` when another client holds the lock (or waits for it before us).
     ///
     /// # Cancel safety
     /// As [`acquire`](Lock::acquire).
     ///
     /// # Errors
-    /// Those of [`acquire`](Lock::acquire) but `WaitElapsed`.
+    /// Those of [`acquire`](Lock::acquire), except `WaitElapsed`.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         if let Some(guard) = self.acquire_now()? {
             return Ok(Some(guard));
@@ -240,8 +242,8 @@ impl Lock {
         Ok(self.acquire_until(Until::Once, None).await?.ok())
     }
 
-    /// Acquires, runs `body`, releases. When the lock is lost meanwhile, `body` is cancelled
-    /// (dropped at its current await) and the result is an error: a lost run never looks like success.
+    /// Acquires, runs `body`, releases. When the lock is lost before `body` ends, `body` is cancelled
+    /// (dropped at its current await) and the result is an error, never a success.
     ///
     /// Inside `body` the lock may be entered again, by `acquire` or a nested `run`.
     ///
@@ -257,7 +259,7 @@ impl Lock {
     /// # async fn example() -> Result<(), tenure::Error> {
     /// let client = tenure::connect("memory:").await?;
     /// let total = client.lock("orders/42").run(async |guard| {
-    ///     println!("under number {}", guard.token());
+    ///     println!("token {}", guard.token());
     ///     6 * 7
     /// }).await?;
     /// assert_eq!(total, 42);

@@ -1,18 +1,18 @@
-//! Why a hold ended that nobody released.
+//! The reasons for the loss of a hold.
 
 use std::fmt;
 
-/// Why a hold ended that we did not release.
+/// Why a hold was lost: it ended without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The lease ran out: renewals did not get through, or `renew(Never)` was asked for.
+    /// The lease ended: renewals did not reach the store, or the lease was fixed (`renew(Never)`).
     Expired,
-    /// `max_hold` is over.
+    /// The time of `max_hold` is over.
     MaxHold,
     /// The session that carried the hold ended.
     SessionGone,
-    /// Somebody else holds the name, or can: it was broken, or its file was replaced.
+    /// Another client holds the name or can acquire it: the lock was broken, or its file was replaced.
     TakenOver,
     /// The store says that we do not hold it.
     StoreSaysNo,

@@ -1,4 +1,4 @@
-//! How a lock is to be acquired, and the one place where that is validated.
+//! The options of an acquisition, and the one place where they are validated.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,15 +10,15 @@ use crate::error::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// One holder and nobody else.
+    /// One holder at a time.
     #[default]
     Exclusive,
-    /// Together with other shared holders and with permits, never with an exclusive one.
+    /// Together with other shared holders and with holders of permits, never with an exclusive holder.
     Shared,
-    /// One unit of a semaphore: at most `limit` holders of permits at a time, never beside an exclusive one.
-    /// All contenders must name the same limit; each is admitted by its own.
+    /// One permit of a semaphore: at most `limit` holders of permits at a time, never together with an exclusive
+    /// holder. All clients must give the same limit; each request is decided by its own limit.
     Permits {
-        /// How many holders there may be.
+        /// The largest number of holders at a time.
         limit: NonZeroU32,
     },
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Renew {
-    /// At every third of the ttl, for as long as the guard lives (and `max_hold` allows).
+    /// Every third of the ttl, as long as the guard lives (and `max_hold` allows).
     #[default]
     Automatic,
     /// Never: a fixed lease. The hold is lost when the ttl is over.
@@ -48,31 +48,31 @@ pub enum Renew {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// How the name is held. Default: exclusive.
+    /// The mode in which the name is held. Default: exclusive.
     pub mode: Mode,
-    /// How long acquire may wait; zero means one try, `None` for ever. Default: `None`.
+    /// How long `acquire` may wait; zero means one try, `None` means for ever. Default: `None`.
     pub wait: Option<Duration>,
     /// Length of the lease. Default: 30 s. Bounds: 20 ms to 30 days.
     pub ttl: Duration,
-    /// Added to the margin by which we stop believing before the store does (1 % of the ttl, at least
-    /// 2 ms): for a store whose clock cannot be trusted to run like ours. Default: zero. At most half the ttl.
+    /// Added to the margin by which the local deadline is earlier than the end of the lease in the store (1 % of the
+    /// ttl, at least 2 ms), for a store whose clock may run faster than ours. Default: zero. At most half the ttl.
     pub drift: Duration,
-    /// The shortest lease that acquire may resolve with. A lock that was handed over by its last holder
-    /// may begin with a lease shorter than the ttl, and has the whole ttl after its first renewal; asking for more
-    /// costs one request in that case. Default: zero. At most the ttl.
+    /// The shortest lease with which `acquire` may return. A lock that the last holder passed on directly may begin
+    /// with a lease that is shorter than the ttl, and has the whole ttl after its first renewal. If this option asks
+    /// for more, such a grant costs one more request. Default: zero. At most the ttl.
     pub min_lease: Duration,
-    /// When to stop renewing, counted from the grant. Default: never.
+    /// How long after the grant renewals stop. Default: never.
     pub max_hold: Option<Duration>,
     /// Whether to renew. Default: automatically.
     pub renew: Renew,
-    /// `Some(true)` demands first come, first served from the store; `Some(false)` allows barging;
-    /// `None` takes what the store does by itself. Default: `None`.
+    /// `Some(true)` demands first come, first served from the store; `Some(false)` allows new requests to overtake
+    /// waiters; `None` takes the order of the store. Default: `None`.
     pub fair: Option<bool>,
-    /// The name stays taken until this long after the grant, even past the release. Default: zero.
+    /// The name stays taken until this long after the grant, even after the release. Default: zero.
     pub min_hold: Duration,
-    /// After an unclean end the name stays reserved for this long. Default: zero.
+    /// After a hold that ended without a release the name stays reserved for this long. Default: zero.
     pub lock_delay: Duration,
-    /// Why, for people who look at the lock. Default: empty. At most 200 bytes.
+    /// The purpose of the lock, shown to people who inspect it. Default: empty. At most 200 bytes.
     pub label: String,
 }
 

@@ -15,13 +15,13 @@ use crate::rt::lock;
 
 /// An identity that may enter its own locks again.
 ///
-/// Locks are not re-entrant by default: a second acquisition of the same name waits for the first.
-/// With the same `Owner`, given to [`Lock::owner`](crate::Lock::owner) or found through
-/// [`Owner::scope`], it enters at once, without a request to the store; entries are counted and the
-/// last one to end releases. All entries share one hold: one token, one deadline, one loss.
+/// Locks are not re-entrant by default: a second acquisition of the same name waits for the first one.
+/// With the same `Owner`, given to [`Lock::owner`](crate::Lock::owner) or by
+/// [`Owner::scope`], the second acquisition enters the lock at once, without a request to the store. Entries are
+/// counted, and the last one to end releases the lock. All entries share one hold: one token, one deadline, one loss.
 ///
-/// Ownership follows the handle, not the thread or the task: two tasks with clones of one `Owner`
-/// do not exclude each other. A task spawned inside a scope is outside it, unless it is given the owner.
+/// Ownership belongs to the `Owner`, not to a thread or task: two tasks with clones of one `Owner`
+/// do not exclude each other. A task that is spawned inside a scope is outside of the scope, unless it gets the owner.
 #[derive(Clone, Debug, Default)]
 pub struct Owner(Arc<Entries>);
 
@@ -71,7 +71,7 @@ impl Owner {
         Self::default()
     }
 
-    /// Runs `future` as one owner: every lock acquired in it without a word about owners is re-entrant.
+    /// Runs `future` as one owner: every lock that `future` acquires without an owner of its own is re-entrant.
     ///
     /// Inside another scope the outer owner is kept, so that library code may use scopes of its own.
     ///
@@ -82,7 +82,7 @@ impl Owner {
         owner.enter_scope(future).await
     }
 
-    /// Runs `future` with this owner: what a spawned task needs to be the same owner as its parent.
+    /// Runs `future` with this owner. A spawned task needs this to have the same owner as its parent.
     ///
     /// # Cancel safety
     /// As cancel safe as `future`.
@@ -109,7 +109,7 @@ impl Owner {
             .await
     }
 
-    /// The owner of the scope that the current task is in, if it is in one.
+    /// The owner of the scope in which the current task runs, if there is one.
     pub fn current() -> Option<Self> {
         Self::of_scope()
     }
