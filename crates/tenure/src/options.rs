@@ -95,11 +95,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Lease when none is asked for. The figure that Redisson's watchdog made customary.
+    /// Default lease: the same as the default of Redisson's watchdog.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
     /// Shortest lease: ten times the smallest margin ([`MIN_MARGIN`](crate::kernel::lease::MIN_MARGIN)).
     pub const MIN_TTL: Duration = Duration::from_millis(20);
-    /// Longest lease. A holder that vanishes blocks the name for that long.
+    /// Longest lease: a holder that vanishes blocks the name for up to that long.
     pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
     /// Longest label, in bytes.
     pub const MAX_LABEL: usize = 200;

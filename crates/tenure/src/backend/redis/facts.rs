@@ -182,7 +182,7 @@ impl Facts {
         }
         find(
             Severity::Warning,
-            "leases end by the server's wall clock: a jump forward ends them early; slew the clock, never step it".into(),
+            "leases end by the server's wall clock: a jump forward ends them early; correct the clock gradually (slew it), never set it".into(),
         );
         found
     }
