@@ -45,8 +45,6 @@ struct Row {
     raw_what: &'static str,
     ours: Figures,
     raw: Option<Figures>,
-    /// The ratio that we want to stay below.
-    goal: Option<f64>,
 }
 
 /// Measures and prints.
@@ -135,7 +133,6 @@ async fn uncontended(
         raw_what: raw.map_or("", Raw::pair_name),
         ours: Figures::of(ours),
         raw: raw.map(|_| Figures::of(theirs)),
-        goal: raw.and_then(Raw::pair_goal),
     })
 }
 
@@ -177,7 +174,6 @@ async fn contended(
         raw_what: raw.map_or("", Raw::handoff_name),
         ours: Figures::of(ours),
         raw: theirs.map(Figures::of),
-        goal: raw.and_then(Raw::handoff_goal),
     })
 }
 
@@ -225,7 +221,6 @@ impl Row {
             "raw": self.raw.as_ref().map(Figures::to_json),
             "raw_what": self.raw.as_ref().map(|_| self.raw_what),
             "ratio": self.ratio(),
-            "goal": self.goal,
         })
     }
 }
@@ -249,7 +244,6 @@ fn as_table(backend: &str, rows: &[Row]) -> String {
                 of_raw(|raw| raw.p99),
                 or_dash(raw.and_then(rate)),
                 or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
-                or_dash(row.goal.map(|goal| format!("<= {goal:.2}"))),
                 or_dash(raw.map(|_| row.raw_what.to_string())),
             ]
         })
@@ -264,7 +258,6 @@ fn as_table(backend: &str, rows: &[Row]) -> String {
         "RAW P99",
         "RAW PER SECOND",
         "RATIO",
-        "GOAL",
         "RAW IS",
     ];
     // What this store has no figures for is left out.

@@ -73,38 +73,6 @@ impl Raw {
         }
     }
 
-    /// How many times the raw time a pair may take at most: what we set ourselves as a goal.
-    pub(super) fn pair_goal(&self) -> Option<f64> {
-        match self {
-            Self::Memory(_) => None,
-            Self::File(_) => Some(1.5),
-            Self::Redis(_) => Some(1.1),
-            Self::Etcd(_) => Some(1.25),
-            Self::Zookeeper(_) | Self::Sql(_) => Some(1.15),
-        }
-    }
-
-    /// The same for many pairs side by side.
-    pub(super) fn together_goal(&self) -> Option<f64> {
-        match self {
-            // As a share of the raw speed, 80 %.
-            Self::Redis(_) => Some(1.25),
-            // Twice as fast as a connection each.
-            Self::Sql(sql) if sql.is_session() => Some(0.5),
-            _ => None,
-        }
-    }
-
-    /// The same for a hand-off.
-    pub(super) fn handoff_goal(&self) -> Option<f64> {
-        match self {
-            Self::File(_) => Some(1.5),
-            Self::Redis(_) => Some(2.0),
-            Self::Sql(sql) if sql.is_session() => Some(1.2),
-            Self::Memory(_) | Self::Etcd(_) | Self::Zookeeper(_) | Self::Sql(_) => None,
-        }
-    }
-
     /// Locks and unlocks.
     pub(super) async fn pair(&self) -> Result<(), Error> {
         match self {

@@ -123,6 +123,5 @@ pub(super) async fn together(
         raw_what: raw.map_or("", Raw::pair_name),
         ours: ours.figures(),
         raw: raw_pair.is_some().then(|| theirs.figures()),
-        goal: raw.and_then(Raw::together_goal),
     })
 }

@@ -29,7 +29,6 @@ fn assert_has_both_sides(rows: &[Value]) {
     for row in rows {
         assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["goal"].as_f64().unwrap() >= 1.0, "{row}");
     }
     assert!(rows[1]["raw"]["per_second"].as_f64().unwrap() > 0.0);
 }
@@ -47,9 +46,11 @@ fn one_server_is_measured_from_both_sides() {
         "{left:?}"
     );
     let table = text(&on.output(&["bench", "--rounds", "10"]).stdout);
-    for word in ["RATIO", "GOAL", "PER SECOND", "SET NX PX", "PUBLISH"] {
+    for word in ["RATIO", "PER SECOND", "SET NX PX", "PUBLISH"] {
         assert!(table.contains(word), "{word}: {table}");
     }
+    // What we aim for ourselves says nothing to a user.
+    assert!(!table.contains("GOAL"), "{table}");
 }
 
 #[test]
@@ -84,10 +85,7 @@ fn several_servers_are_measured_alone() {
     let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
     let url = format!("redlock://{}/?restart_guard=off", hosts.join(","));
     for row in bench(&url) {
-        assert!(
-            row["raw"].is_null() && row["ratio"].is_null() && row["goal"].is_null(),
-            "{row}"
-        );
+        assert!(row["raw"].is_null() && row["ratio"].is_null(), "{row}");
     }
     let store = Store::at(url);
     let table = text(&store.output(&["bench", "--rounds", "10"]).stdout);

@@ -25,7 +25,8 @@ fn both_sides_are_measured(on: &On) {
         assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
     }
-    assert!(rows[0]["goal"].as_f64().unwrap() > 1.0);
+    // What we aim for ourselves is for the scripts in `benches`.
+    assert!(rows.iter().all(|row| row.get("goal").is_none()));
     let is_alone = rows[2]["raw"].is_null() && rows[2]["ratio"].is_null();
     assert_eq!(is_alone, !on.server.url().contains("mode=session"));
     match &on.server {
