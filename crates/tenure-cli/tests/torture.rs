@@ -31,6 +31,7 @@ fn the_verdict_has_three_lines_and_the_page_and_the_events_are_there() {
         "{verdict}"
     );
     assert!(store.path("out/page.html").exists());
+    assert!(store.path("out/timeline.svg").exists());
     assert!(store.path("out/events.jsonl").exists());
 
     // The events of a run are never written over.

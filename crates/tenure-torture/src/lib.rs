@@ -22,6 +22,7 @@ pub mod clock;
 pub mod crew;
 pub mod event;
 pub mod history;
+mod legend;
 pub mod link;
 pub mod lookout;
 pub mod nemesis;
@@ -32,6 +33,7 @@ pub mod random;
 pub mod register;
 pub mod report;
 pub mod runner;
+pub mod timeline;
 pub mod worker;
 
 use std::io;
@@ -63,7 +65,7 @@ pub fn check(url: &str) -> Result<(), Error> {
 }
 
 /// A whole run on a real store: looks whether it grants at all, lets workers and faults loose until time is over or
-/// `stop` is raised, judges, and writes the page. `shown`: the store as it may be named in public. `tell` hears of
+/// `stop` is raised, judges, and writes the page and the picture. `shown`: the store as it may be named in public. `tell` hears of
 /// each fault as it begins.
 ///
 /// # Errors
@@ -114,8 +116,11 @@ pub async fn torture(
         left_out,
         events: runner::events_of(&setup.out),
         page: setup.out.join("page.html"),
+        picture: setup.out.join("timeline.svg"),
     };
-    std::fs::write(&report.page, page::page(&report)).map_err(|error| refused(&setup, error))?;
+    std::fs::write(&report.page, page::page(&report))
+        .and_then(|()| std::fs::write(&report.picture, timeline::picture(&report)))
+        .map_err(|error| refused(&setup, error))?;
     Ok(report)
 }
 

@@ -25,8 +25,10 @@ pub struct Report {
     pub left_out: Option<String>,
     /// The events.
     pub events: PathBuf,
-    /// The drawing.
+    /// The page, with the timeline and all that was found.
     pub page: PathBuf,
+    /// The timeline as an SVG file.
+    pub picture: PathBuf,
 }
 
 impl Report {
@@ -85,6 +87,7 @@ impl Report {
         let (times, seconds) = self.outages();
         let outages = match times {
             0 => String::new(),
+            1 => format!("; the store was away once, for {seconds:.1} s, not by our doing"),
             _ => format!(
                 "; the store was away {times} times, {seconds:.1} s in all, not by our doing"
             ),
@@ -130,9 +133,10 @@ impl Report {
             ),
             line,
             format!(
-                "events: {}  page: {}",
+                "events: {}  page: {}  picture: {}",
                 self.events.display(),
-                self.page.display()
+                self.page.display(),
+                self.picture.display()
             ),
         ]
     }
@@ -181,6 +185,7 @@ impl Report {
             "left_over": self.left_over,
             "events": self.events,
             "page": self.page,
+            "picture": self.picture,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The page: all that was found is on it, and nothing that was put into a name or a URL can act there.
+//! The page and the picture: all that was found is on them, and nothing that was put into a name or a URL can act
+//! there.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -7,6 +8,7 @@ use tenure_torture::history::{Claim, History, Trouble, Wait};
 use tenure_torture::page::{escaped, page};
 use tenure_torture::plan::Kind;
 use tenure_torture::report::Report;
+use tenure_torture::timeline::picture;
 
 const EVIL: &str = "<script>alert('x')</script>&\"\u{1b}";
 
@@ -68,6 +70,7 @@ fn report() -> Report {
         left_out: Some("a < b".into()),
         events: "events".into(),
         page: "page".into(),
+        picture: "picture".into(),
     }
 }
 
@@ -107,4 +110,79 @@ fn a_run_in_which_nothing_happened_can_be_drawn() {
     report.findings = Findings::default();
     let page = page(&report);
     assert!(page.contains("<svg") && !page.contains("NaN") && !page.contains("inf"));
+    let picture = picture(&report);
+    assert!(!picture.contains("NaN") && !picture.contains("inf"));
+}
+
+#[test]
+fn every_bar_says_who_and_when() {
+    let mut report = report();
+    for claim in &mut report.history.claims {
+        claim.name = "orders/🦀".into();
+    }
+    let (page, picture) = (page(&report), picture(&report));
+    for text in [
+        "worker 0 holds orders/🦀 with token 7: 2.000 s, from 1.000 s to 3.000 s",
+        &format!(
+            "worker 2 waits for {}: 1.000 s, from 1.000 s to 2.000 s",
+            escaped(EVIL)
+        ),
+        "fault vanish of worker 0: 1.000 s, from 1.000 s to 2.000 s",
+        "fault server-kill: 1.000 s, from 1.000 s to 2.000 s",
+        "workers 0 and 2 both hold, NOT documented: 1.000 s, from 2.000 s to 3.000 s",
+    ] {
+        assert!(page.contains(&format!("aria-label=\"{text}\"")), "{text}");
+        assert!(
+            picture.contains(&format!("<title>{text}</title>")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_long_name_is_cut_in_the_drawing() {
+    let mut report = report();
+    let long = "🦀".repeat(250);
+    for claim in &mut report.history.claims {
+        claim.name = long.clone();
+    }
+    for drawing in [page(&report), picture(&report)] {
+        assert!(!drawing.contains(&long));
+        assert!(drawing.contains(&format!("{}…", "🦀".repeat(60))));
+    }
+}
+
+#[test]
+fn the_picture_stands_alone() {
+    let picture = picture(&report());
+    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert!(picture.contains("prefers-color-scheme:dark"));
+    for foreign in [
+        "<script",
+        "href",
+        "url(http",
+        "@import",
+        "@font-face",
+        "\u{1b}",
+    ] {
+        assert!(!picture.contains(foreign), "{foreign}");
+    }
+    for kind in Kind::ALL {
+        assert!(
+            picture.contains(&format!("<pattern id=\"fault-{kind}\"")),
+            "{kind}"
+        );
+    }
+    // Every element that is opened is closed: a browser shows nothing of an SVG file that is not XML.
+    for tag in [
+        "svg", "g", "text", "title", "style", "defs", "pattern", "rect",
+    ] {
+        let opened = picture.matches(&format!("<{tag} ")).count()
+            + picture.matches(&format!("<{tag}>")).count();
+        let closed = picture.matches(&format!("</{tag}>")).count();
+        let alone = picture
+            .split('<')
+            .filter(|it| it.starts_with(&format!("{tag} ")) && it.trim_end().ends_with("/>"));
+        assert_eq!(opened, closed + alone.count(), "{tag}");
+    }
 }
