@@ -31,68 +31,96 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0        done; `run`: the command's own code, whatever it is
-  1        `break`: no such hold; `check`: a required promise is not kept; `torture`: a
-           promise was broken
-  2        wrong usage, nothing was touched
-  69       the store is unreachable
-  70       the store said something unexpected, or the system refused something;
-           `torture`: too little happened to say anything
-  75       busy, somebody else holds the lock (another number with -E)
-  76       the lock was lost while the command ran; the command was ended
+  0        success; `run`: the exit code of COMMAND, whatever it is
+  1        `break`: there is no such hold; `check`: a required guarantee is missing;
+           `torture`: a guarantee was broken
+  2        wrong usage; nothing was changed
+  69       the store cannot be reached
+  70       the store gave an unexpected answer, or the operating system refused something;
+           `torture`: too little happened for a verdict
+  75       busy: somebody else holds the lock (-E N: exit with N instead)
+  76       the lock was lost while COMMAND ran, and COMMAND was ended
   77       the store denied access
-  126 127  the command cannot be run, was not found
-  128+N    signal N ended the command, or the wait for the lock";
+  126 127  COMMAND cannot be run; COMMAND was not found
+  128+N    signal N ended COMMAND, or ended the wait for the lock";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  Several machines have this line in their crontab, and one of them does the job.
+  The others skip it, also when their clocks differ by less than a minute:
+    0 3 * * *  tenure run -n -E 0 --min-hold 1m -u redis://db.example nightly -- ./report.sh
+
+  Do not wait: exit with 75 if somebody else holds the lock:
+    tenure run -n nightly -- ./report.sh
+
+  Wait for at most five minutes:
+    tenure run -w 5m deploy -- ./deploy.sh
+
+  Readers use --shared and run together; a writer, without it, has the lock alone:
+    tenure run --shared catalog -- ./export.sh
+
+  Run at most three at the same time:
+    tenure run --permits 3 encode -- ./encode.sh film.mkv
+
+  Hold two locks, both or none:
+    tenure run account/1 account/2 -- ./transfer.sh 1 2
+
+  Run at most once per hour, and do nothing if it has run already:
+    tenure run -n -E 0 --every 1h cleanup -- ./cleanup.sh
+
+  Use Redis, with the URL in the environment, so that other users do not see its password:
+    export TENURE_URL=redis://:password@db.example/0
+    tenure run nightly -- ./report.sh";
 
 /// What every action understands.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// Store that keeps the locks, such as redis://host, etcd://a,b,c or file:/dir
+    /// URL of the store that keeps the locks, for example redis://host, etcd://a,b,c or file:/dir
     ///
-    /// Without it: a directory of the user, which makes locks for this host
-    /// ($XDG_STATE_HOME/tenure/locks, else ~/.local/state/tenure/locks).
+    /// Without a URL, the locks are files of this user and work on this machine only. They are in
+    /// $XDG_STATE_HOME/tenure/locks or, if that variable is not set, in ~/.local/state/tenure/locks.
     #[arg(
         short,
         long,
         global = true,
-        help_heading = "Options of every action",
+        help_heading = "Common options",
         env = "TENURE_URL",
         hide_env_values = true
     )]
     pub(crate) url: Option<String>,
     /// Print JSON, one object per line
-    #[arg(long, global = true, help_heading = "Options of every action")]
+    #[arg(long, global = true, help_heading = "Common options")]
     pub(crate) json: bool,
-    /// Print errors only
-    #[arg(short, long, global = true, help_heading = "Options of every action")]
+    /// Print nothing but errors
+    #[arg(short, long, global = true, help_heading = "Common options")]
     pub(crate) quiet: bool,
-    /// Say more; twice: also what the library does
-    #[arg(short, long, global = true, help_heading = "Options of every action", action = ArgAction::Count, conflicts_with = "quiet")]
+    /// Print more; -vv also prints what the library does
+    #[arg(short, long, global = true, help_heading = "Common options", action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Run a command while holding every NAME
+    /// Run a command while holding one or more locks
     Run(Run),
-    /// Hold in the foreground until end of input or a signal; print a line per change
+    /// Hold locks until standard input ends or a signal arrives, and print a line for each change
     Hold(Hold),
-    /// Who holds what
+    /// List the locks that are held, and who holds them
     List(List),
-    /// Who holds a name and who waits for it
+    /// Show who holds a lock and who waits for it
     Status(Status),
-    /// End one hold, and no other
+    /// End the hold of another process, chosen by its fencing token
     Break(Break),
-    /// What this store, with these settings, promises and what not
+    /// Show what this store guarantees
     Check(Check),
-    /// Live view of holders and queues
+    /// Show holders and waiters, and keep the view up to date
     Watch(Watch),
+    /// Measure this store: compare locking with bare requests
     #[cfg(feature = "bench")]
-    /// Measure the store against the rawest way to do the same
     Bench(Bench),
-    /// Try to break the lock on this store, and draw what happened
+    /// Try to break the locks of this store, and draw what happened
     Torture(Torture),
-    /// Print a completion script
+    /// Print a completion script for a shell
     Completions(Completions),
     /// Print the manual page
     Man,
@@ -100,14 +128,15 @@ pub(crate) enum Action {
 
 #[derive(Debug, Args)]
 #[command(override_usage = "tenure run [OPTIONS] NAME... -- COMMAND [ARG]...")]
+#[command(after_long_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) acquire: Acquire,
-    /// Time between TERM and KILL when the command has to be ended
+    /// Time between SIGTERM and SIGKILL when the command must end
     ///
-    /// TERM goes out early enough that KILL lands before the lease ends; so of a short lease,
-    /// the last third is used at most. Where the machine is so slow that TERM itself was late, KILL goes
-    /// out earlier, by half of what is left at most.
+    /// SIGTERM is sent so early that SIGKILL ends the command before the store can give the lock to
+    /// somebody else. This time is at most a third of --ttl. If the machine is so slow that SIGTERM is
+    /// late, SIGKILL is sent earlier: at most half of the remaining time is cut off.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,
@@ -116,8 +145,8 @@ pub(crate) struct Run {
     pub(crate) names: Vec<OsString>,
     /// Command to run and its arguments
     ///
-    /// It finds the names, their fencing tokens and the owner id in TENURE_NAME, TENURE_TOKEN
-    /// and TENURE_OWNER; of several names, one line each.
+    /// Its environment has the names in TENURE_NAME, their fencing tokens in TENURE_TOKEN and the owner
+    /// ids in TENURE_OWNER: one line for each name.
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -134,38 +163,40 @@ pub(crate) struct Hold {
 /// How to acquire.
 #[derive(Debug, Args)]
 pub(crate) struct Acquire {
-    /// Give up after this long [default: wait for ever]
+    /// Stop waiting after this time [default: wait forever]
     #[arg(short, long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
-    /// One try, same as --wait 0
+    /// Try once and do not wait; the same as --wait 0
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     pub(crate) try_once: bool,
-    /// Lease: how long the store keeps the lock for a holder that it does not hear of
+    /// Time to live: how long the store keeps the lock after the holder's last sign of life
+    ///
+    /// The lock is renewed for as long as it is held, so a command may take longer than this.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
-    /// Stop renewing, and end the command, after this long
+    /// Hold for at most this time, then end the command and release
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
-    /// Hold together with other shared holders
+    /// Hold the lock together with others that use --shared
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// Be one of at most N holders
+    /// Take one of N permits, so that at most N hold at the same time
     #[arg(long, value_name = "N")]
     pub(crate) permits: Option<NonZeroU32>,
-    /// First come, first served, or refuse where the store cannot do that
+    /// Serve waiters in the order in which they came; an error if the store cannot do that
     #[arg(long)]
     pub(crate) fair: bool,
-    /// At most one run per interval: the name stays taken until this long after the grant
+    /// Run at most once per interval: the lock stays taken until this time after it was acquired
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) every: Option<Duration>,
-    /// The name stays taken for at least this long, even when the command is faster
+    /// Keep the lock taken for at least this time, also when the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
-    /// Exit code for busy
+    /// Exit code when somebody else holds the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
     pub(crate) busy_exit_code: u8,
-    /// Why, for those who look at the lock
+    /// Text that is shown to others who look at the lock, for example why it is held
     #[arg(
         long,
         value_name = "TEXT",
@@ -177,42 +208,42 @@ pub(crate) struct Acquire {
 
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Only names that start with this
+    /// Show only names that start with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// The name
+    /// Name of the lock
     pub(crate) name: OsString,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Break {
-    /// The name
+    /// Name of the lock
     pub(crate) name: OsString,
-    /// Token of the hold to end, as `tenure status` shows it
+    /// Fencing token of the hold to end; `tenure status` shows it
     #[arg(long, value_name = "N")]
     pub(crate) token: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// Fail unless exclusion survives these faults, such as pause,restart
+    /// Exit with 1 unless one holder at a time is guaranteed under these faults, for example pause,restart
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub(crate) require: Vec<String>,
-    /// First make what the store needs and does not have yet, such as tables
+    /// First create what the store needs and does not have yet, for example tables
     #[arg(long)]
     pub(crate) init: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
-    /// Only names that start with this
+    /// Show only names that start with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) interval: Duration,
@@ -221,45 +252,46 @@ pub(crate) struct Watch {
 #[cfg(feature = "bench")]
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Rounds per measurement; as many as fit into about a second when left out
+    /// Rounds per measurement [default: as many as fit into about one second]
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Torture {
-    /// For how long
+    /// How long the run takes
     #[arg(long = "for", value_name = "DURATION", default_value = "20s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) lasts: Duration,
-    /// Processes that want the lock
+    /// Number of processes that compete for the locks
     #[arg(long, value_name = "N", default_value_t = 6)]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) workers: u8,
-    /// Names that they share
+    /// Number of locks that they compete for
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) names: u8,
-    /// Repeat the faults of another run [default: random]
+    /// Repeat the faults of the run that had this seed [default: random]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Lease of each lock; faults last a little longer
+    /// Time to live of each lock; faults last a little longer
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
-    /// Only these: pause, kill, delay, stall, cut, lost-reply, garbage, trickle, vanish [default: all that are possible]
+    /// Faults to make: pause, kill, delay, stall, cut, lost-reply, garbage, trickle, vanish [default: all that are possible]
     ///
-    /// pause and kill hit the process that holds; the others its connection, where the URL names plain TCP servers.
+    /// pause and kill hit the process that holds the lock. The others hit its connection; they need a URL with
+    /// TCP servers and without TLS.
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub(crate) faults: Vec<Kind>,
-    /// Directory for events and page [default: a new one among the temporary files]
+    /// Directory for the events, the page and the picture [default: a new directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// Shell to write for
+    /// Shell that will read the script
     pub(crate) shell: Shell,
 }
 
@@ -306,4 +338,23 @@ fn one_line(page: &str) -> String {
         line += &format!("; {tip}");
     }
     line + "; see `tenure --help`"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_can_be_typed() {
+        let commands = RUN_EXAMPLES
+            .lines()
+            .filter_map(|line| Some(&line[line.find("tenure run ")?..]));
+        let mut count = 0;
+        for command in commands {
+            let parsed = Cli::try_parse_from(command.split_whitespace());
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+            count += 1;
+        }
+        assert!(count > 5);
+    }
 }

@@ -50,11 +50,11 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
         for fault in &missing {
             let reason = match guarantees.cell(*fault) {
                 Some(cell) if !guarantees.survives(*fault) => cell.note,
-                Some(_) => "what was found to be bad voids it",
-                None => "the store says nothing about it",
+                Some(_) => "a problem that is marked \"bad\" takes it away",
+                None => "it is not known for this store",
             };
             talk.error(format!(
-                "required but not kept: {} ({}): {reason}",
+                "required, but not guaranteed: {} ({}): {reason}",
                 fault.as_str(),
                 fault.description()
             ));
@@ -94,10 +94,12 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<Stri
             ]
         })
         .collect();
-    lines.push(output::table(&["FAULT", "STILL HOLDS", "WHY"], &rows));
+    lines.push(output::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
     lines.push(String::new());
-    lines.push("effects: no late write of a former holder counts".into());
-    lines.push("claims:  no two clients believe at the same time that they hold the name".into());
+    lines.push(
+        "exclusion       no two clients believe at the same time that they hold the lock".into(),
+    );
+    lines.push("no late writes  a former holder cannot write any more; elsewhere, only a check of the fencing token prevents it".into());
     if !findings.is_empty() {
         lines.push(String::new());
     }
@@ -114,12 +116,12 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<Stri
 fn promise(cell: &Cell) -> String {
     let mut text = String::from(match cell.promise {
         Promise::Nothing => "nothing",
-        Promise::Claims => "claims",
-        Promise::Effects => "effects",
+        Promise::Claims => "exclusion",
+        Promise::Effects => "exclusion, no late writes",
         _ => "cannot happen",
     });
     if cell.late {
-        text += ", next holder late";
+        text += ", the next holder waits";
     }
     if cell.token_regress {
         text += ", token may go back";

@@ -47,12 +47,20 @@ fn manual() -> io::Result<Vec<u8>> {
         part.render_synopsis_section(&mut sections)?;
         part.render_description_section(&mut sections)?;
         part.render_options_section(&mut sections)?;
+        if action.get_after_long_help().is_some() {
+            part.render_extra_section(&mut sections)?;
+        }
         for line in String::from_utf8_lossy(&sections).lines() {
             match line.strip_prefix(".SH ") {
+                // The first line of the text says it once more.
+                Some("EXTRA") => writeln!(page, ".SS EXAMPLES\n.nf")?,
+                None if line == "Examples:" => {}
                 Some(head) => writeln!(page, ".SS {head}")?,
                 None => writeln!(page, "{line}")?,
             }
         }
+        // Ends the examples, whose lines are not to be filled.
+        writeln!(page, ".fi")?;
     }
     whole.render_extra_section(&mut page)?;
     whole.render_version_section(&mut page)?;

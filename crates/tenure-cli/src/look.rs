@@ -171,17 +171,17 @@ fn status_text(status: &Status) -> String {
         lines.push(format!("  token {}, {}", token(hold), hold.mode));
         lines.push(match hold.ttl_left {
             Some(left) => format!(
-                "  the store frees it in {} unless it is renewed",
+                "  the store frees the lock in {} unless its holder renews it",
                 rounded(left)
             ),
-            None => "  no lease runs: it is held until it is released or its holder dies".into(),
+            None => "  no time limit: held until it is released or its process ends".into(),
         });
     }
     if let Some((agree, all)) = status.nodes {
-        lines.push(format!("  {agree}/{all} nodes say so"));
+        lines.push(format!("  {agree} of {all} servers say so"));
     }
     match status.queue.as_deref() {
-        None if status.is_held() => lines.push("  this store does not know who waits".into()),
+        None if status.is_held() => lines.push("  this store cannot say who waits".into()),
         None | Some([]) => {}
         Some(queue) => {
             lines.push(format!("{} waiting:", queue.len()));

@@ -171,7 +171,7 @@ impl Supervision<'_> {
         let kept = crate::flocks::held().and_then(|held| self.link.keep(&held));
         if let Err(error) = kept {
             self.talk.detail(format!(
-                "the guardian cannot keep the lock in our place: {error}"
+                "if tenure is killed, the lock may be free before the command has ended: {error}"
             ));
         }
     }
@@ -201,7 +201,7 @@ impl Supervision<'_> {
                     Ok(Some(Report::Ended { status, by_us, survivors })) => {
                         if survivors > 0 {
                             self.talk.error(format!(
-                                "{survivors} processes of the command run on: they belong to another user"
+                                "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
                             ));
                         }
                         return if by_us { Ending::ByUs } else { Ending::Itself(status) };
@@ -279,7 +279,7 @@ impl Supervision<'_> {
             _ if lost.is_some() => Exit::Lost,
             Ending::ByUs if over => {
                 talk.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
-                talk.error("--max-hold is over; the command was ended");
+                talk.error("the time of --max-hold is over; the command was ended");
                 Exit::Lost
             }
             Ending::ByUs => {
@@ -293,7 +293,7 @@ impl Supervision<'_> {
                 Exit::Lost
             }
             Ending::GuardianGone => {
-                talk.error("the guardian of the command is gone; the command was ended");
+                talk.error("the guardian of the command ended unexpectedly; the command was ended");
                 Exit::Failed
             }
             Ending::Itself(_) if lost_now => {
@@ -349,7 +349,7 @@ fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
         Errno::ACCESS => (
             Exit::NotExecutable,
             format!(
-                "cannot run \"{shown}\": it is not an executable file, or we may not run it (chmod +x)"
+                "cannot run \"{shown}\": it is not an executable file, or this user may not run it (chmod +x)"
             ),
         ),
         _ => (

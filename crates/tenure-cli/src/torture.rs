@@ -31,7 +31,7 @@ pub(crate) fn worker() -> ExitCode {
     match tenure_torture::worker::main() {
         Ok(()) => Exit::Done.into(),
         Err(why) => {
-            eprintln!("tenure: a worker ended: {why}");
+            eprintln!("tenure: a worker stopped working: {why}");
             Exit::Failed.into()
         }
     }
@@ -65,7 +65,7 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
                     talk.event("fault", json!({ "fault": fault }));
                 }
                 _ = signals.next() => {
-                    talk.notice("ending early");
+                    talk.notice("interrupted: ending the run early");
                     stop.store(true, Ordering::SeqCst);
                 }
             }
@@ -90,13 +90,13 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     tenure_torture::check(&url)?;
     if args.ttl < SHORTEST_TTL {
         return wrong(format!(
-            "--ttl {:?} is too short to torture: that would measure this machine; the least is {SHORTEST_TTL:?}",
+            "--ttl {:?} is too short: the run would test how busy this machine is; the shortest is {SHORTEST_TTL:?}",
             args.ttl
         ));
     }
     if args.lasts < args.ttl * 3 || args.lasts > LONGEST {
         return wrong(format!(
-            "--for {:?} leaves no time for faults; it is at least three times --ttl, and at most 30 days",
+            "--for {:?} is out of range: it must be at least three times --ttl and at most 30 days",
             args.lasts
         ));
     }
@@ -106,8 +106,10 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     faults.dedup();
     if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
         let why = match kind.is_around() {
-            true => "servers and clocks are not ours to damage; that is for tests that start them",
-            false => left_out.as_deref().unwrap_or("this store has no link"),
+            true => {
+                "tenure torture damages no servers and no clocks; only the tests of tenure do, which start their own"
+            }
+            false => left_out.as_deref().unwrap_or("this store has no network"),
         };
         return wrong(format!("--faults {kind} is not possible here: {why}"));
     }

@@ -114,7 +114,14 @@ fn check_prints_the_promises_and_fails_when_one_is_required_that_is_not_kept() {
     let output = store.output(&["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let page = text(&output.stdout);
-    for word in ["kill", "pause", "suspend", "effects", "token", "loss"] {
+    for word in [
+        "kill",
+        "pause",
+        "suspend",
+        "no late writes",
+        "token",
+        "loss",
+    ] {
         assert!(page.contains(word), "{word}: {page}");
     }
     assert_eq!(store.code(&["check", "--require", "kill,pause"]), 0);

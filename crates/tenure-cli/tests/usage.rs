@@ -118,7 +118,7 @@ fn mistakes_are_refused_before_anything_is_touched() {
         ),
         (
             &["torture", "--faults", "server-kill"],
-            &["server-kill", "not ours"],
+            &["server-kill", "no servers"],
         ),
         (&["torture", "--workers", "1"], &["--workers", "1", "2"]),
         (&["torture", "--names", "0"], &["--names", "0", "1"]),
@@ -255,4 +255,10 @@ fn help_completions_and_the_manual_name_every_action() {
         assert!(!page.contains("__guardian"));
     }
     assert!(text(&store.output(&["--help"]).stdout).contains("75"));
+    for page in [&["run", "--help"][..], &["man"]] {
+        assert!(
+            text(&store.output(page).stdout).contains("crontab"),
+            "{page:?} has no examples"
+        );
+    }
 }

@@ -132,7 +132,7 @@ async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, E
     let Some(guard) = client.lock(name).ttl(ttl).try_acquire().await? else {
         return Err(Error::new(
             ErrorKind::WaitElapsed,
-            format!("{name} is held, so another run is at this store; try again when it is over"),
+            format!("{name} is held, so another run uses this store; try again when it has ended"),
         ));
     };
     let left = guard.remaining();

@@ -72,7 +72,7 @@ pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String
         _ => true,
     });
     let left_out = match (&place, &deaf) {
-        (Err(why), _) => Some(format!("faults of the link: {why}")),
+        (Err(why), _) => Some(format!("faults of the connection: {why}")),
         (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
         _ => None,
     };

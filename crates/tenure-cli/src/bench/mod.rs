@@ -1,4 +1,4 @@
-//! `tenure bench`: what a lock costs here, beside the rawest way to do the same on the same store.
+//! `tenure bench`: what a lock costs here, compared with bare requests to the same store.
 //!
 //! Both are measured in one run, in turns, so that what else the machine does hits both.
 

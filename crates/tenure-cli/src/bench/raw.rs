@@ -1,4 +1,4 @@
-//! The rawest way to lock on each kind of store: what `tenure` cannot be faster than.
+//! The bare requests that a lock needs at least on each kind of store: `tenure` cannot be faster.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -119,7 +119,7 @@ pub(super) async fn together(
         }
     }
     Ok(Row {
-        what: "the same by 64, a name each",
+        what: "the same, 64 tasks at a time",
         raw_what: raw.map_or("", Raw::pair_name),
         ours: ours.figures(),
         raw: raw_pair.is_some().then(|| theirs.figures()),
