@@ -158,7 +158,7 @@ fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
         let last = history.refusal.as_deref();
         let why = last.map_or(String::new(), |why| format!("; a worker was told: {why}"));
         return Some(format!(
-            "{acquisitions} acquisitions, {FEWEST_ACQUISITIONS} are the least{why}"
+            "only {acquisitions} acquisitions, at least {FEWEST_ACQUISITIONS} are needed{why}"
         ));
     }
     let missing: Vec<_> = asked
@@ -168,11 +168,13 @@ fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
         .collect();
     if !missing.is_empty() {
         let missing = missing.join(", ");
-        return Some(format!("there was no {missing}; give it longer with --for"));
+        return Some(format!(
+            "there was no {missing}; let it run longer with --for"
+        ));
     }
     let faults = history.troubles.len();
     (faults < FEWEST_FAULTS).then(|| {
-        format!("{faults} faults, {FEWEST_FAULTS} are the least; give it longer with --for")
+        format!("only {faults} faults, at least {FEWEST_FAULTS} are needed; let it run longer with --for")
     })
 }
 

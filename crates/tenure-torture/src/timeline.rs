@@ -399,7 +399,7 @@ pub fn picture(report: &Report) -> String {
     let [first, second] = headlines(report, timeline.workers);
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{PICTURE_WIDTH}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {PICTURE_WIDTH} {height:.0}\" role=\"img\" aria-label=\"{first}. {second}\">\
@@ -408,7 +408,7 @@ pub fn picture(report: &Report) -> String {
          <text class=\"headline\" x=\"12\" y=\"26\">{first}</text>\
          <text class=\"{}\" x=\"12\" y=\"47\">{second}</text>\
          <g transform=\"translate(0 {HEAD})\">{}\
-         <g transform=\"translate({LABELS} 0)\">{}</g></g>{legend}</svg>\n",
+         <g transform=\"translate({LABELS} 0)\">{}</g></g>{legend}</svg>",
         report.seed,
         legend::style(),
         PICTURE_WIDTH - 1.0,
