@@ -14,7 +14,6 @@ use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::output::{self, Talk};
 use crate::signals::Signals;
-use crate::store;
 
 /// A wait that is over sooner than this is not worth a word.
 const WORTH_A_WORD: Duration = Duration::from_millis(100);
@@ -86,7 +85,8 @@ pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
 
 /// Acquires everything in `plan`, or says why not and how `tenure` is to end.
 ///
-/// A signal ends the wait at once. `meanwhile` is called when the lock does not come at once:
+/// A signal ends the wait at once. In every case the caller has to close the client: that waits for what is given up
+/// in the background. `meanwhile` is called when the lock does not come at once:
 /// the place for work that can go on in parallel.
 pub(crate) async fn acquire(
     client: &Client,
@@ -107,7 +107,6 @@ pub(crate) async fn acquire(
                 signal = signals.next() => {
                     // The place in the queue is given up, and a grant that comes nevertheless is given back.
                     drop(grant);
-                    store::close(client).await;
                     talk.erase();
                     return Err(Exit::Signal(signal));
                 }

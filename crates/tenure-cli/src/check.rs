@@ -1,9 +1,9 @@
 //! `tenure check`: what a store, with these settings, promises and what not.
 
 use serde_json::{Value, json};
-use tenure::Error;
 use tenure::backend::{Finding, Severity};
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure::{Client, Error};
 
 use crate::args::{self, Common};
 use crate::exit::Exit;
@@ -19,14 +19,18 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
             .iter()
             .map(|name| name.trim().parse())
             .collect::<Result<_, Error>>()?;
-        let client = store::connect(common).await?;
-        let mut findings = Vec::new();
-        if args.init {
-            let made = client.init().await?.into_iter();
-            findings.extend(made.map(|what| Finding::new(Severity::Good, format!("made {what}"))));
-        }
-        findings.extend(client.check().await?);
-        let guarantees = client.guarantees();
+        let look = async |client: &Client| {
+            let mut findings = Vec::new();
+            if args.init {
+                let made = client.init().await?.into_iter();
+                let made = made.map(|what| Finding::new(Severity::Good, format!("made {what}")));
+                findings.extend(made);
+            }
+            findings.extend(client.check().await?);
+            Ok((findings, client.guarantees().clone()))
+        };
+        let (findings, guarantees) = store::with_client(common, look).await?;
+        let guarantees = &guarantees;
         // A finding that voids a promise voids what the table says of it.
         let void = findings
             .iter()

@@ -32,18 +32,15 @@ pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
             return Exit::Failed;
         }
     };
-    let client = tokio::select! {
-        biased;
-        signal = signals.next() => return Exit::Signal(signal),
-        client = store::connect(common) => match client {
-            Ok(client) => client,
-            Err(error) => return fail(error),
-        },
+    let client = match store::connect_unless_ended(common, &mut signals).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(signal)) => return Exit::Signal(signal),
+        Err(error) => return fail(error),
     };
     let began = Instant::now();
     let exit = match acquire::acquire(&client, &plan, &mut signals, talk, || ()).await {
         Ok(guard) => keep(guard, plan.options.ttl, began.elapsed(), &mut signals, talk).await,
-        Err(exit) => return exit,
+        Err(exit) => exit,
     };
     store::close(&client).await;
     exit

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use tenure::{Error, HoldInfo, Status};
+use serde_json::json;
+use tenure::{Client, Error, HoldInfo, LockName, Status};
 
 use crate::acquire::lock_name;
 use crate::args::{self, Common};
@@ -14,7 +15,8 @@ use crate::store;
 /// Who holds what.
 pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exit {
     answer(talk, async {
-        let all = store::connect(common).await?.list(&*args.prefix).await?;
+        let list = async |client: &Client| client.list(&*args.prefix).await;
+        let all = store::with_client(common, list).await?;
         Ok(if talk.json {
             let lines = all
                 .iter()
@@ -34,7 +36,8 @@ pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exi
 pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) -> Exit {
     answer(talk, async {
         let name = lock_name(&args.name)?;
-        let status = store::connect(common).await?.inspect(&name).await?;
+        let inspect = async |client: &Client| client.inspect(&name).await;
+        let status = store::with_client(common, inspect).await?;
         let line = match talk.json {
             true => output::status_json(&status).to_string(),
             false => status_text(&status),
@@ -48,25 +51,36 @@ pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) ->
 pub(crate) async fn break_hold(common: &Common, args: &args::Break, talk: &Talk) -> Exit {
     answer(talk, async {
         let name = lock_name(&args.name)?;
-        let client = store::connect(common).await?;
-        if client.break_lock(&name, args.token).await? {
-            let line = match talk.json {
-                true => serde_json::json!({ "name": name.as_str(), "token": args.token, "broken": true }).to_string(),
-                false => format!("ended the hold of {name} with token {}", args.token),
-            };
-            return Ok((vec![line], Exit::Done));
-        }
-        if talk.json {
-            let no = serde_json::json!({ "name": name.as_str(), "token": args.token, "broken": false });
-            return Ok((vec![no.to_string()], Exit::No));
-        }
-        let status = client.inspect(&name).await?;
-        let holds: Vec<_> = status.holds.iter().map(token).collect();
-        let now = if holds.is_empty() { "it is free".into() } else { format!("it is held with token {}", holds.join(", ")) };
-        talk.error(format!("{name} has no hold with token {}; {now}", args.token));
-        Ok((Vec::new(), Exit::No))
+        let end = async |client: &Client| end_hold(client, &name, args.token, talk).await;
+        store::with_client(common, end).await
     })
     .await
+}
+
+async fn end_hold(
+    client: &Client,
+    name: &LockName,
+    number: u64,
+    talk: &Talk,
+) -> Result<(Vec<String>, Exit), Error> {
+    let is_broken = client.break_lock(name, number).await?;
+    let exit = if is_broken { Exit::Done } else { Exit::No };
+    if talk.json {
+        let line = json!({ "name": name.as_str(), "token": number, "broken": is_broken });
+        return Ok((vec![line.to_string()], exit));
+    }
+    if is_broken {
+        let line = format!("ended the hold of {name} with token {number}");
+        return Ok((vec![line], exit));
+    }
+    let status = client.inspect(name).await?;
+    let holds: Vec<_> = status.holds.iter().map(token).collect();
+    let now = match holds.is_empty() {
+        true => "it is free".into(),
+        false => format!("it is held with token {}", holds.join(", ")),
+    };
+    talk.error(format!("{name} has no hold with token {number}; {now}"));
+    Ok((Vec::new(), exit))
 }
 
 /// Prints lines of results, or the error.

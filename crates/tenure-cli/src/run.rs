@@ -24,22 +24,23 @@ const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Runs the command under the lock.
 pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
-    let exit = match prepare(common, args, talk).await {
-        Ok((client, exit)) => {
-            store::close(&client).await;
-            exit
-        }
+    let exit = match prepare(args, talk) {
+        Ok(plan) => run_plan(common, args, talk, &plan).await,
         Err(exit) => exit,
     };
     talk.event("exit", json!({ "code": exit.code() }));
     exit
 }
 
-async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Exit), Exit> {
-    let fail = |error: Error| {
-        talk.error(output::error_text(&error));
-        Exit::of(error.kind(), args.acquire.busy_exit_code)
-    };
+/// Says why nothing can be run, and how `tenure` is to end.
+fn failed(args: &Run, talk: &Talk, error: &Error) -> Exit {
+    talk.error(output::error_text(error));
+    Exit::of(error.kind(), args.acquire.busy_exit_code)
+}
+
+/// What to acquire, if the arguments are right.
+fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
+    let fail = |error: Error| failed(args, talk, &error);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
         return Err(usage(
@@ -65,22 +66,40 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
         .acquire
         .max_hold
         .map(|limit| limit.saturating_add(behind));
+    Ok(plan)
+}
 
-    let system = |error: io::Error| {
-        talk.error(format!("cannot listen for signals: {error}"));
-        Exit::Failed
+async fn run_plan(common: &Common, args: &Run, talk: &Talk, plan: &Plan) -> Exit {
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            talk.error(format!("cannot listen for signals: {error}"));
+            return Exit::Failed;
+        }
     };
-    let mut signals = Signals::listen().map_err(system)?;
-    let client = tokio::select! {
-        biased;
-        signal = signals.next() => return Err(Exit::Signal(signal)),
-        client = store::connect(common) => client.map_err(fail)?,
+    let client = match store::connect_unless_ended(common, &mut signals).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(signal)) => return Exit::Signal(signal),
+        Err(error) => return failed(args, talk, &error),
     };
+    let exit = run_with(&client, args, talk, plan, &mut signals).await;
+    store::close(&client).await;
+    exit.unwrap_or_else(|exit| exit)
+}
+
+/// Acquires, and runs the command. `Err`: it was never started.
+async fn run_with(
+    client: &Client,
+    args: &Run,
+    talk: &Talk,
+    plan: &Plan,
+    signals: &mut Signals,
+) -> Result<Exit, Exit> {
     let terminal = signals::at_terminal();
     let mut link = None;
     // A guardian starts while the store works, but the command only on our word.
     let early = || link = Some(Link::open(&args.command, terminal));
-    let guard = acquire::acquire(&client, &plan, &mut signals, talk, early).await?;
+    let guard = acquire::acquire(client, plan, signals, talk, early).await?;
     let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
         Ok(link) => link,
         Err(error) => {
@@ -88,7 +107,7 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
                 "cannot start the guardian of the command: {error}; nothing was run"
             ));
             let _ = guard.release().await;
-            return Ok((client, Exit::Failed));
+            return Err(Exit::Failed);
         }
     };
     let limits = LimitRule::new(args, guard.remaining(), clock::now());
@@ -102,8 +121,7 @@ async fn prepare(common: &Common, args: &Run, talk: &Talk) -> Result<(Client, Ex
         lost: None,
         sent: Limits::NONE,
     };
-    let exit = supervision.run(&client, &mut signals).await;
-    Ok((client, exit))
+    Ok(supervision.run(client, signals).await)
 }
 
 struct Supervision<'a> {

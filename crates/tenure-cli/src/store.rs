@@ -1,12 +1,15 @@
 //! Which store, and what it may be called in public.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tenure::{Client, Error};
 
 use crate::args::Common;
 use crate::exit::Exit;
 use crate::output::Talk;
+use crate::signals::Signals;
 
 /// How long the clean-up of a wait that was given up, and of the link itself, may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -42,11 +45,55 @@ pub(crate) fn block_on(talk: &Talk, action: impl Future<Output = Exit>) -> Exit 
 ///
 /// # Errors
 /// Those of [`tenure::connect`].
-pub(crate) async fn connect(common: &Common) -> Result<Client, Error> {
+async fn connect(common: &Common) -> Result<Client, Error> {
     tenure::connect(url(common)).await
 }
 
-/// Ends the link, so that nothing of a wait stays behind in the store.
+/// Opens it, does `work` with it and closes it, whatever came of the work: a session that is not closed lives on in the
+/// store after this process has ended.
+///
+/// # Errors
+/// Those of [`tenure::connect`] and of `work`.
+pub(crate) async fn with_client<T>(
+    common: &Common,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let client = connect(common).await?;
+    let outcome = work(&client).await;
+    close(&client).await;
+    outcome
+}
+
+/// Opens it, unless a signal comes first: `Ok(Err(signal))`. What has been opened by then is closed, unless another
+/// signal comes.
+///
+/// # Errors
+/// Those of [`tenure::connect`].
+pub(crate) async fn connect_unless_ended(
+    common: &Common,
+    signals: &mut Signals,
+) -> Result<Result<Client, Signal>, Error> {
+    let mut connecting = pin!(connect(common));
+    let signal = tokio::select! {
+        biased;
+        signal = signals.next() => signal,
+        client = &mut connecting => return client.map(Ok),
+    };
+    let finish = async {
+        // The server may have opened a session that we do not know of yet.
+        if let Ok(Ok(client)) = tokio::time::timeout(CLOSE_LIMIT, connecting).await {
+            close(&client).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = signals.next() => {}
+        () = finish => {}
+    }
+    Ok(Err(signal))
+}
+
+/// Ends the link, so that nothing of this process stays behind in the store.
 pub(crate) async fn close(client: &Client) {
     // When the store does not answer, leases do the rest.
     let _ = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;

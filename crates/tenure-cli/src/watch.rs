@@ -27,17 +27,24 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, talk: &Talk) -> E
             return Exit::Failed;
         }
     };
-    let look = async {
-        let client = store::connect(common).await?;
-        match io::stdout().is_terminal() && !talk.json {
-            true => view(&client, common, args).await,
-            false => changes(&client, args, talk).await,
+    let ended = match store::connect_unless_ended(common, &mut signals).await {
+        Ok(Ok(client)) => {
+            let look = async {
+                match io::stdout().is_terminal() && !talk.json {
+                    true => view(&client, common, args).await,
+                    false => changes(&client, args, talk).await,
+                }
+            };
+            let ended = tokio::select! {
+                biased;
+                _ = signals.next() => Ok(()),
+                ended = look => ended,
+            };
+            store::close(&client).await;
+            ended
         }
-    };
-    let ended = tokio::select! {
-        biased;
-        _ = signals.next() => Ok(()),
-        ended = look => ended,
+        Ok(Err(_)) => Ok(()),
+        Err(error) => Err(error),
     };
     match ended {
         Ok(()) => Exit::Done,

@@ -1,5 +1,7 @@
 //! The leaf that touches the runtime and the clock. Nothing else names either.
 
+mod background;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::time::Time;
+
+pub(crate) use self::background::BackgroundTasks;
 
 /// A lock that a panic elsewhere does not poison: what it guards is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -50,18 +50,19 @@ struct Row {
 /// Measures and prints.
 pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> Exit {
     answer(talk, async {
-        let client = store::connect(common).await?;
-        let backend = client.guarantees().backend;
-        // Nobody else uses this name.
-        let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
-        let url = store::url(common);
-        let raw = Raw::new(backend, url, &name).await?;
-        let rows = measure(url, &client, &name, raw.as_ref(), args.rounds).await;
-        if let Some(raw) = raw {
-            raw.end().await;
-        }
-        let rows = rows?;
-        client.close().await;
+        let work = async |client: &Client| {
+            let backend = client.guarantees().backend;
+            // Nobody else uses this name.
+            let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
+            let url = store::url(common);
+            let raw = Raw::new(backend, url, &name).await?;
+            let rows = measure(url, client, &name, raw.as_ref(), args.rounds).await;
+            if let Some(raw) = raw {
+                raw.end().await;
+            }
+            Ok((backend, rows?))
+        };
+        let (backend, rows) = store::with_client(common, work).await?;
         let lines = match talk.json {
             true => rows
                 .iter()

@@ -10,6 +10,7 @@ mod support;
 mod bench;
 mod canary;
 mod lease;
+mod leftovers;
 mod look;
 mod run;
 mod wait;

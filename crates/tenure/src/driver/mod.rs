@@ -4,7 +4,6 @@
 //! starts ends with the client or with the hold it serves.
 
 mod carried;
-mod chores;
 pub(crate) mod held;
 mod renewal;
 mod turns;
@@ -24,11 +23,10 @@ use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Options, Renew};
-use crate::rt::{Clock, Flag, Spawner, poll_now};
+use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
 use carried::{Carried, Carrier};
-use chores::Chores;
 use held::Held;
 use renewal::Renewals;
 use turns::{Turn, Turns};
@@ -53,7 +51,7 @@ pub(crate) struct Driver {
     spawner: Spawner,
     turns: Arc<Turns>,
     renewals: Arc<Renewals>,
-    chores: Arc<Chores>,
+    background: Arc<BackgroundTasks>,
     carrier: Arc<Carrier>,
     closed: Flag,
 }
@@ -96,7 +94,7 @@ impl Driver {
             spawner,
             turns: Arc::default(),
             renewals,
-            chores: Arc::default(),
+            background: Arc::default(),
             closed: Flag::new(),
         }))
     }
@@ -418,11 +416,7 @@ impl Driver {
 
     /// Clears up in the background; [`close`](Driver::close) waits for it.
     fn see_to(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let chore = self.chores.begin();
-        self.spawner.spawn(async move {
-            work.await;
-            drop(chore);
-        });
+        self.background.spawn(&self.spawner, work);
     }
 
     /// Ends all waits and all holds, lets what is being released go, then ends the backend's sessions.
@@ -438,7 +432,7 @@ impl Driver {
         let clock = Clock::system();
         tokio::select! {
             biased;
-            () = self.chores.all_done() => {}
+            () = self.background.all_done() => {}
             () = clock.sleep_until(clock.now().after(FAREWELL)) => {}
         }
         self.backend.close().await;

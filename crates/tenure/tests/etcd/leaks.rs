@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use tenure::Renew;
+
 use crate::servers::etcd::{Etcd, is_missing};
+use crate::servers::grpc::{Fault, Proxy};
 use crate::support::{TTL, connect, soon, take, until, until_renewed};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,6 +67,64 @@ async fn a_lease_per_lock_goes_with_its_lock() {
     soon(guard.release()).await.unwrap();
     until("no lease is left", || etcd.leases().is_empty()).await;
     until("nobody watches", || etcd.watches() == 0).await;
+}
+
+/// A program may end as soon as its client is closed, and its background tasks with it.
+#[tokio::test]
+async fn nothing_is_left_when_close_returns() {
+    if is_missing() {
+        return;
+    }
+    /// So much longer a request takes whose end nobody waits for but `close`.
+    const LATE: Fault = Fault::Late(Duration::from_millis(50));
+    let etcd = Etcd::start(1, &[]);
+    let proxy = Proxy::start(etcd.members[0].port());
+    let url = etcd.url_by(&[proxy.address()]);
+    // Far longer than this test: nothing runs out by itself.
+    let ttl = Duration::from_secs(3_600);
+    let holder = connect(&etcd.url()).await;
+    let guard = take(&holder, "held", ttl).await;
+    let (keys, leases) = (etcd.keys("").len(), etcd.leases());
+    let mut kept = Vec::new();
+    for option in ["", "?lease=lock"] {
+        // A hold that is not renewed has a lease of its own in either case.
+        for renew in [Renew::Automatic, Renew::Never] {
+            for case in ["released", "dropped", "kept", "busy", "given up"] {
+                let client = connect(&format!("{url}{option}")).await;
+                let name = if case == "busy" { "held" } else { "x" };
+                let lock = client.lock(name).ttl(ttl).renew(renew);
+                let step = if case == "given up" {
+                    "grant"
+                } else {
+                    "revoke"
+                };
+                proxy.plan(step, LATE);
+                let mut acquire = Box::pin(lock.try_acquire());
+                let guard = match case {
+                    // As far as the request for a lease.
+                    "given up" => {
+                        let polled = tokio::time::timeout(Duration::from_millis(5), &mut acquire);
+                        assert!(polled.await.is_err(), "the grant is late");
+                        None
+                    }
+                    _ => soon(&mut acquire).await.unwrap(),
+                };
+                drop(acquire);
+                assert_eq!(guard.is_none(), case == "busy" || case == "given up");
+                match (case, guard) {
+                    ("released", Some(guard)) => soon(guard.release()).await.unwrap(),
+                    ("kept", guard) => kept.extend(guard),
+                    (_, guard) => drop(guard),
+                }
+                soon(client.close()).await;
+                let case = format!("{case}, {renew:?}, {option}");
+                assert_eq!(etcd.leases(), leases, "{case}");
+                assert_eq!(etcd.keys("").len(), keys, "{case}");
+                assert!(proxy.is_done(), "{case}");
+            }
+        }
+    }
+    soon(guard.release()).await.unwrap();
 }
 
 /// A client that has no lock costs nothing, and its next lock is as good as its first.

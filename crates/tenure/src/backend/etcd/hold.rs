@@ -13,7 +13,7 @@ use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::rt::{Clock, Flag, Spawner, lock, wall_now};
+use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, lock, wall_now};
 use crate::time::Time;
 
 use super::ears::Ears;
@@ -32,6 +32,8 @@ pub(super) struct Store {
     pub(super) link: Link,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
+    /// Leases that are being given up, or granted to a request that was stopped.
+    pub(super) background: Arc<BackgroundTasks>,
     pub(super) alarm: OnceLock<Alarm>,
     pub(super) closing: Flag,
     /// By their ttl in seconds.
@@ -141,6 +143,7 @@ impl Store {
             link,
             clock,
             spawner,
+            background: Arc::default(),
             alarm: OnceLock::new(),
             closing: Flag::new(),
             sessions: Mutex::default(),

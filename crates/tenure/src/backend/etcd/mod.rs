@@ -168,19 +168,23 @@ impl Store {
         }
         // Wakes the keeper, which ends.
         self.earlier.notify_one();
-        let mut leases: Vec<_> = {
-            let sessions = lock(&self.sessions);
-            sessions.values().map(|lease| lease.id).collect()
-        };
-        leases.extend(lock(&self.kept).values().map(|kept| kept.lease.id));
-        leases.sort_unstable();
-        leases.dedup();
         let limit = self.clock.now().after(FAREWELL);
-        let revokes = leases.into_iter().map(|id| self.revoke(id));
+        let revoke_all = async {
+            // Leases of single locks are given up in the background, and one that is being granted is not known yet.
+            self.background.all_done().await;
+            let mut leases: Vec<_> = {
+                let sessions = lock(&self.sessions);
+                sessions.values().map(|lease| lease.id).collect()
+            };
+            leases.extend(lock(&self.kept).values().map(|kept| kept.lease.id));
+            leases.sort_unstable();
+            leases.dedup();
+            join_all(leases.into_iter().map(|id| self.revoke(id))).await;
+        };
         tokio::select! {
             biased;
             // What cannot be given up runs out.
-            _ = join_all(revokes) => {}
+            () = revoke_all => {}
             () = self.clock.sleep_until(limit) => {}
         }
         self.link.close();

@@ -178,11 +178,11 @@ impl Store {
         }
     }
 
-    /// Ends a lease that nothing hangs on, in the background.
+    /// Ends a lease that nothing hangs on, in the background; [`close`](Store::close) waits for it.
     pub(super) fn drop_lease(self: &Arc<Self>, lease: &Arc<Lease>) {
         lease.gone.raise();
         let (store, id) = (self.clone(), lease.id);
-        self.spawner.spawn(async move {
+        self.background.spawn(&self.spawner, async move {
             // If it cannot be done, it runs out.
             let _ = store.revoke(id).await;
         });
@@ -463,7 +463,8 @@ impl Drop for Asking {
     fn drop(&mut self) {
         if self.may_be_there {
             let (store, id) = (self.store.clone(), self.id);
-            self.store.spawner.spawn(async move {
+            let spawner = &self.store.spawner;
+            self.store.background.spawn(spawner, async move {
                 // It may come to be later than it is given up. If it cannot be done, it runs out.
                 for pause in [0, 1, 4] {
                     let at = store.clock.now().after(store.settings.timeout * pause);

@@ -79,7 +79,7 @@ impl Store {
                 // Until there is a lease nothing of the name can be left behind. The one that is on its way
                 // is seen to its end: given up before it is there, it would stay.
                 let store = self.clone();
-                self.spawner.spawn(async move {
+                self.background.spawn(&self.spawner, async move {
                     if let Ok(lease) = leasing.await && !lease.is_session {
                         store.drop_lease(&lease);
                     }

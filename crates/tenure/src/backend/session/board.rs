@@ -173,6 +173,28 @@ impl Board {
         }
     }
 
+    /// Takes down whatever is up, and resolves when that is done. The client is closing.
+    pub(super) async fn clear(&self, store: &Arc<Store>) {
+        let owners: Vec<_> = {
+            let work = lock(&self.work);
+            work.to_put_up
+                .keys()
+                .chain(work.up.keys())
+                .copied()
+                .collect()
+        };
+        for owner in owners {
+            self.take_down(store, owner);
+        }
+        loop {
+            let done = self.done.notified();
+            if !lock(&self.work).is_under_way {
+                return;
+            }
+            done.await;
+        }
+    }
+
     /// Waits until no note is there that would be taken for that of the next holder: the same session is about to
     /// take the same key.
     pub(super) async fn settled(&self, clock: &Clock, link: &Link, key: &Key) {
@@ -200,7 +222,10 @@ fn start(store: &Arc<Store>, work: &mut Work) {
         store.spawner.spawn(async move {
             while let Some(store) = weak.upgrade() {
                 let at = store.clock.now().after(GATHER);
-                store.clock.sleep_until(at).await;
+                tokio::select! {
+                    () = store.clock.sleep_until(at) => {}
+                    () = store.closing.raised() => {}
+                }
                 if !write(&store).await {
                     return;
                 }
@@ -227,6 +252,7 @@ async fn write(store: &Arc<Store>) -> bool {
         let taken_down: Vec<_> = work.to_take_down.drain(..count).collect();
         if put_up.is_empty() && taken_down.is_empty() {
             work.is_under_way = false;
+            board.done.notify_waiters();
             return false;
         }
         let sweeps = work.swept.is_none_or(|swept| swept.after(SWEEP) <= now);

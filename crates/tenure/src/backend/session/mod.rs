@@ -186,6 +186,8 @@ impl Store {
             join_all(gone).await;
             let links: Vec<_> = lock(&self.links).drain(..).collect();
             join_all(links.iter().map(|link| link.close())).await;
+            // Asked on the desk, hence before that is closed.
+            self.board.clear(self).await;
             let desk = self.desk.lock().await.take();
             let spare = self.spare.lock().await.take();
             for link in [desk, spare].into_iter().flatten() {

@@ -196,8 +196,14 @@ impl Store {
     /// Ends all sessions, so that nothing of them is left.
     async fn close(&self) {
         self.closing.raise();
-        let sessions = self.sessions.all();
         let limit = self.clock.now().after(FAREWELL);
+        // A session that is being opened has to be ended as well.
+        tokio::select! {
+            biased;
+            _ = self.sessions.opening.lock() => {}
+            () = self.clock.sleep_until(limit) => {}
+        }
+        let sessions = self.sessions.all();
         let states: Vec<_> = sessions
             .iter()
             .map(|session| session.client.state_watcher())

@@ -81,7 +81,7 @@ impl Drop for Session {
 pub(super) struct Sessions {
     open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
     /// Nobody opens one while somebody else does.
-    opening: tokio::sync::Mutex<()>,
+    pub(super) opening: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
@@ -202,6 +202,10 @@ impl Store {
             taken: Mutex::default(),
             client,
         });
+        // `close` has not seen it. The library ends a session when nobody has it any more.
+        if self.closing.is_raised() {
+            return Err(Error::new(ErrorKind::Closed, "the client was closed"));
+        }
         let (store, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
         self.spawner.spawn(observe(store, observed, states));
         if ttl != self.settings.ttl {
