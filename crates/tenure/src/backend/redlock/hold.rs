@@ -405,18 +405,25 @@ pub(super) async fn see_out(
     }
 }
 
-/// Releases on one node until it has answered definitely, or the lease is over.
+/// Releases on one node until it has answered definitely, the lease is over, or the client closes.
 pub(super) async fn give_back(core: Arc<Core>, node: usize, hold: Hold) {
     let give_up = core.clock.now().after(hold.ttl);
     for attempt in 0.. {
         if core.nodes[node].release(hold.clone()).await.is_ok() {
             return;
         }
+        if core.closing.is_raised() {
+            return;
+        }
         let left = give_up.since(core.clock.now());
         let Some(pause) = pace::next(attempt, rand::random(), None, Some(left)) else {
             return;
         };
-        core.clock.sleep_until(core.clock.now().after(pause)).await;
+        tokio::select! {
+            // Once more, and that is all.
+            () = core.closing.raised() => {}
+            () = core.clock.sleep_until(core.clock.now().after(pause)) => {}
+        }
     }
 }
 

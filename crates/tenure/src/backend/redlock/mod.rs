@@ -42,7 +42,7 @@ use crate::holder::Status;
 use crate::kernel::quorum;
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::rt::{self, Clock, Spawner, lock};
+use crate::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
 /// Several stores as one. A cheap clone. One for each client: it remembers the holds of its client.
@@ -68,6 +68,9 @@ pub const LEAST_NODE_LIMIT: Duration = Duration::from_millis(100);
 /// An answer that takes longer is as good as none.
 pub const MOST_NODE_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long `close` waits for requests to single nodes.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl Settings {
     /// The same with another [`node_limit`](Settings::node_limit).
     #[must_use]
@@ -90,6 +93,9 @@ struct Core {
     claims: Mutex<Claims>,
     /// The greatest token seen.
     last_token: AtomicU64,
+    /// Requests to single nodes that are seen to their end.
+    background: Arc<BackgroundTasks>,
+    closing: Flag,
 }
 
 #[derive(Default)]
@@ -123,6 +129,8 @@ impl Backend {
             ears: OnceLock::new(),
             claims: Mutex::default(),
             last_token: AtomicU64::new(0),
+            background: Arc::default(),
+            closing: Flag::new(),
         })))
     }
 }
@@ -168,7 +176,22 @@ impl Core {
         if let Some(spawner) = self.spawner.get()
             && let Err(Some(pending)) = spawner.poll_anywhere(future)
         {
-            spawner.spawn(pending);
+            self.background.spawn(spawner, pending);
+        }
+    }
+
+    /// Lets what is being given back go. A node that does not answer is not asked again.
+    async fn settle(&self) {
+        self.closing.raise();
+        let claims: Vec<_> = lock(&self.claims).by_owner.values().cloned().collect();
+        let now = self.clock.now();
+        claims.iter().for_each(|claim| claim.end(now));
+        // On the real clock: it bounds how long the caller waits.
+        let clock = Clock::system();
+        tokio::select! {
+            biased;
+            () = self.background.all_done() => {}
+            () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
         }
     }
 
@@ -262,9 +285,10 @@ impl Door for Backend {
     }
 
     fn close(&self) -> BoxFuture<()> {
-        let closing = crowd::Crowd::new(self.0.nodes.iter().map(|node| node.close()));
+        let core = self.0.clone();
         Box::pin(async move {
-            let mut closing = closing;
+            core.settle().await;
+            let mut closing = crowd::Crowd::new(core.nodes.iter().map(|node| node.close()));
             while closing.next().await.is_some() {}
         })
     }
