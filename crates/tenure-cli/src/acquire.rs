@@ -19,6 +19,8 @@ use crate::signals::Signals;
 const WORTH_A_WORD: Duration = Duration::from_millis(100);
 /// Between two looks at who holds what we wait for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same where nobody reads about the holder: only a server that was started lately is worth a line there.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
 /// How long the question "who holds it?" may take when the answer is for an error message.
 const ASK_LIMIT: Duration = Duration::from_millis(500);
 
@@ -125,10 +127,24 @@ pub(crate) async fn acquire(
             let exit = Exit::of(error.kind(), plan.busy_code);
             match exit {
                 Exit::Busy(_) => say_busy(client, plan, talk, &error).await,
-                _ => talk.error(output::error_text(&error)),
+                _ => say_error(talk, &error, plan.options.ttl),
             }
             Err(exit)
         }
+    }
+}
+
+/// Why it cannot be acquired, whatever was asked for.
+fn say_error(talk: &Talk, error: &Error, ttl: Duration) {
+    let message = output::error_text(error);
+    if talk.json {
+        let guard = output::restart_guard_json(error.restart_guard(), ttl);
+        talk.event(
+            "error",
+            json!({ "message": message, "restart_guard": guard }),
+        );
+    } else {
+        talk.error(message);
     }
 }
 
@@ -161,46 +177,73 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
     })
 }
 
-/// Says who is in the way, again and again, to those who want to know. Never resolves.
+/// Says who is in the way, again and again, to those who want to know; and once, to all but those who asked for quiet,
+/// that the server was started too lately to grant anything. Never resolves.
 async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: Instant) -> T {
-    if !talk.tells_of_waiting() {
+    let tells = talk.tells_of_waiting();
+    if !tells && talk.quiet {
         return pending().await;
     }
-    tokio::time::sleep(WORTH_A_WORD).await;
-    let mut first = true;
+    // Who gives up sooner reads it in the error.
+    tokio::time::sleep(if tells { WORTH_A_WORD } else { LOOK_EVERY }).await;
+    let (mut is_first, mut is_explained, mut is_in_event) = (true, false, false);
     loop {
         let obstacle = obstacle(client, plan).await;
-        let reason = obstacle.as_ref().map(output::busy);
+        let obstacle = obstacle.as_ref();
         let waited = began.elapsed();
+        let ttl = plan.options.ttl;
+        let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
+        if let Some(guard) = guard.filter(|_| !is_explained && waited >= LOOK_EVERY) {
+            talk.notice(guard.describe(ttl));
+            is_explained = true;
+        }
         if talk.draws() {
+            let reason = obstacle.map(|status| output::busy(status, ttl));
             let reason = reason.unwrap_or_else(|| format!("for {}", output::quoted(&plan.names)));
             talk.draw(&format!("waiting {}: {reason}", rounded(waited)));
-        } else if first {
-            let holder = obstacle.as_ref().and_then(|status| status.holds.first());
-            let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
-            talk.event(
-                "waiting",
-                json!({
-                    "names": names,
-                    "busy": obstacle.as_ref().map(|status| status.name.as_str()),
-                    "holder": holder.map(|hold| output::holder_json(&hold.holder)),
-                    "waited_ms": output::millis(waited),
-                }),
-            );
-            talk.detail(
-                reason.map_or_else(|| "waiting".into(), |reason| format!("waiting: {reason}")),
-            );
+        } else if tells && (is_first || guard.is_some() && !is_in_event) {
+            is_in_event = guard.is_some();
+            say_waiting(plan, talk, obstacle, waited);
         }
-        first = false;
-        tokio::time::sleep(LOOK_EVERY).await;
+        is_first = false;
+        tokio::time::sleep(if tells { LOOK_EVERY } else { LOOK_SELDOM }).await;
     }
+}
+
+/// One event, or one line for those who asked for more.
+fn say_waiting(plan: &Plan, talk: &Talk, obstacle: Option<&Status>, waited: Duration) {
+    let ttl = plan.options.ttl;
+    let holder = obstacle.and_then(|status| status.holds.first());
+    let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
+    let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
+    talk.event(
+        "waiting",
+        json!({
+            "names": names,
+            "busy": obstacle.map(|status| status.name.as_str()),
+            "holder": holder.map(|hold| output::holder_json(&hold.holder)),
+            "restart_guard": output::restart_guard_json(guard, ttl),
+            "waited_ms": output::millis(waited),
+        }),
+    );
+    talk.detail(match obstacle {
+        Some(status) => format!("waiting: {}", output::busy(status, ttl)),
+        None => "waiting".into(),
+    });
 }
 
 /// The first of the names that cannot be had now.
 async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
+    let ttl = plan.options.ttl;
     for name in &plan.names {
         match client.inspect(name).await {
-            Ok(status) if status.is_held() || status.reserved.is_some() => return Some(status),
+            Ok(status)
+                if status.is_held()
+                    || status.reserved.is_some()
+                    || output::restart_guard(&status, ttl).is_some() =>
+            {
+                return Some(status);
+            }
             // A look that fails is no news: acquire itself will tell.
             _ => {}
         }
@@ -210,6 +253,7 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
 
 /// One line that names the holder.
 async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
+    let ttl = plan.options.ttl;
     let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
     let status = asked.ok().flatten();
     let holder = status
@@ -221,14 +265,21 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
         .map(|status| &status.name)
         .or(error.name())
         .unwrap_or(&plan.names[0]);
+    let guard = status.as_ref();
+    let guard = guard.and_then(|status| output::restart_guard(status, ttl));
     talk.event(
         "busy",
-        json!({ "name": name.as_str(), "holder": holder.map(output::holder_json) }),
+        json!({
+            "name": name.as_str(),
+            "holder": holder.map(output::holder_json),
+            "restart_guard": output::restart_guard_json(guard, ttl),
+        }),
     );
-    let reason = match (&status, holder) {
-        (Some(status), _) => output::busy(status),
-        (None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
-        (None, None) => format!("{name} is busy"),
+    let reason = match (guard, &status, holder) {
+        (Some(guard), ..) => guard.describe(ttl),
+        (None, Some(status), _) => output::busy(status, ttl),
+        (None, None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
+        (None, None, None) => format!("{name} is busy"),
     };
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {

@@ -1,6 +1,7 @@
 //! `list`, `status`, `break`: what the store knows, and one way to change it.
 
 use std::io;
+use std::time::Duration;
 
 use serde_json::json;
 use tenure::{Client, Error, HoldInfo, LockName, Status};
@@ -167,13 +168,10 @@ fn token(hold: &HoldInfo) -> String {
 fn status_text(status: &Status) -> String {
     let mut lines = Vec::new();
     if status.holds.is_empty() {
-        lines.push(match status.reserved {
-            None => format!("{} is free", status.name),
-            Some(left) => format!(
-                "{} is free, but reserved for another {}",
-                status.name,
-                rounded(left)
-            ),
+        let is_taken = status.reserved.is_some();
+        lines.push(match is_taken {
+            false => format!("{} is free", status.name),
+            true => output::busy(status, Duration::ZERO),
         });
     }
     for hold in &status.holds {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tenure::name::Escaped;
-use tenure::{Error, HoldInfo, Holder, LockName, Mode, Status};
+use tenure::{Error, HoldInfo, Holder, LockName, Mode, RestartGuard, Status};
 
 use crate::args::Common;
 use crate::duration::rounded;
@@ -70,7 +70,7 @@ impl Talk {
         }
     }
 
-    /// Whether somebody wants to hear about a wait.
+    /// Whether somebody wants to hear who holds what is waited for.
     pub(crate) fn tells_of_waiting(&self) -> bool {
         self.json || self.verbose || self.draws()
     }
@@ -153,9 +153,22 @@ pub(crate) fn holder(holder: &Holder) -> String {
     line
 }
 
-/// Why a name cannot be had now: `"x" is held by …`.
-pub(crate) fn busy(status: &Status) -> String {
+/// The server grants no lease of that length yet, because it was started too lately.
+pub(crate) fn restart_guard(status: &Status, ttl: Duration) -> Option<&RestartGuard> {
+    let guard = status.restart_guard.as_ref();
+    guard.filter(|guard| !guard.left(ttl).is_zero())
+}
+
+/// Why a name cannot be had now, by a request with that ttl: `"x" is held by …`.
+pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
     let name = &status.name;
+    if let Some(guard) = restart_guard(status, ttl) {
+        let (uptime, left) = (rounded(guard.uptime), rounded(guard.left(ttl)));
+        let server = &guard.server;
+        return format!(
+            "{name} is free, but {server} was started {uptime} ago and grants nothing for another {left}"
+        );
+    }
     match (status.holds.as_slice(), status.reserved) {
         ([one], _) => format!("{name} is held by {}", holder(&one.holder)),
         ([first, others @ ..], _) => {
@@ -188,11 +201,23 @@ pub(crate) fn status_json(status: &Status) -> Value {
         "holds": holds,
         "queue": queue,
         "reserved_ms": status.reserved.map(millis),
+        "restart_guard": restart_guard_json(restart_guard(status, Duration::ZERO), Duration::ZERO),
     });
     if let Some((agree, all)) = status.nodes {
         value["nodes"] = json!({ "agree": agree, "all": all });
     }
     value
+}
+
+/// Why the server grants nothing yet, for programs; null when it does.
+pub(crate) fn restart_guard_json(guard: Option<&RestartGuard>, ttl: Duration) -> Value {
+    guard.map_or(Value::Null, |guard| {
+        json!({
+            "server": guard.server,
+            "uptime_ms": millis(guard.uptime),
+            "left_ms": millis(guard.left(ttl)),
+        })
+    })
 }
 
 /// A holder for programs.

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::holder::Holder;
+use crate::holder::{Holder, RestartGuard};
 use crate::name::LockName;
 
 /// What went wrong, in terms of what the caller should do.
@@ -79,6 +79,7 @@ struct Inner {
     backend: Option<&'static str>,
     step: Option<Step>,
     holder: Option<Holder>,
+    restart_guard: Option<RestartGuard>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -92,6 +93,7 @@ impl Error {
             backend: None,
             step: None,
             holder: None,
+            restart_guard: None,
             source: None,
         }))
     }
@@ -121,6 +123,13 @@ impl Error {
     #[must_use]
     pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
         self.0.holder = holder;
+        self
+    }
+
+    /// Says that a server was started too lately to grant anything.
+    #[must_use]
+    pub fn with_restart_guard(mut self, guard: Option<RestartGuard>) -> Self {
+        self.0.restart_guard = guard;
         self
     }
 
@@ -167,6 +176,11 @@ impl Error {
     /// The process that holds the lock, as far as the store could say.
     pub fn holder(&self) -> Option<&Holder> {
         self.0.holder.as_ref()
+    }
+
+    /// The server was started so lately that it may have forgotten a holder, and grants nothing yet.
+    pub fn restart_guard(&self) -> Option<&RestartGuard> {
+        self.0.restart_guard.as_ref()
     }
 }
 

@@ -86,6 +86,47 @@ impl HoldInfo {
     }
 }
 
+/// A server that forgets locks when it is restarted grants nothing until the leases of before its start are over.
+///
+/// The option `restart_guard` in the URL says how long these are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestartGuard {
+    /// The server, by host and port.
+    pub server: String,
+    /// How long it has run, at least.
+    pub uptime: Duration,
+    /// The option's value.
+    pub guard: Duration,
+}
+
+impl RestartGuard {
+    /// As a backend found it.
+    pub fn new(server: impl Into<String>, uptime: Duration, guard: Duration) -> Self {
+        Self {
+            server: server.into(),
+            uptime,
+            guard,
+        }
+    }
+
+    /// For how much longer a request with this ttl is not granted; zero when it may be. A ttl that is longer than the
+    /// option's value counts in its place.
+    pub fn left(&self, ttl: Duration) -> Duration {
+        self.guard.max(ttl).saturating_sub(self.uptime)
+    }
+
+    /// One line for people: why a request with this ttl is not granted, for how long, and what to do.
+    pub fn describe(&self, ttl: Duration) -> String {
+        let (server, uptime, left) = (&self.server, self.uptime, self.left(ttl));
+        format!(
+            "{server} was started lately ({} ago) and may have forgotten who held what, so it grants nothing for another {}; for a server that has no locks to lose, such as a new container in a test, put `?restart_guard=off` into the URL",
+            Rounded(uptime),
+            Rounded(left.max(Duration::from_millis(1)))
+        )
+    }
+}
+
 /// What the store knows about one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -99,6 +140,9 @@ pub struct Status {
     /// The name is free but stays reserved for this long
     /// ([`Lock::min_hold`](crate::Lock::min_hold), [`Lock::lock_delay`](crate::Lock::lock_delay)).
     pub reserved: Option<Duration>,
+    /// The name is free, and the server was started so lately that it may have forgotten a holder. `None` where the name
+    /// is held, where the store forgets nothing, and where `restart_guard=off` says so.
+    pub restart_guard: Option<RestartGuard>,
     /// How many nodes agree, of how many, where the store consists of several: `(3, 5)`.
     pub nodes: Option<(usize, usize)>,
 }
@@ -111,6 +155,7 @@ impl Status {
             holds: Vec::new(),
             queue: None,
             reserved: None,
+            restart_guard: None,
             nodes: None,
         }
     }
@@ -136,5 +181,29 @@ impl Holder {
             pid,
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_guard_lasts_for_the_longer_of_option_and_ttl() {
+        let second = Duration::from_secs;
+        let guard = RestartGuard::new("h:6379", second(3), second(30));
+        assert_eq!(guard.left(second(10)), second(27));
+        assert_eq!(guard.left(second(40)), second(37));
+        let text = guard.describe(second(40));
+        for words in [
+            "h:6379 was started lately (3s ago)",
+            "for another 37s;",
+            "`?restart_guard=off`",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+        let over = RestartGuard::new("h:6379", second(31), second(30));
+        assert_eq!(over.left(second(30)), Duration::ZERO);
+        assert_eq!(over.left(second(32)), second(1));
     }
 }

@@ -227,7 +227,7 @@ pub use client::{Client, connect};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::{Fenced, Guard};
-pub use holder::{HoldInfo, Holder, Status};
+pub use holder::{HoldInfo, Holder, RestartGuard, Status};
 pub use kernel::lease::State;
 pub use lock::Lock;
 pub use lost::LostReason;

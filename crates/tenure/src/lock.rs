@@ -223,7 +223,8 @@ impl Lock {
             Ok(guard) => Ok(guard),
             Err(name) => {
                 let waited = self.options.wait.unwrap_or_default();
-                Err(self.driver.wait_elapsed(&name, waited).await)
+                let ttl = self.options.ttl;
+                Err(self.driver.wait_elapsed(&name, waited, ttl).await)
             }
         }
     }

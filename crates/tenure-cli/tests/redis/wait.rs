@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 
 use crate::OnRedis;
+use crate::support::terminal::Terminal;
 use crate::support::text;
 
 /// Nothing of a waiter for `x` is left.
@@ -90,6 +91,88 @@ fn a_signal_ends_the_wait_and_leaves_nothing() {
     assert_eq!(holder.code(), 0);
     // What stays is the counter of tokens.
     assert_eq!(on.server.order(&["KEYS", "*"]).text(), "tenure:{x}:hold");
+}
+
+/// What has to be said of a server that was started lately.
+fn assert_explains(on: &OnRedis, said: &str) {
+    let server = on.server.address();
+    for words in [
+        &*server,
+        "was started lately (",
+        "may have forgotten who held what",
+        "`?restart_guard=off`",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn a_server_that_was_started_lately_is_explained_once() {
+    // It grants nothing for as long as this test can take.
+    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+        return;
+    };
+    let mut waiter = on.start_run(&[], "x", "echo ran");
+    assert_explains(&on, &waiter.err_line());
+    waiter.signal(Signal::INT);
+    assert_eq!(waiter.code(), 130);
+    assert_eq!(
+        (waiter.err_rest(), waiter.rest()),
+        (String::new(), String::new())
+    );
+
+    // The error at the end, and nothing before.
+    let output = on.output(&["run", "-q", "-w", "2500ms", "x", "--", "echo", "ran"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_explains(&on, &said);
+    assert!(output.stdout.is_empty());
+
+    let status = text(&on.output(&["status", "x"]).stdout);
+    assert!(status.contains("was started"), "{status}");
+}
+
+#[test]
+fn a_server_that_was_started_lately_is_explained_to_programs() {
+    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+        return;
+    };
+    let assert_is_whole = |event: &serde_json::Value, at_least: u64| {
+        let guard = &event["restart_guard"];
+        assert_eq!(guard["server"], on.server.address(), "{event}");
+        assert!(guard["uptime_ms"].is_u64(), "{event}");
+        assert!(guard["left_ms"].as_u64().unwrap() > at_least, "{event}");
+    };
+    let half = 30 * 60 * 1000;
+    let mut waiter = on.start_run(&["--json"], "x", "echo ran");
+    assert_is_whole(&waiter.event("waiting"), half);
+    waiter.signal(Signal::INT);
+    assert_eq!(waiter.code(), 130);
+    // A lease that lasts longer has to be waited for longer.
+    let ttl = ["--json", "--ttl", "3h", "-w", "100ms"];
+    let mut waiter = on.start_run(&ttl, "x", "echo ran");
+    assert_is_whole(&waiter.event("error"), 5 * half);
+    assert_eq!(waiter.code(), 69);
+    let status = on.output(&["status", "--json", "x"]).stdout;
+    assert_is_whole(&serde_json::from_slice(&status).unwrap(), half);
+}
+
+#[test]
+fn a_server_that_was_started_lately_is_explained_once_on_a_terminal() {
+    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+        return;
+    };
+    let mut terminal = Terminal::new(&on, &["run", "x", "--", "echo", "ran"]);
+    terminal.shows("grants nothing for another");
+    let explained = terminal.shows("into the URL");
+    assert_explains(&on, &(explained + "into the URL"));
+    // The line that is drawn anew goes on.
+    terminal.shows("grants nothing for another");
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 130);
+    let rest = terminal.rest();
+    assert!(!rest.contains("into the URL"), "{rest:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::text;
+use crate::support::{next_event, text};
 use crate::{On, on_each};
 
 on_each![
@@ -80,4 +80,50 @@ fn a_waiter_that_is_killed_is_skipped(on: &On) {
     next.lines_are(&["next"]);
     assert_eq!(next.code(), 0);
     assert_eq!(dead.rest(), "");
+}
+
+/// A database that keeps locks for its sessions forgets them when it is restarted, so it says the same as a Redis.
+fn a_server_that_was_started_lately_is_explained(on: &On) {
+    let assert_explains = |said: &str| {
+        for words in ["was started lately (", "`?restart_guard=off`", "127.0.0.1"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    };
+    let mut waiter = on.start_run(&[], "x", "echo ran");
+    assert_explains(&waiter.err_line());
+    waiter.signal(Signal::INT);
+    assert_eq!(waiter.code(), 130);
+    assert_eq!(waiter.err_rest(), "");
+    for (options, code) in [(&["-n"][..], 69), (&["-w", "500ms"], 75)] {
+        let run = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
+        let output = on.output(&run);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert_explains(&said);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(output.stdout.is_empty());
+    }
+    let run = ["run", "--json", "-w", "500ms", "x", "--", "true"];
+    let output = on.output(&run);
+    for event in ["waiting", "busy"] {
+        let event = next_event(&mut output.stderr.as_slice(), event);
+        assert!(
+            event["restart_guard"]["left_ms"].as_u64().unwrap() > 0,
+            "{event}"
+        );
+    }
+}
+
+#[test]
+fn a_mysql_that_was_started_lately_is_explained() {
+    if let Some(on) = On::mysql("mode=session&restart_guard=1h") {
+        a_server_that_was_started_lately_is_explained(&on);
+    }
+}
+
+#[test]
+fn a_postgres_that_was_started_lately_is_explained() {
+    if let Some(on) = On::postgres("mode=session&restart_guard=1h") {
+        a_server_that_was_started_lately_is_explained(&on);
+    }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod signs;
+pub(crate) mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

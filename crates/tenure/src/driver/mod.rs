@@ -383,7 +383,12 @@ impl Driver {
     }
 
     /// The error of a wait that was over, naming the holder if the store says so quickly.
-    pub(crate) async fn wait_elapsed(&self, name: &LockName, waited: Duration) -> Error {
+    pub(crate) async fn wait_elapsed(
+        &self,
+        name: &LockName,
+        waited: Duration,
+        ttl: Duration,
+    ) -> Error {
         // On the real clock even where holds are on a virtual one: it bounds how long a caller waits.
         let clock = Clock::system();
         let status = tokio::select! {
@@ -392,19 +397,24 @@ impl Driver {
             () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
         };
         let reserved = status.as_ref().and_then(|status| status.reserved);
+        let guard = status.as_ref().and_then(|it| it.restart_guard.clone());
+        let guard = guard.filter(|guard| !guard.left(ttl).is_zero());
         let holder = status.and_then(|status| Some(status.holds.into_iter().next()?.holder));
         let taken = match (&holder, reserved) {
             (Some(holder), _) => format!("is held by {holder}"),
             (None, Some(left)) => format!("stays reserved for another {left:.0?}"),
             (None, None) => "is held".into(),
         };
-        let message = if waited.is_zero() {
+        let message = if let Some(guard) = &guard {
+            format!("waited {waited:?}; {}", guard.describe(ttl))
+        } else if waited.is_zero() {
             format!("it {taken}, and `wait` is zero; raise it or use `try_acquire`")
         } else {
             format!("waited {waited:?} and it still {taken}; raise `wait` or use `try_acquire`")
         };
         let err = Error::new(ErrorKind::WaitElapsed, message);
-        self.explain(err.with_holder(holder), name, Step::Acquire)
+        let err = err.with_holder(holder).with_restart_guard(guard);
+        self.explain(err, name, Step::Acquire)
     }
 
     /// Adds what every error should name.

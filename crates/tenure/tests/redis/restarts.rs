@@ -162,8 +162,14 @@ async fn a_client_that_comes_later_is_guarded_too() {
         &["started lately", "restart_guard"],
     );
     let lock = client.lock("x").ttl(TTL).wait(Duration::from_millis(200));
-    let waited = soon(lock.acquire()).await;
-    assert!(waited.is_err(), "{waited:?}");
+    let err = soon(lock.acquire()).await.unwrap_err();
+    let guard = err.restart_guard().expect("it says why");
+    assert_eq!(guard.server, server.address());
+    assert_eq!(guard.guard, Duration::from_secs(60));
+    let text = err.to_string();
+    assert!(text.contains("`?restart_guard=off`"), "{text}");
+    let status = soon(client.inspect("x")).await.unwrap();
+    assert_eq!(status.restart_guard.unwrap().server, server.address());
     assert_eq!(owner(&server, "x"), "");
     let findings = soon(client.check()).await.unwrap();
     let says = findings

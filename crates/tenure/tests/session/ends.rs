@@ -216,7 +216,11 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
         &["started lately", "restart_guard"],
     );
     let short = second.lock(&name).ttl(TTL).wait(Duration::from_millis(200));
-    assert!(soon(short.acquire()).await.is_err());
+    let elapsed = soon(short.acquire()).await.unwrap_err();
+    assert_eq!(elapsed.kind(), ErrorKind::WaitElapsed);
+    let guard = elapsed.restart_guard().expect("it says why");
+    assert!(!guard.left(TTL).is_zero());
+    assert!(elapsed.to_string().contains("`?restart_guard=off`"));
     let next = soon(lock.acquire()).await.unwrap();
     assert!(before.elapsed() > Duration::from_secs(11), "granted early");
     assert!(next.token() > old.token());

@@ -13,7 +13,7 @@ use crate::backend::{Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
-use crate::holder::Holder;
+use crate::holder::{Holder, RestartGuard};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::{Clock, Flag, Spawner, lock};
@@ -349,6 +349,16 @@ impl Store {
         }
         let until = session.trusted_from(guard.max(ttl));
         (until > self.clock.now()).then_some(until)
+    }
+
+    /// What people are told of a server that was started lately. `None`: this one forgets nothing, or need not care.
+    pub(super) fn restart_guard(&self, session: &Session) -> Option<RestartGuard> {
+        let guard = self.settings.restart_guard?;
+        if session.facts.persistence == Persistence::Full {
+            return None;
+        }
+        let uptime = session.uptime(self.clock.now());
+        Some(RestartGuard::new(session.host.to_string(), uptime, guard))
     }
 
     /// Renews, or with `only_look` asks whether it is still ours: in batches, all on their way at once.

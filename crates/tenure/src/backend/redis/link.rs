@@ -205,6 +205,11 @@ impl Session {
         self.connected.after(guard.saturating_sub(self.uptime))
     }
 
+    /// How long the server has run, at least.
+    pub(super) fn uptime(&self, now: Time) -> Duration {
+        self.uptime + now.since(self.connected)
+    }
+
     /// Listens to one more channel, that of a cluster's shard too.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.connection.clone().subscribe(channel).await

@@ -43,8 +43,10 @@ impl Store {
             // Nobody is granted it before the server can be trusted to know who holds what.
             "" => {
                 let session = self.nodes.session(keys.lock()).await.ok();
-                let until = session.and_then(|session| self.distrusted(&session, Duration::ZERO));
-                status.reserved = until.map(|until| until.since(self.clock.now()));
+                status.restart_guard = session.and_then(|session| self.restart_guard(&session));
+                let left = status.restart_guard.as_ref();
+                let left = left.map(|guard| guard.left(Duration::ZERO));
+                status.reserved = left.filter(|left| !left.is_zero());
             }
             "-" => status.reserved = left,
             owner => {

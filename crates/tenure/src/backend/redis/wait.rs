@@ -126,20 +126,17 @@ impl Store {
             let Some(until) = self.distrusted(&session, request.ttl) else {
                 return Ok(());
             };
-            let left = until.since(self.clock.now());
-            let distrust = Err(Error::new(
-                ErrorKind::Unreachable,
-                format!(
-                    "{} was started lately and may have forgotten who holds what; nothing is granted for another {left:.0?} (restart_guard)",
-                    session.host
-                ),
-            ));
+            let guard = self.restart_guard(&session);
+            let why = guard.as_ref().map(|guard| guard.describe(request.ttl));
+            let why = why.unwrap_or_default();
+            if !said && request.wait {
+                said = true;
+                tracing::warn!(name = %request.name, "waiting: {why}");
+            }
+            let err = Error::new(ErrorKind::Unreachable, why);
+            let distrust = Err(err.with_restart_guard(guard));
             if !request.wait {
                 return distrust;
-            }
-            if !said {
-                said = true;
-                tracing::warn!(name = %request.name, host = %session.host, ?left, "this server was started lately and may have forgotten who holds what; waiting (restart_guard)");
             }
             tokio::select! {
                 biased;

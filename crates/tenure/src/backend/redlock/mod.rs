@@ -342,6 +342,7 @@ fn merged(errors: Vec<Error>, nodes: usize, what: &str) -> Error {
             err.kind(),
             format!("{count} of {nodes} nodes {what}, so there is no majority"),
         )
+        .with_restart_guard(err.restart_guard().cloned())
         .with_source(err),
         None => Error::new(
             ErrorKind::Unreachable,

@@ -12,6 +12,7 @@ use crate::backend::{Alarm, Answer, Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
+use crate::holder::RestartGuard;
 use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -354,17 +355,26 @@ impl Store {
         if left.is_zero() {
             return Ok(None);
         }
-        let host = &self.settings.server;
+        let guard = self.restart_guard(link);
+        let why = guard.as_ref().map(|guard| guard.describe(request.ttl));
+        let why = why.unwrap_or_default();
         if !request.wait {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
-                format!(
-                    "{host} was started lately and has forgotten who holds what; nothing is granted for another {left:.0?} (restart_guard)"
-                ),
-            ));
+            let err = Error::new(ErrorKind::Unreachable, why);
+            return Err(err.with_restart_guard(guard));
         }
-        tracing::warn!(name = %request.name, %host, ?left, "this server was started lately and has forgotten who holds what; waiting (restart_guard)");
+        tracing::warn!(name = %request.name, "waiting: {why}");
         Ok(Some(until))
+    }
+
+    /// What people are told of a server that was started lately. `None`: the user does not care.
+    pub(super) fn restart_guard(&self, link: &Link) -> Option<RestartGuard> {
+        let guard = self.settings.restart_guard?;
+        let uptime = link.uptime(self.clock.now());
+        Some(RestartGuard::new(
+            self.settings.server.to_string(),
+            uptime,
+            guard,
+        ))
     }
 
     /// Whether something has changed on a session by the time that a request may take.

@@ -125,6 +125,11 @@ impl Link {
         self.opened.after(guard.saturating_sub(self.facts.uptime))
     }
 
+    /// How long the server has run.
+    pub(super) fn uptime(&self, now: Time) -> Duration {
+        self.facts.uptime + now.since(self.opened)
+    }
+
     /// How many requests have no answer yet.
     pub(super) fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
