@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::servers::PATIENCE;
+use crate::servers::proxy::{Direction, Proxy};
 use crate::servers::redis::{self, Redis};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
@@ -185,4 +186,50 @@ async fn a_hundred_clients_come_and_go() {
     })
     .await;
     assert_all_expire(&server);
+}
+
+/// A request for a lock cannot be called back. When its caller gives up while the request is on its way, and it arrives
+/// after everybody else is done, the server grants it. That lasts until the client has the answer: then it gives the
+/// lock back. Redisson's waiters make such a request whenever they have just subscribed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
+    if redis::is_missing() {
+        return;
+    }
+    for dialect in ["", "&dialect=redisson"] {
+        let server = Redis::start(&[]);
+        let proxy = Proxy::start(server.port());
+        let options = format!("{TRUSTED}{dialect}");
+        let late = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
+        let other = connect(&format!("{}{options}", server.url())).await;
+        let is_held = || server.ask(&["EXISTS", "x"]).int() == 1;
+        // Far longer than this test: no lease runs out.
+        let ttl = TTL * 100;
+        let guard = take(&other, "x", ttl).await;
+        let before = proxy.requests();
+        proxy.hold(Direction::Up, true);
+        let lock = late.lock("x").ttl(ttl);
+        let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        until("its request is on its way", || proxy.requests() > before).await;
+        waiter.abort();
+        assert!(waiter.await.unwrap_err().is_cancelled());
+        soon(guard.release()).await.unwrap();
+        soon(take(&other, "x", ttl).await.release()).await.unwrap();
+        assert!(!is_held());
+
+        // The request arrives, and the answer does not yet.
+        proxy.hold(Direction::Down, true);
+        proxy.hold(Direction::Up, false);
+        until("it is granted for a moment", is_held).await;
+        let tried = soon(other.lock("x").ttl(ttl).try_acquire()).await.unwrap();
+        assert!(tried.is_none(), "the name is not free");
+        let lock = other.lock("x").ttl(ttl);
+        let next = tokio::spawn(async move { lock.acquire().await });
+        proxy.hold(Direction::Down, false);
+        // The moment ends, and whoever waited has the lock.
+        let next = soon(next).await.unwrap().unwrap();
+        soon(next.release()).await.unwrap();
+        assert!(!is_held());
+        assert_eq!(waiting(&server, "x"), 0);
+    }
 }
