@@ -16,9 +16,11 @@ use rustix::process::Signal;
 
 use crate::servers::database::File;
 use crate::servers::etcd::{self, Etcd};
+use crate::servers::jute;
 use crate::servers::mariadb::{self, MariaDb};
 use crate::servers::operator::Row;
 use crate::servers::postgres::{self, Postgres};
+use crate::servers::proxy::Direction;
 use crate::servers::redis::{self, Redis};
 use crate::servers::zookeeper::{self, Zookeeper};
 use crate::servers::{self, PATIENCE};
@@ -307,16 +309,6 @@ fn zookeeper() {
     let server = Arc::new(Zookeeper::start(&[]));
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", server.port());
     let of_records = server.clone();
-    // Sessions live on without a connection, so those are counted and not connections. A session that ends later than
-    // its client would take its nodes along.
-    let sessions = move || {
-        let dump = server.word("dump");
-        let lines = dump.lines().map(str::trim);
-        let mut ids: Vec<_> = lines.filter(|line| line.starts_with("0x")).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids.iter().map(ToString::to_string).collect()
-    };
     let nodes = move || {
         let dump = of_records.word("dump");
         let lines = dump.lines().map(str::trim);
@@ -328,8 +320,40 @@ fn zookeeper() {
     commands_leave_nothing(&Site {
         store: Store::at(url),
         records: Box::new(nodes),
-        connections: Box::new(sessions),
+        connections: Box::new(move || zookeeper_sessions(&server)),
     });
+}
+
+/// Sessions live on without a connection, so those are counted and not connections.
+fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
+    let dump = server.word("dump");
+    let lines = dump.lines().map(str::trim);
+    let ids = lines.filter(|line| line.starts_with("0x"));
+    let mut ids: Vec<_> = ids.map(ToOwned::to_owned).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The server has opened a session, and its client does not know that yet.
+#[test]
+fn a_signal_while_a_session_is_being_opened_leaves_none() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&[]);
+    let proxy = jute::proxy(server.port());
+    let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", proxy.port());
+    let store = Store::at(url);
+    proxy.hold(Direction::Down, true);
+    let mut run = store.start_run(&["--ttl", TTL], "x", "echo ran");
+    let sessions = || zookeeper_sessions(&server);
+    servers::until("the server has opened it", || !sessions().is_empty());
+    run.signal(Signal::INT);
+    proxy.hold(Direction::Down, false);
+    assert_eq!(run.code(), 130);
+    assert_eq!(run.rest(), "");
+    servers::until("the session has ended", || sessions().is_empty());
 }
 
 /// How a database is asked.
