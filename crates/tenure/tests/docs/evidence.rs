@@ -32,6 +32,20 @@ pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
     }
 }
 
+/// Tests of a loss that no fault stands for: the store itself is taken away from under its holders.
+pub(crate) fn evidence_of_loss(of: &Guarantees) -> &'static [&'static str] {
+    match of.backend {
+        "file" => &[
+            "tenure/tests/file/faults::a_directory_removed_under_a_holder_is_made_again",
+            "tenure/tests/file/faults::a_directory_replaced_under_a_holder_is_the_new_one_for_all",
+        ],
+        "sqlite" => &[
+            "tenure/tests/table/replaced::a_holder_loses_the_lock_when_the_file_is_removed_or_replaced",
+        ],
+        _ => &[],
+    }
+}
+
 fn memory(fault: Fault) -> Evidence {
     match fault {
         Fault::HolderKilled | Fault::ClientSuspended => {

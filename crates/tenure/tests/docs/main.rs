@@ -10,7 +10,7 @@ use std::{env, fs};
 use tenure::Client;
 use tenure::guarantees::{Fault, Guarantees, Order, Promise};
 
-use evidence::{Evidence, evidence};
+use evidence::{Evidence, evidence, evidence_of_loss};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -205,7 +205,7 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
 | Fencing token | {} |
 | How waiters learn of their turn | {} |
 | Order of waiters | {order} |
-| How a loss is noticed, and how late | {} |
+| How a loss is noticed, and how late | {}{} |
 | Shared holds, permits | {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
 
@@ -219,6 +219,7 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
             guarantees.token,
             guarantees.waiting,
             guarantees.loss,
+            shown_by(evidence_of_loss(guarantees)),
             yes_no(guarantees.shared),
             yes_no(guarantees.permits),
             yes_no(guarantees.min_hold),
@@ -229,18 +230,28 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
             let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
                 (Promise::NotApplicable, _) => "-".to_owned(),
                 (_, Evidence::NotShown(why)) => format!("no test: {why}"),
-                (_, Evidence::Shown(tests)) => {
-                    let tests: Vec<_> = tests
-                        .iter()
-                        .map(|test| format!("`{}`", place(test)))
-                        .collect();
-                    tests.join(", ")
-                }
+                (_, Evidence::Shown(tests)) => places(tests),
             };
             let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
         }
     }
     page
+}
+
+/// The places of these tests, as they are named in pages.
+fn places(tests: &[&str]) -> String {
+    let tests: Vec<_> = tests
+        .iter()
+        .map(|test| format!("`{}`", place(test)))
+        .collect();
+    tests.join(", ")
+}
+
+fn shown_by(tests: &[&str]) -> String {
+    match tests {
+        [] => String::new(),
+        _ => format!("; shown by {}", places(tests)),
+    }
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod holders;
 mod load;
 mod poolers;
 mod refusals;
+mod replaced;
 mod rows;
 mod schema;
 mod shedlock;

@@ -34,10 +34,9 @@ async fn a_missing_table() {
     for db in all {
         let client = connect(&db.url()).await;
         if let Db::File(file) = &db {
-            let says = ["there is no file", "tenure check --init"];
-            let outcome = soon(client.lock("x").acquire()).await;
-            assert_says(outcome, ErrorKind::Denied, &says);
-            std::fs::write(file.path(), "").unwrap();
+            // A file has its tables from the first request on, until somebody drops them.
+            soon(take(&client, "x", TTL).await.release()).await.unwrap();
+            file.rows("DROP TABLE tenure_locks; DROP TABLE tenure_locks_waiters");
         }
         let says = [
             "tenure_locks",
@@ -191,13 +190,16 @@ async fn files_that_are_none() {
     let client = connect(&format!("sqlite:{}", path.display())).await;
     let outcome = soon(client.lock("x").acquire()).await;
     assert_says(outcome, ErrorKind::Denied, &["no SQLite database"]);
+    // No directory; one that is a file; one in which nobody makes files, not even root.
     let nowhere = directory.path().join("nowhere/x.db");
-    let client = connect(&format!("sqlite:{}", nowhere.display())).await;
-    assert_says(
-        soon(client.init()).await,
-        ErrorKind::Denied,
-        &["cannot be made"],
-    );
+    for path in [nowhere, path.join("x.db"), "/proc/self/x.db".into()] {
+        let client = connect(&format!("sqlite:{}", path.display())).await;
+        let says = ["cannot be made", "its directory"];
+        assert_says(soon(client.init()).await, ErrorKind::Denied, &says);
+        let outcome = soon(client.lock("x").acquire()).await;
+        assert_says(outcome, ErrorKind::Denied, &says);
+        assert_says(soon(client.list("")).await, ErrorKind::Denied, &says);
+    }
 }
 
 /// What a server may lose is said, by the promises and by the check.

@@ -1,30 +1,21 @@
 //! Making the tables.
 
+use std::sync::{Arc, Mutex};
+
 use tenure::ErrorKind;
+use tenure::backend::{Finding, Severity};
+use tenure::conformance::taker::Taker;
 
 use crate::servers::database::File;
-use crate::support::{Db, TTL, assert_says, connect, soon, take};
+use crate::support::{Db, TTL, assert_says, connect, soon, take, taker};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_only_when_asked_for() {
-    let mut all = Db::servers();
-    all.push(Db::File(Box::new(File::new())));
-    for db in all {
+    for db in Db::servers() {
         let made = db.init().await;
-        let mut expected = vec!["table tenure_locks", "table tenure_locks_waiters"];
-        let file;
-        if let Db::File(at) = &db {
-            file = format!("file {}", at.path().display());
-            expected.insert(0, &file);
-        }
-        assert_eq!(made, expected);
+        assert_eq!(made, ["table tenure_locks", "table tenure_locks_waiters"]);
         assert_eq!(db.init().await, [""; 0]);
-        let other = format!(
-            "{}{}table=others",
-            db.url(),
-            if db.url().contains('?') { "&" } else { "?" }
-        );
-        let client = connect(&other).await;
+        let client = connect(&format!("{}&table=others", db.url())).await;
         let outcome = soon(client.lock("x").acquire()).await;
         assert_says(outcome, ErrorKind::Denied, &["others"]);
         let made = soon(client.init()).await.unwrap();
@@ -35,6 +26,81 @@ async fn tables_are_made_once_and_only_when_asked_for() {
         soon(first.release()).await.unwrap();
         soon(second.release()).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_and_its_tables_are_made_when_they_are_needed() {
+    let file = File::new();
+    let shown = format!("file {}", file.path().display());
+    let tables = ["table tenure_locks", "table tenure_locks_waiters"];
+    let client = connect(&file.url()).await;
+    let made = soon(client.init()).await.unwrap();
+    assert_eq!(made, [&[shown.as_str()][..], &tables].concat());
+    assert_eq!(soon(client.init()).await.unwrap(), [""; 0]);
+    // Another table in the same file.
+    let others = connect(&format!("{}?table=others", file.url())).await;
+    let first = take(&others, "x", TTL).await;
+    let second = take(&client, "x", TTL).await;
+    assert_eq!(soon(others.init()).await.unwrap(), [""; 0]);
+    soon(first.release()).await.unwrap();
+    soon(second.release()).await.unwrap();
+    // Without `init`, whatever the first request is.
+    for ask in 0..4 {
+        let file = File::new();
+        let client = connect(&file.url()).await;
+        match ask {
+            0 => soon(take(&client, "x", TTL).await.release()).await.unwrap(),
+            1 => assert!(!soon(client.inspect("x")).await.unwrap().is_held()),
+            2 => assert!(soon(client.list("")).await.unwrap().is_empty()),
+            _ => assert!(soon(client.check()).await.unwrap().iter().all(is_good)),
+        }
+        assert_eq!(file.value("PRAGMA journal_mode"), "wal");
+        assert_eq!(soon(client.init()).await.unwrap(), [""; 0]);
+    }
+}
+
+fn is_good(finding: &Finding) -> bool {
+    finding.severity == Severity::Good
+}
+
+/// An empty file, and the database of another program: our tables are put beside the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_made_in_a_file_that_is_there() {
+    let file = File::new();
+    std::fs::write(file.path(), "").unwrap();
+    let client = connect(&file.url()).await;
+    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    let file = File::new();
+    std::fs::write(file.path(), "").unwrap();
+    file.rows("CREATE TABLE jobs (id INTEGER); INSERT INTO jobs VALUES (7)");
+    let client = connect(&file.url()).await;
+    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    assert_eq!(file.value("SELECT id FROM jobs"), "7");
+    assert_eq!(soon(client.init()).await.unwrap(), [""; 0]);
+}
+
+/// Processes that find no file and take the same lock: all use the same file, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_may_make_a_file_by_their_first_locks() {
+    let file = Arc::new(File::new());
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let hold = |mut taker: Taker, file: Arc<File>, tokens: Arc<Mutex<Vec<u64>>>| async move {
+        let token = soon(taker.held()).await.unwrap();
+        let granted = file.value("SELECT token FROM tenure_locks WHERE name='x'");
+        assert_eq!(granted, token.to_string());
+        tokens.lock().unwrap().push(token);
+        taker.say("release").unwrap();
+        soon(taker.expect("released")).await.unwrap();
+    };
+    let takers: Vec<_> = (0..6).map(|_| taker(&file.url(), "x")).collect();
+    let holding = takers
+        .into_iter()
+        .map(|taker| tokio::spawn(hold(taker, file.clone(), tokens.clone())));
+    for holding in holding.collect::<Vec<_>>() {
+        holding.await.unwrap();
+    }
+    let tokens = tokens.lock().unwrap();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

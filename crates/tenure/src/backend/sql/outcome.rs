@@ -19,10 +19,6 @@ use super::server::{Kind, Server};
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// Our own settings are wrong; nothing was sent.
-    #[cfg_attr(
-        not(any(feature = "mysql", feature = "postgres")),
-        allow(dead_code, reason = "a file has none that could be")
-    )]
     Settings(Error),
     /// The server said no. The connection is as good as before, and the statement did nothing.
     Said(Box<dyn DatabaseError>),

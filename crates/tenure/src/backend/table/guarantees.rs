@@ -201,7 +201,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
                 "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
             }
         },
-        loss: "at the next renewal, at the deadline at the latest",
+        loss: match is_file {
+            true => {
+                "at the next renewal, also when the file was removed or replaced; at the deadline at the latest"
+            }
+            false => "at the next renewal, at the deadline at the latest",
+        },
         fit: match of.database {
             Database::Sqlite => {
                 "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"

@@ -17,10 +17,12 @@ use crate::name::LockName;
 use crate::rt::{Clock, Flag, lock};
 use crate::time::Time;
 
+#[cfg(feature = "sqlite")]
+use super::file::FileId;
 use super::link::{Pool, Reply};
 use super::names::{Dialect, encoded};
 use super::outcome;
-use super::settings::Settings;
+use super::settings::{self, Settings};
 use super::shedlock;
 use super::statements::{self, Wants, name_of};
 
@@ -57,6 +59,9 @@ pub(super) struct Kept {
     min_hold: u64,
     /// As it is written, where that is not the owner alone.
     by: String,
+    /// Where it lies.
+    #[cfg(feature = "sqlite")]
+    file: Option<FileId>,
 }
 
 /// What others may know of a holder, as it is written.
@@ -213,10 +218,22 @@ impl Store {
                 false => None,
             },
         };
-        Ok(token.map(|token| self.grant(request, &reply, token)))
+        Ok(token.map(|token| self.record_grant(request, &reply, token)))
     }
 
-    fn grant(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+    /// Remembers a hold that is about to be passed to the driver.
+    fn record_grant(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+        let kept = Kept {
+            name: request.name.clone(),
+            min_hold: micros(request.min_hold),
+            by: match self.settings.dialect {
+                Dialect::Tenure => String::new(),
+                Dialect::ShedLock => self.by(request),
+            },
+            #[cfg(feature = "sqlite")]
+            file: reply.file,
+        };
+        lock(&self.holds).insert(request.owner, kept);
         let round_trip = self.clock.now().since(reply.sent);
         Grant::new(token, reply.sent, round_trip, Some(self.ttl(request.ttl)))
     }
@@ -230,7 +247,8 @@ impl Store {
             .await?;
         let row = reply.rows.last().ok_or_else(outcome::nonsense)?;
         if text(row, 0)? == ask.owner {
-            return Ok(Line::Held(self.grant(request, &reply, token(row, 1)?)));
+            let token = token(row, 1)?;
+            return Ok(Line::Held(self.record_grant(request, &reply, token)));
         }
         Ok(Line::Place(Place {
             ahead: token_or_zero(row, 3),
@@ -272,17 +290,20 @@ impl Store {
         }))
     }
 
-    /// Remembers a hold that is about to be passed to the driver.
-    pub(super) fn keep(&self, request: &Request) {
-        let kept = Kept {
-            name: request.name.clone(),
-            min_hold: micros(request.min_hold),
-            by: match self.settings.dialect {
-                Dialect::Tenure => String::new(),
-                Dialect::ShedLock => self.by(request),
-            },
-        };
-        lock(&self.holds).insert(request.owner, kept);
+    /// Whether the file is gone in which that hold lies (`None`: one that was perhaps granted): others lock the file
+    /// that is at its path now, if any.
+    fn is_file_gone(&self, kept: Option<&Kept>) -> Result<bool, Error> {
+        // A server has no file.
+        let _ = kept;
+        match &self.settings.place {
+            #[cfg(feature = "sqlite")]
+            settings::Place::File(path) => {
+                let now = FileId::at(path)?;
+                Ok(now.is_none() || kept.is_some_and(|kept| kept.file != now))
+            }
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            settings::Place::Server(_) => Ok(false),
+        }
     }
 
     /// Renews in batches, one after the other.
@@ -302,6 +323,11 @@ impl Store {
     }
 
     async fn renew_batch(&self, holds: &[Hold]) -> Result<Vec<Renewal>, Error> {
+        // A request would make the file again.
+        if self.is_file_gone(None)? {
+            let lost = |_| Renewal::Lost(LostReason::TakenOver);
+            return Ok(holds.iter().map(lost).collect());
+        }
         let dialect = self.settings.dialect;
         let written: Vec<_> = holds
             .iter()
@@ -332,6 +358,7 @@ impl Store {
         }
         let outcome = |(hold, (name, owner, _)): (&Hold, &(&str, &str, u64))| match known.get(name)
         {
+            _ if self.is_elsewhere(hold, &reply) => Renewal::Lost(LostReason::TakenOver),
             Some((holder, true)) if holder == owner => Renewal::Renewed {
                 sent: reply.sent,
                 ttl: Some(self.ttl(hold.ttl)),
@@ -340,6 +367,20 @@ impl Store {
             _ => Renewal::Lost(LostReason::StoreSaysNo),
         };
         Ok(holds.iter().zip(&written).map(outcome).collect())
+    }
+
+    /// Whether it was granted in another file than the one that answered.
+    fn is_elsewhere(&self, hold: &Hold, reply: &Reply) -> bool {
+        #[cfg(feature = "sqlite")]
+        let is_elsewhere = lock(&self.holds)
+            .get(&hold.owner)
+            .is_some_and(|kept| kept.file != reply.file);
+        #[cfg(not(feature = "sqlite"))]
+        let is_elsewhere = {
+            let _ = (hold, reply);
+            false
+        };
+        is_elsewhere
     }
 
     /// Gives back what the owner has: the lock, or its place in the queue.
@@ -354,6 +395,9 @@ impl Store {
     }
 
     async fn give_back(&self, hold: &Hold, kept: Option<&Kept>) -> Result<Release, Error> {
+        if self.is_file_gone(kept)? {
+            return Ok(Release::NotHeld);
+        }
         let owner = hold.owner.to_hex();
         let packet = match (self.settings.dialect, kept) {
             // Of unknown fate: there may be a place in the queue as well.

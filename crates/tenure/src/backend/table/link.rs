@@ -2,17 +2,13 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(feature = "postgres")]
 use std::time::Duration;
 
-#[cfg(feature = "sqlite")]
-use sqlx::ConnectOptions as _;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlConnection;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnection;
-#[cfg(feature = "sqlite")]
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::{AcquireError, Semaphore};
 
@@ -24,6 +20,8 @@ use crate::kernel::pace;
 use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
+#[cfg(feature = "sqlite")]
+use super::file::{DatabaseFile, FileId, FileLink, NotOpened};
 use super::outcome;
 use super::settings::{Place, Settings};
 use super::statements::{Packet, Wants};
@@ -45,6 +43,9 @@ pub(super) struct Reply {
     pub(super) sent: Time,
     /// A connection broke over it, and it was sent once more: it may have been done twice.
     pub(super) is_repeated: bool,
+    /// The file that answered.
+    #[cfg(feature = "sqlite")]
+    pub(super) file: Option<FileId>,
 }
 
 enum Link {
@@ -53,7 +54,7 @@ enum Link {
     #[cfg(feature = "mysql")]
     MySql(MySqlConnection),
     #[cfg(feature = "sqlite")]
-    Sqlite(SqliteConnection),
+    Sqlite(FileLink),
 }
 
 /// Sends it by the simple protocol: no statement is prepared, so a proxy may give each transaction to another
@@ -79,7 +80,7 @@ impl Link {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => run!(link, packet),
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(link) => run!(link, packet),
+            Self::Sqlite(file) => run!(&mut file.link, packet),
         }
     }
 
@@ -91,8 +92,18 @@ impl Link {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => link.close().await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(link) => link.close().await,
+            Self::Sqlite(file) => file.link.close().await,
         };
+    }
+
+    /// The file that it opened.
+    #[cfg(feature = "sqlite")]
+    fn file(&self) -> Option<FileId> {
+        match self {
+            Self::Sqlite(file) => Some(file.id),
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => None,
+        }
     }
 }
 
@@ -127,6 +138,9 @@ pub(super) struct Pool {
     /// behind all the others.
     calm: Semaphore,
     is_closed: AtomicBool,
+    /// `None`: it is a server.
+    #[cfg(feature = "sqlite")]
+    file: Option<DatabaseFile>,
 }
 
 impl Pool {
@@ -138,12 +152,60 @@ impl Pool {
     ) -> Self {
         Self {
             settings: settings.clone(),
-            clock,
             spawner,
             idle: Mutex::default(),
             permits: Semaphore::new(connections),
             calm: Semaphore::new(connections.saturating_sub(1).max(1)),
             is_closed: AtomicBool::new(false),
+            #[cfg(feature = "sqlite")]
+            file: match &settings.place {
+                Place::File(path) => {
+                    let (table, timeout) = (settings.table(), settings.timeout);
+                    Some(DatabaseFile::new(path, table, clock.clone(), timeout))
+                }
+                #[cfg(any(feature = "mysql", feature = "postgres"))]
+                Place::Server(_) => None,
+            },
+            clock,
+        }
+    }
+
+    /// Makes the file and its tables where they are missing, and says what was made.
+    #[cfg(feature = "sqlite")]
+    pub(super) async fn make_file(&self) -> Result<Vec<String>, Error> {
+        let patience = self.clock.now().after(self.settings.timeout);
+        let mut made = Vec::new();
+        for attempt in 0.. {
+            let Some(file) = &self.file else { break };
+            file.doubt_tables();
+            let trouble = match file.open(&mut made).await {
+                Ok(link) => {
+                    lock(&self.idle).push(Link::Sqlite(link));
+                    break;
+                }
+                Err(NotOpened::Replaced) => None,
+                Err(NotOpened::Trouble(trouble)) => Some(trouble),
+            };
+            let may_pass = trouble.as_ref().is_none_or(outcome::is_conflict);
+            if !may_pass || self.clock.now() >= patience {
+                return Err(match trouble {
+                    Some(trouble) => outcome::no_connection(trouble, &self.settings),
+                    None => outcome::replaced(),
+                });
+            }
+            self.pause(attempt, &Flag::new()).await;
+        }
+        Ok(made)
+    }
+
+    /// Waits a little before the next attempt. `false`: `stop` was raised.
+    async fn pause(&self, attempt: u32, stop: &Flag) -> bool {
+        let pause = pace::next(attempt.min(GROWS), rand::random(), None, None);
+        let at = self.clock.now().after(pause.unwrap_or(pace::FIRST));
+        tokio::select! {
+            biased;
+            () = stop.raised() => false,
+            () = self.clock.sleep_until(at) => true,
         }
     }
 
@@ -179,19 +241,18 @@ impl Pool {
                     return Err(broken.unwrap_or(err));
                 }
                 Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
-            };
-            let now = self.clock.now();
-            if outcome::is_conflict(&trouble) && now < patience && !stop.is_raised() {
-                let pause = pace::next(attempt.min(GROWS), rand::random(), None, None);
-                let at = now.after(pause.unwrap_or(pace::FIRST));
-                let stops = tokio::select! {
-                    biased;
-                    () = stop.raised() => true,
-                    () = self.clock.sleep_until(at) => false,
-                };
-                if !stops {
+                // What was done in a file that is gone was not done.
+                #[cfg(feature = "sqlite")]
+                Err(Refused::Replaced) if self.clock.now() < patience => {
+                    broken = None;
                     continue;
                 }
+                #[cfg(feature = "sqlite")]
+                Err(Refused::Replaced) => return Err(outcome::replaced()),
+            };
+            let may_repeat = self.clock.now() < patience && !stop.is_raised();
+            if outcome::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
+                continue;
             }
             let is_silent = matches!(trouble, Trouble::Silence(_));
             let is_broken = trouble.is_fatal() && !is_silent;
@@ -238,21 +299,11 @@ impl Pool {
         if permit.is_err() || self.is_closed.load(Ordering::SeqCst) {
             return Err(Refused::Nothing(outcome::closed()));
         }
-        let idle = lock(&self.idle).pop();
+        let idle = self.take_idle()?;
         let is_fresh = idle.is_none();
         let mut link = match idle {
             Some(link) => link,
-            None => match self.connect().await {
-                Ok(link) => link,
-                // SQLite: others open and close the file at this moment.
-                Err(trouble) if outcome::is_conflict(&trouble) => {
-                    return Err(Refused::Trouble { trouble, is_fresh });
-                }
-                Err(trouble) => {
-                    let err = outcome::no_connection(trouble, &self.settings);
-                    return Err(Refused::Nothing(err));
-                }
-            },
+            None => self.open_link().await?,
         };
         let sent = self.clock.now();
         let limit = sent.after(self.settings.timeout);
@@ -261,6 +312,13 @@ impl Pool {
             answer = link.run(packet) => answer.map_err(Trouble::from),
             () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
         };
+        #[cfg(feature = "sqlite")]
+        let file = link.file();
+        #[cfg(feature = "sqlite")]
+        if !self.is_current(&link).map_err(Refused::Nothing)? {
+            lock(&self.idle).clear();
+            return Err(Refused::Replaced);
+        }
         match answer {
             Ok(rows) => {
                 if !self.is_closed.load(Ordering::SeqCst) {
@@ -270,6 +328,8 @@ impl Pool {
                     rows,
                     sent,
                     is_repeated: false,
+                    #[cfg(feature = "sqlite")]
+                    file,
                 })
             }
             Err(trouble) => {
@@ -281,6 +341,54 @@ impl Pool {
                 Err(Refused::Trouble { trouble, is_fresh })
             }
         }
+    }
+
+    /// A connection that nobody uses. Those to a file that was removed or replaced are closed.
+    fn take_idle(&self) -> Result<Option<Link>, Refused> {
+        let idle = lock(&self.idle).pop();
+        #[cfg(feature = "sqlite")]
+        if let Some(link) = &idle
+            && !self.is_current(link).map_err(Refused::Nothing)?
+        {
+            lock(&self.idle).clear();
+            return Ok(None);
+        }
+        Ok(idle)
+    }
+
+    /// Whether the path still leads to the file of that connection.
+    #[cfg(feature = "sqlite")]
+    fn is_current(&self, link: &Link) -> Result<bool, Error> {
+        match (&self.file, link.file()) {
+            (Some(file), Some(id)) => file.is_current(id),
+            _ => Ok(true),
+        }
+    }
+
+    async fn open_link(&self) -> Result<Link, Refused> {
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &self.file {
+            let mut made = Vec::new();
+            let opened = file.open(&mut made).await;
+            if !made.is_empty() {
+                tracing::info!("made {}", made.join(", "));
+            }
+            return match opened {
+                Ok(link) => Ok(Link::Sqlite(link)),
+                Err(NotOpened::Replaced) => Err(Refused::Replaced),
+                // Others open, close or make the file at this moment.
+                Err(NotOpened::Trouble(trouble)) if outcome::is_conflict(&trouble) => {
+                    let is_fresh = true;
+                    Err(Refused::Trouble { trouble, is_fresh })
+                }
+                Err(NotOpened::Trouble(trouble)) => {
+                    let err = outcome::no_connection(trouble, &self.settings);
+                    Err(Refused::Nothing(err))
+                }
+            };
+        }
+        let link = self.connect().await;
+        link.map_err(|trouble| Refused::Nothing(outcome::no_connection(trouble, &self.settings)))
     }
 
     async fn connect(&self) -> Result<Link, Trouble> {
@@ -301,20 +409,7 @@ impl Pool {
                 _ => Err(Trouble::Settings(outcome::nonsense())),
             },
             #[cfg(feature = "sqlite")]
-            Place::File(path) => {
-                let options = SqliteConnectOptions::new()
-                    .filename(path)
-                    .create_if_missing(false)
-                    // We wait ourselves, and can stop.
-                    .busy_timeout(Duration::ZERO)
-                    // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
-                    // the last holds, of processes that are gone as well.
-                    .synchronous(SqliteSynchronous::Normal)
-                    .disable_statement_logging();
-                Ok(Link::Sqlite(
-                    SqliteConnection::connect_with(&options).await?,
-                ))
-            }
+            Place::File(_) => Err(Trouble::Settings(outcome::nonsense())),
         }
     }
 
@@ -352,4 +447,7 @@ enum Refused {
         /// The connection had just been opened.
         is_fresh: bool,
     },
+    /// The file was removed or replaced meanwhile.
+    #[cfg(feature = "sqlite")]
+    Replaced,
 }

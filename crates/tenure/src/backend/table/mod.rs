@@ -9,12 +9,14 @@
 //! # Reading order
 //! `names` and `schema/` (the format) · `statements` (what the database does) and `shedlock` (the same on Java's
 //! table) · `hold` (one request each) · `wait` (the queue, from the waiter's side) · `ears` (what is pushed) ·
-//! `link` (connections) · `facts` (what a server says about itself) · `outcome` (what its errors mean) ·
+//! `link` (connections) · `file` (that of SQLite) · `facts` (what a server says about itself) · `outcome` (what its errors mean) ·
 //! `schema` · `look`.
 
 #[cfg(feature = "postgres")]
 mod ears;
 mod facts;
+#[cfg(feature = "sqlite")]
+mod file;
 mod guarantees;
 mod hold;
 mod link;
@@ -84,7 +86,8 @@ impl Backend {
         Self::with(Settings::of_server(server, url)?).await
     }
 
-    /// The file of a URL `sqlite:FILE`, without its scheme. It is opened by the first request.
+    /// The file of a URL `sqlite:FILE`, without its scheme. The first request opens it, and makes what is missing of
+    /// file and tables.
     ///
     /// # Errors
     /// `Invalid`: the URL is wrong.

@@ -31,6 +31,15 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the client was closed")
 }
 
+/// Nothing was done in the file that is there now.
+#[cfg(feature = "sqlite")]
+pub(super) fn replaced() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the database file was removed or replaced again and again",
+    )
+}
+
 pub(super) fn nonsense() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
@@ -194,7 +203,9 @@ fn of_file(trouble: Trouble, settings: &Settings, path: &std::path::Path) -> Err
         ),
         Some(14) if !path.exists() => (
             ErrorKind::Denied,
-            format!("there is no file {shown}; {cure}"),
+            format!(
+                "the file {shown} cannot be made; its directory has to exist, and this user must be able to write there"
+            ),
         ),
         Some(14) => (
             ErrorKind::Denied,

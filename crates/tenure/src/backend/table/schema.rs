@@ -1,19 +1,22 @@
-//! Making the tables, when an operator asks for it and never else.
+//! Making the tables: in a server when an operator asks for it and never else, in a file when it is opened (`file`).
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::error::ErrorKind;
 
 use super::hold::Store;
 use super::names::Dialect;
-use super::statements::{Flavor, Packet, Statements};
+use super::settings::Place;
+use super::statements::Flavor;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::statements::{Packet, Statements};
 
 /// One statement, and what it makes.
 #[derive(Debug, PartialEq, Eq)]
-struct Step {
-    sql: String,
-    /// `None`: nothing to speak of.
-    makes: Option<String>,
-    /// Of the file; harmless when it is so already.
-    is_setting: bool,
+pub(super) struct Step {
+    pub(super) sql: String,
+    /// The table that it makes.
+    pub(super) table: Option<String>,
 }
 
 /// The published statements for these tables.
@@ -42,12 +45,11 @@ fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
         .join("\n");
     let statements = text.split(';').map(str::trim);
     let step = |sql: &str| Step {
-        makes: match sql.starts_with("CREATE TABLE") {
-            true if sql.contains("{waiters}") => Some(format!("table {waiters}")),
-            true => Some(format!("table {table}")),
+        table: match sql.starts_with("CREATE TABLE") {
+            true if sql.contains("{waiters}") => Some(waiters.clone()),
+            true => Some(table.to_owned()),
             false => None,
         },
-        is_setting: sql.starts_with("PRAGMA"),
         sql: sql
             .replace("{locks}", &flavor.quoted(table))
             .replace("{waiters}", &flavor.quoted(&waiters))
@@ -56,6 +58,20 @@ fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
     statements.filter(|sql| !sql.is_empty()).map(step).collect()
 }
 
+/// The statements for a file, in their order.
+#[cfg(feature = "sqlite")]
+pub(super) fn steps_of_file(table: &str) -> Vec<Step> {
+    steps(Dialect::Tenure, Flavor::Sqlite, table)
+}
+
+/// Finds a row if a file has a table of that name.
+#[cfg(feature = "sqlite")]
+pub(super) fn looks_for_table(table: &str) -> String {
+    let table = Flavor::Sqlite.text(table);
+    format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 impl Statements {
     /// Runs a statement that makes something.
     fn make(&self, sql: &str) -> Packet {
@@ -78,17 +94,23 @@ impl Statements {
 impl Store {
     /// Makes what is not there yet, and says what that was.
     pub(super) async fn init(&self) -> Result<Vec<String>, Error> {
-        let mut made = self.make_file()?;
+        match &self.settings.place {
+            #[cfg(feature = "sqlite")]
+            Place::File(_) => self.pool.make_file().await,
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            Place::Server(_) => self.init_server().await,
+        }
+    }
+
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    async fn init_server(&self) -> Result<Vec<String>, Error> {
+        let mut made = Vec::new();
         let table = self.settings.table();
         for step in steps(self.settings.dialect, self.ours.flavor, table) {
-            let is_new = match &step.makes {
-                Some(what) => !self.has(what.trim_start_matches("table ")).await?,
-                None => false,
-            };
             // A statement that finds its table, or its index, may still complain of privileges.
-            let is_needed = match &step.makes {
-                Some(_) => is_new,
-                None => !made.is_empty() || step.is_setting,
+            let is_needed = match &step.table {
+                Some(table) => !self.has(table).await?,
+                None => !made.is_empty(),
             };
             if !is_needed {
                 continue;
@@ -102,12 +124,13 @@ impl Store {
                 .with_source(err),
                 _ => err,
             })?;
-            made.extend(step.makes);
+            made.extend(step.table.map(|table| format!("table {table}")));
         }
         Ok(made)
     }
 
     /// Whether there is a table of that name.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     async fn has(&self, table: &str) -> Result<bool, Error> {
         let flavor = self.ours.flavor;
         let sql = match flavor {
@@ -128,40 +151,12 @@ impl Store {
                 )
             }
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => {
-                let table = flavor.text(table);
-                format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
-            }
+            Flavor::Sqlite => looks_for_table(table),
         };
         let reply = self
             .pool
             .ask(Packet::rows(format!("/*tenure:init*/ {sql}")));
         Ok(!reply.await?.rows.is_empty())
-    }
-
-    /// An empty file is an empty database.
-    fn make_file(&self) -> Result<Vec<String>, Error> {
-        #[cfg(feature = "sqlite")]
-        #[allow(
-            irrefutable_let_patterns,
-            reason = "with one feature there is one kind of place"
-        )]
-        if let super::settings::Place::File(path) = &self.settings.place
-            && !path.exists()
-        {
-            use crate::name::Escaped;
-            let shown = path.display().to_string();
-            let mut options = std::fs::OpenOptions::new();
-            return match options.write(true).create(true).truncate(false).open(path) {
-                Ok(_) => Ok(vec![format!("file {}", Escaped(&shown))]),
-                Err(err) => Err(Error::new(
-                    ErrorKind::Denied,
-                    format!("the file {} cannot be made", Escaped(&shown)),
-                )
-                .with_source(err)),
-            };
-        }
-        Ok(Vec::new())
     }
 }
 
@@ -173,9 +168,8 @@ mod tests {
     #[test]
     fn the_published_statements_are_those_that_are_run() {
         let steps = steps(Dialect::Tenure, Flavor::Sqlite, "locks");
-        let makes: Vec<_> = steps.iter().map(|step| step.makes.as_deref()).collect();
-        let expected = [None, Some("table locks"), Some("table locks_waiters"), None];
-        assert_eq!(makes, expected);
+        let tables: Vec<_> = steps.iter().map(|step| step.table.as_deref()).collect();
+        assert_eq!(tables, [None, Some("locks"), Some("locks_waiters"), None]);
         assert!(
             steps[1]
                 .sql

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Answer, Grant, Hold, Request};
+use crate::backend::{Answer, Hold, Request};
 use crate::error::{Error, ErrorKind};
 use crate::kernel::pace;
 use crate::time::Time;
@@ -43,16 +43,11 @@ impl Store {
         self.busy.fetch_add(1, Ordering::SeqCst);
         let _busy = Busy(&self);
         match self.ask(&request).await? {
-            Some(grant) => Ok(self.granted(&request, grant)),
+            Some(grant) => Ok(Answer::Granted(grant)),
             None if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
             None if self.settings.dialect == Dialect::ShedLock => self.look_again(&request).await,
             None => self.wait(&request).await,
         }
-    }
-
-    fn granted(&self, request: &Request, grant: Grant) -> Answer {
-        self.keep(request);
-        Answer::Granted(grant)
     }
 
     async fn wait(self: &Arc<Self>, request: &Request) -> Result<Answer, Error> {
@@ -63,7 +58,7 @@ impl Store {
         let mut seen = (u64::MAX, 0);
         loop {
             let mut place = match self.line(request).await {
-                Ok(Line::Held(grant)) => return Ok(self.granted(request, grant)),
+                Ok(Line::Held(grant)) => return Ok(Answer::Granted(grant)),
                 Ok(Line::Place(place)) => {
                     patience = place.sent.after(request.ttl);
                     place
@@ -201,7 +196,7 @@ impl Store {
             };
             if left.is_zero() {
                 match self.ask(request).await {
-                    Ok(Some(grant)) => return Ok(self.granted(request, grant)),
+                    Ok(Some(grant)) => return Ok(Answer::Granted(grant)),
                     Ok(None) => {}
                     Err(err) => return self.give_up(request, err).await,
                 }

@@ -1,0 +1,44 @@
+//! `tenure` on a database file: nothing is set up before, and nothing is believed of a file that is gone.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{Store, text};
+
+fn store() -> (tempfile::TempDir, std::path::PathBuf, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("locks.db");
+    let store = Store::at(format!("sqlite:{}", file.display()));
+    (dir, file, store)
+}
+
+#[test]
+fn the_first_command_makes_the_file() {
+    let (_dir, file, store) = store();
+    let output = store.output(&["run", "x", "--", "echo", "held"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "held\n");
+    assert_eq!(text(&output.stderr), "");
+    assert!(file.exists());
+    // Everything is there already.
+    let output = store.output(&["check", "--init"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_file_that_is_removed_ends_the_command() {
+    let (_dir, file, store) = store();
+    let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.01; done";
+    // Renewed every 5 s; the lease itself would last 15 s.
+    let mut talk = store.start_run(&["--json", "--ttl", "15s", "--grace", "100ms"], "x", script);
+    talk.lines_are(&["up"]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    talk.lines_are(&["asked"]);
+    assert_eq!(talk.rest(), "");
+    assert_eq!(talk.code(), 76);
+    let lost = talk.event("lost");
+    assert_eq!(lost["names"][0], "x");
+    assert_eq!(lost["reason"], "it was taken over");
+}
