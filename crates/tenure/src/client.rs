@@ -23,7 +23,7 @@ use crate::backend::zookeeper;
 use crate::backend::{Backend, Finding, memory};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
-use crate::guarantees::Guarantees;
+use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::lock::{Lock, Target};
 use crate::name::{Escaped, LockName};
@@ -271,7 +271,7 @@ impl Client {
     /// [`Closed`](ErrorKind::Closed) outside a tokio runtime.
     pub fn from_backend(backend: impl Backend) -> Result<Self, Error> {
         Ok(Self {
-            driver: Driver::new(Arc::new(backend))?,
+            driver: Driver::new(Arc::new(backend), stores_with)?,
         })
     }
 
@@ -354,7 +354,8 @@ impl Client {
     }
 
     /// Makes what locks need and the store lacks, for example the tables of a database. Returns one line for each
-    /// thing made, none when everything exists. On a server nothing else makes the tables.
+    /// thing made, none when everything exists. On a server nothing else makes the tables; a file of `sqlite:` gets its
+    /// tables at the first request.
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
@@ -375,6 +376,68 @@ impl Client {
     pub async fn close(&self) {
         self.driver.close().await;
     }
+}
+
+/// What the stores of this build declare in their usual configuration, each with the beginning of its URL.
+fn declared() -> Vec<(&'static str, Guarantees)> {
+    let mut all = vec![("memory:", memory::guarantees())];
+    #[cfg(feature = "file")]
+    all.push(("file:", file::guarantees()));
+    #[cfg(feature = "redis")]
+    {
+        let plain = redis::guarantees(redis::Configuration {
+            persistence: redis::Persistence::None,
+            fails_over: false,
+            is_guarded: true,
+            is_redisson: false,
+        });
+        let redlock = redlock::guarantees([&plain; 3]);
+        all.extend([("redis:", plain), ("redlock:", redlock)]);
+    }
+    #[cfg(feature = "etcd")]
+    all.push(("etcd:", etcd::guarantees(3)));
+    #[cfg(feature = "zookeeper")]
+    {
+        let plain = zookeeper::Configuration::default();
+        all.push(("zookeeper:", zookeeper::guarantees(plain)));
+    }
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    let sessions = |is_postgres| {
+        session::guarantees(session::Configuration {
+            is_postgres,
+            is_guarded: true,
+        })
+    };
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    let table = |database| table::guarantees(table::Configuration::new(database));
+    #[cfg(feature = "mysql")]
+    all.extend([
+        ("mysql:", sessions(false)),
+        ("mysql: with mode=table", table(table::Database::MySql)),
+    ]);
+    #[cfg(feature = "postgres")]
+    all.extend([
+        ("postgres:", sessions(true)),
+        (
+            "postgres: with mode=table",
+            table(table::Database::Postgres),
+        ),
+    ]);
+    #[cfg(feature = "sqlite")]
+    all.push(("sqlite:", table(table::Database::Sqlite)));
+    all
+}
+
+/// Which stores have it, for a refusal. What is not in this build cannot be asked, so that is said.
+fn stores_with(capability: Capability) -> String {
+    let all = declared();
+    let have = all.iter().filter(|(_, store)| capability.is_in(store));
+    let have: Vec<_> = have.map(|(url, _)| format!("`{url}`")).collect();
+    let not_here = match NOT_HERE {
+        [] => "",
+        _ => " (of the stores in this build; others need a cargo feature)",
+    };
+    format!("stores that have it: {}{not_here}", have.join(", "))
 }
 
 /// The directory in a `file:` URL.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::options::{Mode, Options};
+
 /// Everything that can go wrong between a holder and its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -252,5 +254,64 @@ impl Guarantees {
     pub fn survives(&self, fault: Fault) -> bool {
         self.cell(fault)
             .is_some_and(|cell| cell.promise != Promise::Nothing)
+    }
+}
+
+/// What a caller may ask for that not every store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capability {
+    Shared,
+    Permits,
+    Fair,
+    MinHold,
+    LockDelay,
+}
+
+impl Capability {
+    const ALL: [Self; 5] = [
+        Self::Shared,
+        Self::Permits,
+        Self::Fair,
+        Self::MinHold,
+        Self::LockDelay,
+    ];
+
+    /// As it is called in errors.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared holds",
+            Self::Permits => "permits",
+            Self::Fair => "fair order",
+            Self::MinHold => "`min_hold`",
+            Self::LockDelay => "`lock_delay`",
+        }
+    }
+
+    /// The first thing that `options` ask for and a store with these guarantees does not have.
+    pub(crate) fn missing(options: &Options, store: &Guarantees) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|it| it.is_asked(options) && !it.is_in(store))
+    }
+
+    fn is_asked(self, options: &Options) -> bool {
+        match self {
+            Self::Shared => options.mode == Mode::Shared,
+            Self::Permits => matches!(options.mode, Mode::Permits { .. }),
+            Self::Fair => options.fair == Some(true),
+            Self::MinHold => !options.min_hold.is_zero(),
+            Self::LockDelay => !options.lock_delay.is_zero(),
+        }
+    }
+
+    /// Whether a store with these guarantees has it.
+    pub(crate) fn is_in(self, store: &Guarantees) -> bool {
+        match self {
+            Self::Shared => store.shared,
+            Self::Permits => store.permits,
+            Self::Fair => store.order == Order::Fair,
+            Self::MinHold => store.min_hold,
+            Self::LockDelay => store.lock_delay,
+        }
     }
 }

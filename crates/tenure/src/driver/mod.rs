@@ -1,7 +1,6 @@
 //! The shell around the kernel: acquires, keeps alive, tells when a hold is lost, releases.
 //!
-//! It knows no backend by name, save in the advice that comes with a refusal. Every background task it
-//! starts ends with the client or with the hold it serves.
+//! It knows no backend by name. Every background task it starts ends with the client or with the hold it serves.
 
 mod carried;
 pub(crate) mod held;
@@ -16,13 +15,13 @@ use std::time::{Duration, SystemTime};
 use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Listener as _, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
-use crate::guarantees::Order;
+use crate::guarantees::Capability;
 use crate::holder::Holder;
 use crate::kernel::lease::{Lease, State, Terms};
 use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::options::{Mode, Options, Renew};
+use crate::options::{Options, Renew};
 use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
@@ -54,6 +53,8 @@ pub(crate) struct Driver {
     background: Arc<BackgroundTasks>,
     carrier: Arc<Carrier>,
     closed: Flag,
+    /// Which stores have it, for a refusal.
+    stores_with: fn(Capability) -> String,
 }
 
 impl std::fmt::Debug for Driver {
@@ -71,7 +72,10 @@ impl Driver {
     }
 
     /// A driver for `backend`, whose background work runs in the current runtime.
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        stores_with: fn(Capability) -> String,
+    ) -> Result<Arc<Self>, Error> {
         let backend_name = backend.guarantees().backend;
         let spawner = Spawner::current().ok_or_else(|| {
             Error::new(
@@ -96,6 +100,7 @@ impl Driver {
             renewals,
             background: Arc::default(),
             closed: Flag::new(),
+            stores_with,
         }))
     }
 
@@ -111,35 +116,19 @@ impl Driver {
     pub(crate) fn check_support(&self, options: &Options) -> Result<(), Error> {
         options.validate()?;
         let can = self.backend.guarantees();
-        let unsupported = |what: &str, who: &str| {
-            let why = match can.why_not {
-                "" => String::new(),
-                reason => format!(" ({reason})"),
-            };
-            Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} has no {what}{why}; {who} have", self.backend_name),
-            ))
+        let Some(missing) = Capability::missing(options, can) else {
+            return Ok(());
         };
-        if options.mode == Mode::Shared && !can.shared {
-            return unsupported("shared holds", "`memory:`, `file:`");
-        }
-        if matches!(options.mode, Mode::Permits { .. }) && !can.permits {
-            return unsupported("permits", "`memory:`, `file:`");
-        }
-        if options.fair == Some(true) && matches!(can.order, Order::Unordered(_)) {
-            return unsupported(
-                "fair order",
-                "`memory:` and stores with a queue of their own",
-            );
-        }
-        if !options.min_hold.is_zero() && !can.min_hold {
-            return unsupported("`min_hold`", "`memory:`, `file:`");
-        }
-        if !options.lock_delay.is_zero() && !can.lock_delay {
-            return unsupported("`lock_delay`", "`memory:`, `file:`");
-        }
-        Ok(())
+        let why = match can.why_not {
+            "" => String::new(),
+            reason => format!(" ({reason})"),
+        };
+        let (backend, what) = (self.backend_name, missing.as_str());
+        let others = (self.stores_with)(missing);
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{backend} has no {what}{why}; {others}"),
+        ))
     }
 
     /// Acquires `name`, waiting until `until` (`None`: for ever). `Ok(None)`: busy until then.

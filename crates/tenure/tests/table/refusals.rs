@@ -1,7 +1,7 @@
 //! Servers and files that would not have us: one clear line each, with what would cure it.
 
-use tenure::ErrorKind;
 use tenure::backend::Severity;
+use tenure::{Error, ErrorKind, Guard};
 
 use crate::servers::database::File;
 use crate::servers::mariadb::{DATABASE, PASSWORD, USER};
@@ -200,6 +200,32 @@ async fn files_that_are_none() {
         assert_says(outcome, ErrorKind::Denied, &says);
         assert_says(soon(client.list("")).await, ErrorKind::Denied, &says);
     }
+}
+
+/// A refusal names the stores that can, whichever those are.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_table_has_not_other_stores_have() {
+    let file = File::new();
+    let client = connect(&file.url()).await;
+    let says = |what: &str, have: &[&str], have_not: &[&str], outcome: Result<Guard, Error>| {
+        let text = outcome.as_ref().unwrap_err().to_string();
+        assert_says(outcome, ErrorKind::Unsupported, &[what]);
+        let (_, listed) = text.split_once("stores that have it: ").unwrap();
+        for store in have {
+            assert!(listed.contains(&format!("`{store}`")), "{store}: {text}");
+        }
+        for store in have_not {
+            assert!(!listed.contains(&format!("`{store}`")), "{store}: {text}");
+        }
+    };
+    let outcome = client.lock("x").shared().acquire().await;
+    let have = ["memory:", "file:", "etcd:", "zookeeper:", "postgres:"];
+    let have_not = ["mysql:", "redlock:", "sqlite:"];
+    says("sqlite has no shared holds", &have, &have_not, outcome);
+    let outcome = client.lock("x").permits(3).acquire().await;
+    let have = ["memory:", "file:", "etcd:", "zookeeper:"];
+    says("permits", &have, &["postgres:", "sqlite:"], outcome);
+    assert!(!file.path().exists(), "refused before anything is done");
 }
 
 /// What a server may lose is said, by the promises and by the check.

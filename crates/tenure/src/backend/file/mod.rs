@@ -429,7 +429,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the client was closed")
 }
 
-fn guarantees() -> Guarantees {
+pub(crate) fn guarantees() -> Guarantees {
     let cell = Cell::new;
     let faults = vec![
         cell(

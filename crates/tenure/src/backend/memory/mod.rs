@@ -479,7 +479,7 @@ impl Store {
     }
 }
 
-fn guarantees() -> Guarantees {
+pub(crate) fn guarantees() -> Guarantees {
     use Promise::{Effects, NotApplicable};
     let together = "holder and store are one process";
     let faults = vec![
