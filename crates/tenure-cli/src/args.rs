@@ -173,7 +173,7 @@ pub(crate) struct Acquire {
     ///
     /// The lock is renewed for as long as it is held, so a command may take longer than this.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
-    #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(value_parser = duration::parse_ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
     /// Hold for at most this time, then end the command and release
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
@@ -276,7 +276,7 @@ pub(crate) struct Torture {
     pub(crate) seed: Option<u64>,
     /// Time to live of each lock; faults last a little longer
     #[arg(long, value_name = "DURATION", default_value = "1s")]
-    #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(value_parser = duration::parse_ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
     /// Faults to make: pause, kill, delay, stall, cut, lost-reply, garbage, trickle, vanish [default: all that are possible]
     ///

@@ -72,6 +72,22 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["ttl", "1ms", "20ms"],
         ),
         (
+            &["run", "--ttl", "1y", "x", "--", "true"],
+            &["ttl", "1y", "too long", "at most 30d"],
+        ),
+        (
+            &["run", "--ttl", "100000000d", "x", "--", "true"],
+            &["ttl", "too long", "at most 30d"],
+        ),
+        (
+            &["run", "-u", "redis://h/?timeout=5", "x", "--", "true"],
+            &["timeout", "no unit", "1h30m"],
+        ),
+        (
+            &["run", "-u", "redis://h/?timeout=1h30m", "x", "--", "true"],
+            &["timeout", "5400s", "60s"],
+        ),
+        (
             &["run", "--max-hold", "0", "x", "--", "true"],
             &["max_hold", "zero"],
         ),

@@ -7,8 +7,6 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
 
-use crate::duration;
-
 /// Every argument there is, in the order of the documentation.
 const KNOWN: [&str; 13] = [
     "client",
@@ -235,23 +233,20 @@ fn formatted(text: &LitStr) -> TokenStream {
     }
 }
 
-/// A `Duration`: from a string with a unit, or any expression that is one.
+/// A `Duration`: from a string, which the compiler reads by the same function as a program does, or any expression
+/// that is one.
 fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
-    const EXAMPLES: &str = "500ms, 5s, 2m, 1h";
     match expr {
         Expr::Lit(ExprLit {
             lit: Lit::Str(text),
             ..
-        }) => match duration::nanos(&text.value()) {
-            Some(nanos) => Ok(quote!(::core::time::Duration::from_nanos(#nanos))),
-            None => Err(Error::new(
-                text.span(),
-                format!(
-                    "\"{}\" is not a duration; write a number with a unit: {EXAMPLES}",
-                    text.value()
-                ),
-            )),
-        },
+        }) => Ok(quote_spanned!(text.span()=> {
+            const DURATION: ::core::time::Duration = match ::tenure::time::parse_duration(#text) {
+                ::core::result::Result::Ok(duration) => duration,
+                ::core::result::Result::Err(why) => ::core::panic!("{}", why.as_str()),
+            };
+            DURATION
+        })),
         Expr::Lit(literal) => {
             let number = match &literal.lit {
                 Lit::Int(int) => int.base10_digits(),
@@ -260,7 +255,9 @@ fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
             };
             Err(Error::new(
                 literal.span(),
-                format!("a duration has a unit: write `{argument} = \"{number}s\"` ({EXAMPLES})"),
+                format!(
+                    "a duration has a unit: write `{argument} = \"{number}s\"` (500ms, 5s, 2m, 1h)"
+                ),
             ))
         }
         other => Ok(other.to_token_stream()),

@@ -4,7 +4,6 @@
 //! what can be said about a lock is said in the `tenure` crate.
 
 mod args;
-mod duration;
 mod expand;
 
 use proc_macro::TokenStream;

@@ -16,15 +16,15 @@ use crate::kernel::table::{Ask, Table, Verdict, View};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Renew};
-use crate::time::Time;
-use crate::url::{self, Url};
+use crate::time::{Time, parse_duration};
+use crate::url::Url;
 
 /// A URL is taken apart or refused in one line, and a password shows up nowhere.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let _ = url::duration(text);
+    let _ = parse_duration(text);
     let said = match Url::parse(text, 1) {
         Ok(url) => {
             if let Some(password) = &url.password {

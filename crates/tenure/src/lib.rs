@@ -290,8 +290,16 @@ pub use owner::Owner;
 /// }
 /// ```
 ///
-/// A duration is a string with a unit, `"500ms"`, `"5s"`, `"2m"`, `"1h"` or `"1h30m"`, read by the compiler;
-/// or an expression that is a [`Duration`](std::time::Duration).
+/// A duration is a string with a unit, `"500ms"`, `"5s"`, `"2m"` or `"1h30m"`, which the compiler reads by the same
+/// rules as [`parse_duration`](time::parse_duration); or an expression that is a [`Duration`](std::time::Duration).
+/// A string that is none does not compile:
+///
+/// ```compile_fail,E0080
+/// #[tenure::locked(client = locks, name = "order:{id}", wait = "5 seconds")]
+/// async fn ship(locks: &tenure::Client, id: u64) -> Result<(), tenure::Error> {
+///     Ok(())
+/// }
+/// ```
 ///
 /// What is not in this list, `renew`, `drift` and `owner`, takes a call of [`Lock::run`].
 ///

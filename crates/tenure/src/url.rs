@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
+#[cfg(any(feature = "redis", feature = "mysql", feature = "postgres"))]
+use crate::options::Options;
+use crate::time::parse_duration;
 
 /// `scheme://user:password@host:port,host:port/path?option=value`
 #[derive(Debug)]
@@ -132,16 +135,31 @@ impl Url {
         self.take(key).map(Secret)
     }
 
-    /// Takes a duration out: `500ms`, `5s`, `2m`, `1h`.
+    /// Takes a duration out, as [`parse_duration`] reads it.
     pub(crate) fn take_duration(&mut self, key: &str) -> Result<Option<Duration>, Error> {
         let Some(text) = self.take(key) else {
             return Ok(None);
         };
-        match duration(&text) {
-            Some(duration) => Ok(Some(duration)),
-            None => invalid(format!(
-                "the option `{key}` is \"{}\"; a duration is written 500ms, 5s, 2m or 1h",
+        match parse_duration(&text) {
+            Ok(duration) => Ok(Some(duration)),
+            Err(why) => invalid(format!(
+                "the option `{key}` is \"{}\"; {why}",
                 Escaped(&text)
+            )),
+        }
+    }
+
+    /// Takes out how long after its start a server grants nothing; `None`: it is `off`.
+    #[cfg(any(feature = "redis", feature = "mysql", feature = "postgres"))]
+    pub(crate) fn take_restart_guard(&mut self) -> Result<Option<Duration>, Error> {
+        let text = self.take("restart_guard");
+        match text.as_deref().map(|text| (text, parse_duration(text))) {
+            None => Ok(Some(Options::DEFAULT_TTL)),
+            Some(("off", _)) => Ok(None),
+            Some((_, Ok(guard))) if !guard.is_zero() => Ok(Some(guard)),
+            Some((text, _)) => invalid(format!(
+                "the option `restart_guard` is \"{}\"; it is the longest ttl in use, as in 30s, or off",
+                Escaped(text)
             )),
         }
     }
@@ -254,20 +272,6 @@ fn decode(text: &str) -> Result<String, Error> {
     }
 }
 
-/// `500ms`, `5s`, `2m`, `1h`.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let split = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().ok()?;
-    match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
-        "h" => Some(Duration::from_secs(number.checked_mul(3600)?)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,18 +320,6 @@ mod tests {
             let err = Url::parse(text, 6379).unwrap_err().to_string();
             assert!(err.contains(says), "{text}: {err}");
             assert!(!err.contains("hunter"), "{text}: {err}");
-        }
-        for text in [
-            "",
-            "5",
-            "s",
-            "5 s",
-            "-5s",
-            "5d",
-            "99999999999999999999s",
-            "1.5s",
-        ] {
-            assert_eq!(duration(text), None, "{text}");
         }
     }
 }

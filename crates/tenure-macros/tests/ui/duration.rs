@@ -5,8 +5,8 @@ async fn no_unit(locks: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-#[tenure::locked(client = locks, name = "a", wait = "5 seconds", ttl = 1.5, max_hold = "1min")]
-async fn three_mistakes(locks: &Client) -> Result<(), Error> {
+#[tenure::locked(client = locks, name = "a", wait = 5, ttl = 1.5)]
+async fn two_mistakes(locks: &Client) -> Result<(), Error> {
     Ok(())
 }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::sync::mpsc;
 
+use crate::time::parse_duration;
 use crate::{Client, Error, ErrorKind, Guard, Lock, Renew, State};
 
 use super::case::{Case, Failure};
@@ -443,13 +444,5 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match &text[digits.len()..] {
-        "us" => Duration::from_micros(1),
-        "ms" => Duration::from_millis(1),
-        "s" => Duration::from_secs(1),
-        _ => return Err(format!("{text:?} is no duration; write 200us, 500ms or 5s")),
-    };
-    let count = u32::try_from(number(digits)?).map_err(|err| err.to_string())?;
-    Ok(unit * count)
+    parse_duration(text).map_err(|why| format!("{text:?}: {why}"))
 }

@@ -10,7 +10,6 @@ use redis::{
 use crate::backend::tls;
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
-use crate::options::Options;
 use crate::url::{Host, Secret, Url};
 
 /// Longest prefix, in bytes: keys stay readable.
@@ -198,19 +197,7 @@ impl Settings {
                 ));
             }
         };
-        let restart_guard = match url.take("restart_guard").as_deref() {
-            None => Some(Options::DEFAULT_TTL),
-            Some("off") => None,
-            Some(text) => match crate::url::duration(text) {
-                Some(guard) => Some(guard),
-                None => {
-                    return invalid(format!(
-                        "the option `restart_guard` is \"{}\"; it is the longest ttl in use, as in 30s, or off",
-                        Escaped(text)
-                    ));
-                }
-            },
-        };
+        let restart_guard = url.take_restart_guard()?;
         // Two seconds: far above a round trip, far below the default ttl.
         let timeout = url
             .take_duration("timeout")?

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::backend::sql::{KNOWN as OF_SERVER, Kind, Server};
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
-use crate::options::Options;
 use crate::url::Url;
 
 use super::names::{Keys, is_plain};
@@ -84,19 +83,7 @@ impl Settings {
                 "the option `validate` is {validate:?}; it must be 10ms or more"
             ));
         }
-        let restart_guard = match url.take("restart_guard").as_deref() {
-            None => Some(Options::DEFAULT_TTL),
-            Some("off") => None,
-            Some(text) => match crate::url::duration(text) {
-                Some(guard) => Some(guard),
-                None => {
-                    return invalid(format!(
-                        "the option `restart_guard` is \"{}\"; it is the longest ttl in use, as in 30s, or off",
-                        Escaped(text)
-                    ));
-                }
-            },
-        };
+        let restart_guard = url.take_restart_guard()?;
         let known: Vec<_> = OF_SERVER.iter().chain(&KNOWN).copied().collect();
         url.finish(&known)?;
         Ok(Self {
