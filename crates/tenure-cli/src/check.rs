@@ -44,7 +44,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
         } else {
             Exit::No
         };
-        let url = store::redacted(store::url(common));
+        let url = tenure::redacted_url(store::url(common));
         if talk.json {
             return Ok((
                 vec![as_json(&url, guarantees, &findings, &missing).to_string()],

@@ -41,7 +41,7 @@ pub(crate) fn worker() -> ExitCode {
 pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) -> Exit {
     answer(talk, async {
         let setup = setup(common, args)?;
-        let shown = store::redacted(store::url(common));
+        let shown = tenure::redacted_url(store::url(common));
         talk.notice(format!("seed {}, store {shown}", setup.seed));
         talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
         let (_, left_out) = runner::possible(&setup.url, None);

@@ -57,7 +57,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, talk: &Talk) -> E
 
 /// The table, drawn over the last one.
 async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<(), Error> {
-    let url = store::redacted(store::url(common));
+    let url = tenure::redacted_url(store::url(common));
     let mut drawn = 0;
     loop {
         let all = client.list(&*args.prefix).await?;

@@ -211,6 +211,7 @@ pub mod client;
 mod guard;
 mod lock;
 mod owner;
+mod redacted;
 #[cfg(feature = "sqlx")]
 pub mod sql;
 
@@ -234,6 +235,7 @@ pub use lost::LostReason;
 pub use name::LockName;
 pub use options::{Mode, Options, Renew};
 pub use owner::Owner;
+pub use redacted::redacted_url;
 
 /// Runs the function under a lock: acquires, runs the body, releases.
 ///
