@@ -70,7 +70,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     #[cfg(not(feature = "redis"))]
     ("redis+cluster", REDIS),
     #[cfg(not(feature = "redis"))]
-    ("redlock", REDIS),
+    ("redlock", REDLOCK),
     #[cfg(not(feature = "etcd"))]
     ("etcd", ETCD),
     #[cfg(not(feature = "etcd"))]
@@ -86,6 +86,8 @@ const NOT_HERE: &[(&str, &str)] = &[
 ];
 #[cfg(not(feature = "etcd"))]
 const ETCD: &str = "build with the feature `etcd`";
+#[cfg(not(feature = "redis"))]
+const REDLOCK: &str = "build with the feature `redlock`";
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
 
@@ -380,7 +382,8 @@ impl Client {
 
 /// What the stores of this build declare in their usual configuration, each with the beginning of its URL.
 fn declared() -> Vec<(&'static str, Guarantees)> {
-    let mut all = vec![("memory:", memory::guarantees())];
+    let mut all = Vec::new();
+    all.extend([("memory:", memory::guarantees())]);
     #[cfg(feature = "file")]
     all.push(("file:", file::guarantees()));
     #[cfg(feature = "redis")]

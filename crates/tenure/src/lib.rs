@@ -17,12 +17,23 @@
 //!
 //! The scheme of the URL selects the backend; nothing else in your code changes.
 //!
-//! | Who shall exclude each other | URL | Fit for |
-//! | --- | --- | --- |
-//! | tasks of one process, tests | `memory:` | tests on a clock that you move ([`backend::memory`]) |
-//! | processes on one host | `file:/DIR`, or `file:` for a directory of the user | correctness, on a local disk; no server needed |
+//! | URL | Who excludes each other | Fit for | Feature |
+//! | --- | --- | --- | --- |
+//! | `memory:` | tasks of one process | tests, also on a clock that you move ([`backend::memory`]) | always there |
+//! | `file:/DIR`, or `file:` for a directory of the user | processes on one host | correctness, on a local disk; no server needed | `file` (default) |
+//! | `redis://HOST` | all clients of that Redis or Valkey server | services that have one; correctness with a fencing token | `redis` |
+//! | `rediss://HOST` | the same, over TLS | the same | `redis` |
+//! | `redis+sentinel://HOST,HOST/SERVICE` | the same, on the primary that these sentinels name | the same; after a failover only the token protects | `redis` |
+//! | `redis+cluster://HOST,HOST` | the same, on the nodes of a cluster | the same | `redis` |
+//! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` or `redis` |
+//! | `etcd://HOST,HOST,HOST` | all clients of that cluster | correctness with a fencing token, also when machines fail | `etcd` |
+//! | `etcds://HOST,HOST,HOST` | the same, over TLS | the same | `etcd` |
+//! | `zookeeper://HOST,HOST,HOST` | all clients of that ensemble | the same | `zookeeper` |
+//! | `mysql://HOST/DATABASE` | all clients of that MySQL or MariaDB server; with `?mode=table` those of one table | services that have this database | `mysql` |
+//! | `postgres://HOST/DATABASE` | all clients of that PostgreSQL database; with `?mode=table` those of one table | services that have this database | `postgres` |
+//! | `sqlite:/FILE` | processes on one host that share that file | leases, queues and tokens without a server | `sqlite` |
 //!
-//! [`connect`] lists the URLs of all of them, those of servers and databases too.
+//! [`connect`] lists what each URL takes, [Guarantees](#guarantees) what each store promises.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts
@@ -122,7 +133,8 @@
 //! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
-//! | `redlock` | the backend that holds a name on a majority of several independent stores ([`backend`]`::redlock`) | |
+//! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
+//! | `quorum` | [`backend`]`::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |

@@ -376,7 +376,7 @@ pub(crate) fn nap(pause: Duration) {
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
 #[cfg(any(
     feature = "file",
-    feature = "redlock",
+    feature = "quorum",
     feature = "etcd",
     feature = "sqlite"
 ))]
@@ -385,7 +385,7 @@ pub(crate) fn wall_now() -> std::time::SystemTime {
 }
 
 /// The wall clock in µs since 1970; 0 before that.
-#[cfg(any(feature = "file", feature = "redlock", feature = "sqlite"))]
+#[cfg(any(feature = "file", feature = "quorum", feature = "sqlite"))]
 pub(crate) fn wall_micros() -> u64 {
     let since = wall_now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -8,7 +8,7 @@ mod harness {
     pub(crate) mod memory;
     #[cfg(feature = "redis")]
     pub(crate) mod redis;
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "quorum")]
     pub(crate) mod redlock;
     #[cfg(all(feature = "mysql", feature = "postgres"))]
     pub(crate) mod session;
@@ -223,7 +223,7 @@ fn redis_cluster() {
 }
 
 /// Five servers, which are stopped, cut off and started again all at once.
-#[cfg(all(feature = "redis", feature = "redlock"))]
+#[cfg(feature = "redis")]
 #[test]
 fn redlock() {
     if servers::redis::is_missing() {
@@ -250,7 +250,7 @@ fn redlock() {
 }
 
 /// Leases, lost requests, silence and restarts, on five nodes.
-#[cfg(feature = "redlock")]
+#[cfg(feature = "quorum")]
 #[test]
 fn redlock_over_memory() {
     run(&Setup {
@@ -272,7 +272,7 @@ fn redlock_over_memory() {
 }
 
 /// Threads that race for three nodes, so that the nodes' orders differ.
-#[cfg(feature = "redlock")]
+#[cfg(feature = "quorum")]
 #[test]
 fn redlock_over_memory_on_the_real_clock() {
     run(&Setup {

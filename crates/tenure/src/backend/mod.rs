@@ -32,7 +32,7 @@ pub mod file;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redlock")]
+#[cfg(feature = "quorum")]
 pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod session;

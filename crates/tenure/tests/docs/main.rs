@@ -300,15 +300,27 @@ fn first_cells<'a>(text: &'a str, head: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// The schemes of the URLs in the first column of the table that starts with this head.
+fn listed_schemes(text: &str, head: &str) -> Vec<String> {
+    first_cells(text, head)
+        .iter()
+        .map(|url| format!("{}:", url.split(':').next().unwrap()))
+        .collect()
+}
+
 #[test]
 fn the_readme_lists_the_backends_of_this_build_and_no_other() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    let listed = first_cells(&readme, "| Store |");
-    let listed: Vec<_> = listed
-        .iter()
-        .map(|url| format!("{}:", url.split(':').next().unwrap()))
-        .collect();
-    assert_eq!(listed, tenure::client::SCHEMES);
+    assert_eq!(
+        listed_schemes(&readme, "| Store |"),
+        tenure::client::SCHEMES
+    );
+}
+
+#[test]
+fn the_crate_page_lists_the_backends_of_this_build_and_no_other() {
+    let page = include_str!("../../src/lib.rs").replace("//! ", "");
+    assert_eq!(listed_schemes(&page, "| URL |"), tenure::client::SCHEMES);
 }
 
 #[test]
