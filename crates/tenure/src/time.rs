@@ -182,7 +182,7 @@ impl DurationError {
                 "a duration cannot be negative; write it like 500ms, 5s, 2m, 1h30m or 1d"
             }
             Self::TooLong => "it is too long; no duration is longer than 584 years",
-            Self::Malformed => "write it like 500ms, 5s, 2m, 1h30m or 1d",
+            Self::Malformed => "it is no duration; write it like 500ms, 5s, 2m, 1h30m or 1d",
         }
     }
 }
