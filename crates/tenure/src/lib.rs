@@ -130,7 +130,8 @@
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
-//! | `zookeeper` | the backend `zookeeper://` | `zookeeper-client`, `rustls` with `ring`, `serde`, `serde_json` |
+//! | `zookeeper` | the backend `zookeeper://`, without TLS | `zookeeper-client`, `serde`, `serde_json` |
+//! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`) | `rustls` with `ring`, and through `zookeeper-client` a second provider of cryptography, `aws-lc-rs`, built from C |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
 //! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
