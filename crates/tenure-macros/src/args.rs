@@ -8,12 +8,15 @@ use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
 
 /// Every argument there is, in the order of the documentation.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 17] = [
     "client",
     "name",
     "names",
     "wait",
     "ttl",
+    "min_lease",
+    "drift",
+    "renew",
     "max_hold",
     "min_hold",
     "lock_delay",
@@ -21,6 +24,7 @@ const KNOWN: [&str; 13] = [
     "permits",
     "fair",
     "label",
+    "owner",
     "guard",
 ];
 
@@ -141,9 +145,17 @@ impl Seen {
                 // Names of different types, `&str` and `String`, in one list.
                 self.target = quote!(.lock_all([#(::std::string::String::from(#names)),*]));
             }
-            "wait" | "ttl" | "max_hold" | "min_hold" | "lock_delay" => {
+            "wait" | "ttl" | "min_lease" | "drift" | "max_hold" | "min_hold" | "lock_delay" => {
                 let time = time(argument, value(meta, "\"5s\"")?)?;
                 self.options.push(quote!(.#argument(#time)));
+            }
+            "renew" => {
+                let renew = renew(value(meta, "\"never\"")?)?;
+                self.options.push(quote!(.#argument(#renew)));
+            }
+            "owner" => {
+                let owner = value(meta, "self.owner")?;
+                self.options.push(quote!(.#argument(&#owner)));
             }
             "shared" => {
                 meta.require_path_only().map_err(|err| {
@@ -260,6 +272,23 @@ fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
                 ),
             ))
         }
+        other => Ok(other.to_token_stream()),
+    }
+}
+
+/// A `tenure::Renew`: the name of one, or any expression that is one.
+fn renew(expr: &Expr) -> Result<TokenStream> {
+    const WANTED: &str = "`renew` is \"automatic\", \"never\", or a `tenure::Renew`";
+    match expr {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) => match text.value().as_str() {
+            "automatic" => Ok(quote!(::tenure::Renew::Automatic)),
+            "never" => Ok(quote!(::tenure::Renew::Never)),
+            _ => Err(Error::new(text.span(), WANTED)),
+        },
+        Expr::Lit(other) => Err(Error::new(other.span(), WANTED)),
         other => Ok(other.to_token_stream()),
     }
 }

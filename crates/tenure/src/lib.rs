@@ -287,6 +287,9 @@ pub use redacted::redacted_url;
 /// | `names` | `[a, b]`, each as `name` | instead of `name`: all of them or none |
 /// | `wait` | duration | how long to wait; without it, for ever |
 /// | `ttl` | duration | the lease |
+/// | `min_lease` | duration | the shortest lease that the body may begin with |
+/// | `drift` | duration | stop believing this much earlier, for a store whose clock may run unlike ours |
+/// | `renew` | `"never"`, or expression | a fixed lease: the hold is lost when the ttl is over; a [`Renew`] |
 /// | `max_hold` | duration | end the hold after this long |
 /// | `min_hold` | duration | keep the name taken for this long, even past the end |
 /// | `lock_delay` | duration | keep the name reserved for this long after an unclean end |
@@ -294,6 +297,7 @@ pub use redacted::redacted_url;
 /// | `permits` | expression | be one of that many holders |
 /// | `fair` | | first come, first served, or be refused; `fair = false` allows barging |
 /// | `label` | string or expression | why, for people who look at the lock |
+/// | `owner` | expression | the [`Owner`] that may enter the lock again; in a method: `owner = self.owner` |
 /// | `guard` | identifier | what the body calls its guard, a [`&Guard`](Guard) |
 ///
 /// A name in braces that is no variable where the function begins does not compile, as in `format!`:
@@ -315,8 +319,6 @@ pub use redacted::redacted_url;
 ///     Ok(())
 /// }
 /// ```
-///
-/// What is not in this list, `renew`, `drift` and `owner`, takes a call of [`Lock::run`].
 ///
 /// # Errors
 ///

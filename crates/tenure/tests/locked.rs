@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure::backend::memory;
-use tenure::{Client, Error, ErrorKind, Mode};
+use tenure::{Client, Error, ErrorKind, Mode, Owner, Renew};
 
 fn store() -> (memory::Backend, Client) {
     let store = memory::Backend::with_virtual_clock();
@@ -294,6 +294,73 @@ async fn every_option_can_be_given() {
     let reserved = client.inspect("pool").await.unwrap().reserved;
     assert_eq!(reserved, Some(Duration::from_secs(120)));
     store.advance(Duration::from_secs(120));
+    assert!(store.is_idle());
+}
+
+struct Clerk {
+    locks: Client,
+    owner: Owner,
+}
+
+impl Clerk {
+    /// The owner is borrowed by the lock, so it is given as it stands.
+    #[tenure::locked(client = self.locks, name = "desk", owner = self.owner, wait = "0", guard = guard)]
+    async fn serve(&self) -> Result<u64, Error> {
+        Ok(guard.token().get())
+    }
+}
+
+#[tokio::test]
+async fn the_owner_that_is_given_enters_what_it_holds() {
+    let (store, locks) = store();
+    let (clerk, other) = (Owner::new(), Owner::new());
+    let guard = locks.lock("desk").owner(&clerk).acquire().await.unwrap();
+    let of = |owner: &Owner| Clerk {
+        locks: locks.clone(),
+        owner: owner.clone(),
+    };
+    assert_eq!(of(&clerk).serve().await.unwrap(), guard.token().get());
+    assert_eq!(
+        of(&other).serve().await.unwrap_err().kind(),
+        ErrorKind::WaitElapsed
+    );
+    guard.release().await.unwrap();
+    assert!(store.is_idle());
+}
+
+#[tenure::locked(client = locks, name = "x", ttl = "10s", min_lease = "10s", drift = drift, renew = renew, guard = guard)]
+async fn left_after_four_seconds(
+    locks: &Client,
+    store: &memory::Backend,
+    drift: Duration,
+    renew: Renew,
+) -> Result<Duration, Error> {
+    store.advance(Duration::from_secs(4));
+    settle().await;
+    Ok(guard.remaining())
+}
+
+#[tenure::locked(client = locks, name = "x", ttl = "10s", drift = "1s", renew = "never", guard = guard)]
+async fn of_a_fixed_lease(locks: &Client, store: &memory::Backend) -> Result<Duration, Error> {
+    store.advance(Duration::from_secs(4));
+    settle().await;
+    Ok(guard.remaining())
+}
+
+#[tokio::test]
+async fn renew_and_drift_are_options_of_the_lock() {
+    let (store, client) = store();
+    let second = Duration::from_secs(1);
+    let left = async |drift, renew| left_after_four_seconds(&client, &store, drift, renew).await;
+    // A margin of 1 % of the ttl and the drift are taken off.
+    let renewed = left(second, Renew::Automatic).await.unwrap();
+    assert_eq!(renewed, Duration::from_millis(8_900));
+    let fixed = left(second, Renew::Never).await.unwrap();
+    assert_eq!(fixed, Duration::from_millis(4_900));
+    assert_eq!(of_a_fixed_lease(&client, &store).await.unwrap(), fixed);
+    let too_much = left(6 * second, Renew::Automatic).await.unwrap_err();
+    assert_eq!(too_much.kind(), ErrorKind::Invalid);
+    assert!(too_much.to_string().contains("`drift`"), "{too_much}");
     assert!(store.is_idle());
 }
 

@@ -15,6 +15,16 @@ async fn nothing(locks: &Client) -> Result<(), Error> {
     Ok(())
 }
 
+#[tenure::locked(client = locks, name = "a", renew = "sometimes", owner)]
+async fn renewed(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tenure::locked(client = locks, name = "a", renew = false, drift = 5)]
+async fn drifting(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}
 
 struct Client;
