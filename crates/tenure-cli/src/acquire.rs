@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, OwnerId, Status};
+use tenure::{
+    Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, OwnerId, Renew, Status,
+};
 
 use crate::args;
 use crate::duration::rounded;
@@ -27,6 +29,8 @@ const ASK_LIMIT: Duration = Duration::from_millis(500);
 /// What to acquire and how, checked as far as that goes without a store.
 pub(crate) struct Plan {
     pub(crate) names: Vec<LockName>,
+    /// One of the names instead of all.
+    pub(crate) any: bool,
     pub(crate) options: Options,
     pub(crate) busy_code: u8,
 }
@@ -48,15 +52,25 @@ impl Plan {
             how.wait
         };
         options.ttl = how.ttl;
+        options.drift = how.drift.unwrap_or_default();
         // The limits of the command follow from the lease: it must be the whole one from the start.
         options.min_lease = how.ttl;
         options.max_hold = how.max_hold;
+        options.lock_delay = how.lock_delay.unwrap_or_default();
+        if how.renew == args::Renewal::Never {
+            options.renew = Renew::Never;
+            if how.max_hold.is_some_and(|max_hold| max_hold > how.ttl) {
+                let message = "`--max-hold` is longer than `--ttl`, and with `--renew never` the hold ends with its lease; raise `--ttl`, or leave `--renew never` out";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+        }
         options.fair = how.fair.then_some(true);
         options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
         options.label = how.label.clone();
         options.validate()?;
         Ok(Self {
             names,
+            any: how.any,
             options,
             busy_code: how.busy_exit_code,
         })
@@ -65,6 +79,7 @@ impl Plan {
     fn lock(&self, client: &Client) -> Lock {
         let lock = match self.names.as_slice() {
             [name] => client.lock(name),
+            names if self.any => client.lock_any(names),
             names => client.lock_all(names),
         };
         lock.options(self.options.clone())
@@ -275,12 +290,15 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
             "restart_guard": output::restart_guard_json(guard, ttl),
         }),
     );
-    let reason = match (guard, &status, holder) {
+    let mut reason = match (guard, &status, holder) {
         (Some(guard), ..) => guard.describe(ttl),
         (None, Some(status), _) => output::busy(status, ttl),
         (None, None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
         (None, None, None) => format!("{name} is busy"),
     };
+    if let (true, [_, _, ..]) = (plan.any, &plan.names[..]) {
+        reason = format!("none of {} is free: {reason}", output::quoted(&plan.names));
+    }
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {
             talk.notice(format!("gave up after {}: {reason}", rounded(wait)));
@@ -298,4 +316,50 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Out
         })
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Action, Cli};
+
+    #[test]
+    fn every_flag_becomes_an_option_of_the_lock() {
+        let plan = |line: &str| {
+            let arguments = format!("tenure hold {line} x y");
+            match Cli::try_parse_from(arguments.split_whitespace())
+                .unwrap()
+                .action
+            {
+                Action::Hold(args) => Plan::new(&args.names, &args.acquire).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let seconds = Duration::from_secs;
+        let plain = plan("");
+        assert!(!plain.any);
+        let mut options = Options::default();
+        options.min_lease = options.ttl;
+        assert_eq!(plain.options, options);
+        assert_eq!(plan("--renew automatic").options, options);
+        let full = plan(
+            "--any -w 1s --ttl 20s --drift 2s --renew never --max-hold 3s --shared --fair \
+             --every 4s --lock-delay 5s --label why",
+        );
+        assert!(full.any);
+        options.mode = Mode::Shared;
+        options.wait = Some(seconds(1));
+        options.ttl = seconds(20);
+        options.min_lease = seconds(20);
+        options.drift = seconds(2);
+        options.renew = Renew::Never;
+        options.max_hold = Some(seconds(3));
+        options.fair = Some(true);
+        options.min_hold = seconds(4);
+        options.lock_delay = seconds(5);
+        options.label = "why".into();
+        assert_eq!(full.options, options);
+    }
 }

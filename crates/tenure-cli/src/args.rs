@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tenure_torture::plan::Kind;
 
@@ -140,13 +140,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,
-    /// Names to hold, all of them or none
+    /// Names to hold, all of them or none (with --any: one of them)
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
     /// Command to run and its arguments
     ///
     /// Its environment has the names in TENURE_NAME, their fencing tokens in TENURE_TOKEN and the owner
-    /// ids in TENURE_OWNER: one line for each name.
+    /// ids in TENURE_OWNER: one line for each name. With --any there is one line, of the name that is held.
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Run {
 pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) acquire: Acquire,
-    /// Names to hold, all of them or none
+    /// Names to hold, all of them or none (with --any: one of them)
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<OsString>,
 }
@@ -175,9 +175,20 @@ pub(crate) struct Acquire {
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     #[arg(value_parser = duration::parse_ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Duration,
+    /// When to renew the lock; with `never` the hold ends when --ttl is over
+    #[arg(long, value_name = "WHEN", default_value = "automatic")]
+    pub(crate) renew: Renewal,
+    /// Stop this much earlier, for a store whose clock may run faster than the clock of this machine
+    ///
+    /// This time is added to a margin of 1 % of --ttl. It is at most half of --ttl.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) drift: Option<Duration>,
     /// Hold for at most this time, then end the command and release
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
+    /// Hold one of the names, the first one that is free, instead of all
+    #[arg(long)]
+    pub(crate) any: bool,
     /// Hold the lock together with others that use --shared
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
@@ -193,6 +204,11 @@ pub(crate) struct Acquire {
     /// Keep the lock taken for at least this time, also when the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
+    /// After a loss, keep the lock reserved for this time, in which late requests of the old holder can end
+    ///
+    /// A release reserves nothing, nor does the end of --max-hold.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) lock_delay: Option<Duration>,
     /// Exit code when somebody else holds the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
     pub(crate) busy_exit_code: u8,
@@ -204,6 +220,15 @@ pub(crate) struct Acquire {
         hide_default_value = true
     )]
     pub(crate) label: String,
+}
+
+/// Whether the lease is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Renewal {
+    /// Three times in each --ttl, for as long as the lock is held
+    Automatic,
+    /// Not at all: the hold ends when --ttl is over
+    Never,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,9 @@ use crate::wire::{Limits, NEVER};
 /// these bounds: a hundredth was too little for a lease of two seconds, now and then. More where TERM was late.
 const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 
+/// A timer of the runtime is no finer.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
 /// How limits for the command follow from what is left of the hold.
 pub(crate) struct LimitRule {
     /// Between TERM and KILL at the end of a lease.
@@ -26,6 +29,13 @@ impl LimitRule {
     /// `remaining` of the hold at the instant `now`, which is that of the grant.
     pub(crate) fn new(args: &Run, remaining: Duration, now: u64) -> Self {
         let ttl = args.acquire.ttl;
+        let drift = args.acquire.drift.unwrap_or_default();
+        let margin = (ttl / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1);
+        // A healthy lease is renewed when a third of it has passed. So what lies behind that is never reached unless
+        // something is wrong. Of it the command may use two thirds to end, and a look comes in time to pass the
+        // renewal on; without a drift these are the last third of the lease and a look per twelfth.
+        let early = tenure::kernel::lease::margin(ttl, drift).saturating_add(margin);
+        let behind = ttl.saturating_sub(ttl / 3).saturating_sub(early);
         let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
             let term_at = clock::after(now, max_hold);
             Limits {
@@ -34,13 +44,11 @@ impl LimitRule {
             }
         });
         Self {
-            // A healthy lease is renewed when a third of it has passed. So its last third is never reached
-            // unless something is wrong, and that is what the command may use to end.
-            grace: args.grace.min(ttl / 3),
-            margin: (ttl / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1),
+            grace: args.grace.min(ttl / 3).min(behind * 2 / 3),
+            margin,
             own,
-            // Renewals come at every third. A look per twelfth passes them on well before half of the lease is over.
-            look_every: (remaining != Duration::MAX).then_some(ttl / 12),
+            look_every: (remaining != Duration::MAX)
+                .then_some((ttl / 12).min(behind / 6).max(SHORTEST_LOOK)),
         }
     }
 
@@ -88,20 +96,28 @@ mod tests {
 
     #[test]
     fn a_healthy_lease_never_reaches_its_term() {
-        for (ttl, millis) in [
-            ("60ms", 60),
-            ("1s", 1_000),
-            ("5s", 5_000),
-            ("30s", 30_000),
-            ("1h", 3_600_000),
+        for (ttl, drift, millis) in [
+            ("60ms", "0", 60),
+            ("1s", "0", 1_000),
+            ("5s", "0", 5_000),
+            ("30s", "0", 30_000),
+            ("1h", "0", 3_600_000),
+            ("60ms", "20ms", 60),
+            ("5s", "2500ms", 5_000),
+            ("30s", "10s", 30_000),
+            ("30s", "15s", 30_000),
+            ("1h", "30m", 3_600_000),
         ] {
             let ttl_left = Duration::from_millis(millis);
-            let rule = rule(&["--ttl", ttl, "--grace", "1h"], ttl_left);
-            let limits = rule.at(NOW, ttl_left);
+            let drift_left = crate::duration::parse(drift).unwrap();
+            let left = ttl_left - tenure::kernel::lease::margin(ttl_left, drift_left);
+            let options = ["--ttl", ttl, "--drift", drift, "--grace", "1h"];
+            let rule = rule(&options, left);
+            let limits = rule.at(NOW, left);
             // The renewal comes at a third, and is passed on with the next look.
             let passed_on = clock::after(NOW, ttl_left / 3 + rule.look_every.unwrap());
-            assert!(passed_on < limits.term_at, "{ttl}");
-            assert!(limits.kill_at < clock::after(NOW, ttl_left), "{ttl}");
+            assert!(passed_on < limits.term_at, "{ttl}, {drift}");
+            assert!(limits.kill_at < clock::after(NOW, left), "{ttl}, {drift}");
         }
     }
 

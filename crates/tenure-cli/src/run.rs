@@ -9,7 +9,7 @@ use serde_json::json;
 use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
 
 use crate::acquire::{self, Plan};
-use crate::args::{Common, Run};
+use crate::args::{Common, Renewal, Run};
 use crate::clock;
 use crate::exit::Exit;
 use crate::limits::LimitRule;
@@ -302,7 +302,14 @@ impl Supervision<'_> {
             }
             Ending::ByUs => {
                 talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                talk.error("the lease was not renewed in time; the command was ended");
+                talk.error(match args.acquire.renew {
+                    Renewal::Automatic => {
+                        "the lease was not renewed in time; the command was ended"
+                    }
+                    Renewal::Never => {
+                        "the lease is over (--ttl, --renew never); the command was ended"
+                    }
+                });
                 Exit::Lost
             }
             Ending::TooLate => {

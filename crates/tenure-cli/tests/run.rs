@@ -360,6 +360,82 @@ fn all_names_are_held_or_none() {
 }
 
 #[test]
+fn of_any_names_the_command_is_told_the_one_that_is_held() {
+    let store = Store::new();
+    let script = r#"printf '%s|%s|%s' "$TENURE_NAME" "$TENURE_TOKEN" "$TENURE_OWNER""#;
+    let mut a = store.start(&["hold", "a"]);
+    a.line();
+    let output = store.output(&[
+        "run", "--json", "-n", "--any", "a", "b", "--", "sh", "-c", script,
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    let acquired = next_event(&mut output.stderr.as_slice(), "acquired");
+    assert_eq!(acquired["names"], serde_json::json!(["b"]));
+    let token = acquired["tokens"][0].to_string();
+    let owner = acquired["owner"].as_str().unwrap();
+    assert_eq!(text(&output.stdout), format!("b|{token}|{owner}"));
+}
+
+#[test]
+fn of_any_names_the_first_that_becomes_free_is_held() {
+    let store = Store::new();
+    let mut holders = ["a", "b", "c"].map(|name| {
+        let mut holder = store.start(&["hold", "--any", name]);
+        assert!(holder.line().starts_with(&format!("acquired \"{name}\"")));
+        holder
+    });
+    let output = store.output(&["run", "-n", "--any", "c", "a", "b", "--", "true"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    let words = ["none of \"c\", \"a\", \"b\" is free", "\"c\" is held by"];
+    for word in words {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    let mut waiter = store.start(&["hold", "--json", "--any", "a", "b", "c"]);
+    waiter.event("waiting");
+    holders[1].close_input();
+    let acquired: serde_json::Value = serde_json::from_str(&waiter.line()).unwrap();
+    assert_eq!(acquired["names"], serde_json::json!(["b"]));
+    waiter.close_input();
+    assert_eq!(waiter.code(), 0);
+    assert_eq!(store.code(&["run", "-n", "b", "--", "true"]), 0);
+}
+
+#[test]
+fn a_lease_that_is_never_renewed_ends_the_command() {
+    let store = Store::new();
+    let options = ["--renew", "never", "--ttl", "2s", "--grace", "100ms"];
+    let mut talk = store.start_run(&options, "x", STUBBORN);
+    talk.lines_are(&["up", "up", "up"]);
+    assert_eq!(talk.rest(), "");
+    assert_eq!(talk.code(), 76);
+    let message = talk.err_rest();
+    assert!(message.contains("--renew never"), "{message}");
+    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    let mut hold = store.start(&["hold", "--renew", "never", "--ttl", "100ms", "x"]);
+    assert!(hold.line().starts_with("acquired"));
+    assert!(hold.line().starts_with("lost \"x\""));
+    assert_eq!(hold.code(), 76);
+}
+
+#[test]
+fn after_a_loss_the_name_stays_reserved_and_after_a_release_it_does_not() {
+    let store = Store::new();
+    let run = ["run", "-n", "--lock-delay", "1h", "x", "--", "true"];
+    assert_eq!(store.code(&run), 0);
+    assert_eq!(store.code(&run), 0);
+    let mut holder = store.start(&["hold", "--lock-delay", "1h", "x"]);
+    holder.line();
+    holder.signal(Signal::KILL);
+    assert_eq!(holder.rest(), "");
+    let output = store.output(&run);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{message}");
+    assert!(message.contains("reserved"), "{message}");
+}
+
+#[test]
 fn events_are_lines_of_json() {
     let store = Store::new();
     let output = store.output(&[

@@ -92,6 +92,37 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["max_hold", "zero"],
         ),
         (
+            &["run", "--drift", "20s", "x", "--", "true"],
+            &["drift", "20s", "15s"],
+        ),
+        (
+            &["hold", "--drift", "-1s", "x"],
+            &["--drift", "-1s", "negative"],
+        ),
+        (
+            &["run", "--renew", "sometimes", "x", "--", "true"],
+            &["--renew", "sometimes", "never"],
+        ),
+        (
+            &[
+                "run",
+                "--renew",
+                "never",
+                "--max-hold",
+                "1h",
+                "x",
+                "--",
+                "true",
+            ],
+            &["--max-hold", "--ttl", "--renew never"],
+        ),
+        (
+            &["hold", "--lock-delay", "5", "x"],
+            &["--lock-delay", "5", "5s"],
+        ),
+        (&["run", "--any", "--", "true"], &["no lock name"]),
+        (&["hold", "--any"], &["NAME"]),
+        (
             &["run", "--permits", "0", "x", "--", "true"],
             &["--permits", "0"],
         ),
