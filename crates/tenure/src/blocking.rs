@@ -16,13 +16,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::after::KeptInDoubt;
 use crate::backend::Finding;
+use crate::client::LossCallback;
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::kernel::lease::State;
-use crate::lost::LostReason;
+use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::{Mode, Options, Renew};
 use crate::owner::Owner;
@@ -117,6 +119,23 @@ impl Client {
     /// As there.
     pub fn break_lock(&self, name: impl AsRef<str>, token: impl Into<u64>) -> Result<bool, Error> {
         block_on(&self.runtime, self.inner.break_lock(name, token))?
+    }
+
+    /// How many times the calling thread has entered the lock `name`; see [`Owner::holds`].
+    pub fn holds(&self, name: impl AsRef<str>) -> u32 {
+        THREAD.with(|owner| owner.holds(&self.inner, name))
+    }
+
+    /// How many times `owner` has entered the lock `name`, for locks with [an owner of their own](Lock::owner); see
+    /// [`Owner::holds`].
+    pub fn holds_by(&self, owner: &Owner, name: impl AsRef<str>) -> u32 {
+        owner.holds(&self.inner, name)
+    }
+
+    /// See [`Client::on_lost`](crate::Client::on_lost). The thread that it is called in is neither that of the
+    /// client, so it may block, nor one that holds a lock.
+    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
+        self.inner.on_lost(callback)
     }
 
     /// See [`Client::guarantees`](crate::Client::guarantees).
@@ -248,13 +267,18 @@ impl Lock {
     /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
     /// `body` did.
     pub fn run<T>(&self, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
-        let guard = self.acquire()?;
-        let value = body(&guard);
-        let held_to_the_end = guard.is_held();
-        match guard.release() {
-            Err(err) if err.is_lost() || !held_to_the_end => Err(err),
-            // The work was done while the lock was held; the release is repeated in the background.
-            _ => Ok(value),
+        run_under(self.acquire()?, body)
+    }
+
+    /// One try: `Ok(None)` when somebody else holds the lock, and `body` is not called. Otherwise as
+    /// [`run`](Lock::run).
+    ///
+    /// # Errors
+    /// Those of [`run`](Lock::run) but `WaitElapsed`.
+    pub fn try_run<T>(&self, body: impl FnOnce(&Guard) -> T) -> Result<Option<T>, Error> {
+        match self.try_acquire()? {
+            Some(guard) => run_under(guard, body).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -264,6 +288,17 @@ impl Lock {
         } else {
             self.inner.clone()
         }
+    }
+}
+
+/// What [`Lock::run`] does once the lock is acquired.
+fn run_under<T>(guard: Guard, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
+    let value = body(&guard);
+    let held_to_the_end = guard.is_held();
+    match guard.release() {
+        Err(err) if err.is_lost() || !held_to_the_end => Err(err),
+        // The work was done while the lock was held; the release is repeated in the background.
+        _ => Ok(value),
     }
 }
 
@@ -347,6 +382,22 @@ impl Guard {
     /// See [`Guard::zookeeper`](crate::Guard::zookeeper).
     pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
         self.inner.zookeeper()
+    }
+
+    /// Calls `end`, which ends a transaction, and releases the lock only then; see
+    /// [`Guard::after`](crate::Guard::after): `Ok` means that its outcome is known, and after `Err`, or a panic,
+    /// the lock is kept until its lease ends. `end` cannot be stopped from outside when the lock is lost meanwhile.
+    ///
+    /// # Errors
+    /// As there, and [`Closed`](ErrorKind::Closed) when called from async code: then `end` was not called.
+    pub fn after<T, E>(self, end: impl FnOnce() -> Result<T, E>) -> Result<T, Error>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        block_on(&self.runtime, std::future::ready(()))?;
+        let kept = KeptInDoubt::new(self.inner);
+        let ended = end();
+        block_on(&self.runtime, kept.settle(ended))?
     }
 
     /// Releases the lock; see [`Guard::release`](crate::Guard::release).

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "file")]
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 #[cfg(feature = "etcd")]
 use crate::backend::etcd;
@@ -26,6 +26,7 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::lock::{Lock, Target};
+use crate::lost::Loss;
 use crate::name::{Escaped, LockName};
 
 /// What this build can talk to, for messages.
@@ -277,6 +278,40 @@ impl Client {
         })
     }
 
+    /// Tells clients apart within this process; clones are the same.
+    pub(crate) fn id(&self) -> usize {
+        self.driver.id()
+    }
+
+    /// Calls `callback` for every hold of this client and its clones that ends without our doing, in one place: for
+    /// alarms, logs and metrics. Each hold that is lost is told once, whether its guard waits for
+    /// [`lost`](crate::Guard::lost), finds out at its [`release`](crate::Guard::release), or is dropped by then.
+    /// It is never called for a hold that was released in time.
+    ///
+    /// Losses are told one after the other on a thread where `callback` may block; the deadlines and renewals of other
+    /// locks never wait for it. It is told after the fact: what must stop at once listens to
+    /// [`lost`](crate::Guard::lost), or runs in [`run`](Lock::run).
+    /// A panic in it is logged, and ends neither the thread nor the registration.
+    ///
+    /// It may be called any number of times: all callbacks are told. A callback stays registered until it is
+    /// [unregistered](LossCallback::unregister), until [`close`](Client::close), or as long as the client lives;
+    /// to drop the handle changes nothing. A callback that owns a clone of the client keeps it alive until then.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// client.on_lost(|loss| eprintln!("{loss}"));
+    /// # client.close().await;
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
+        LossCallback {
+            driver: Arc::downgrade(&self.driver),
+            id: self.driver.register_loss_callback(callback),
+        }
+    }
+
     /// The lock of that name. Sends nothing; acquire the lock with the methods of [`Lock`].
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.driver.clone(), Target::one(name.as_ref()))
@@ -373,10 +408,26 @@ impl Client {
     /// Ends all waits (with [`Closed`](ErrorKind::Closed)) and the link to the store.
     /// Holds that are left are lost, with the reason [`SessionGone`](crate::LostReason::SessionGone);
     /// release them before.
-    /// What is being released in the background, for guards that were dropped, is waited for, at most a second:
-    /// so a program may end right after this.
+    /// What is being released in the background, for guards that were dropped, and callbacks of
+    /// [`on_lost`](Client::on_lost) are waited for, at most a second: so a program may end right after this.
     pub async fn close(&self) {
         self.driver.close().await;
+    }
+}
+
+/// A callback that was registered with [`Client::on_lost`]. To drop it changes nothing.
+#[derive(Clone, Debug)]
+pub struct LossCallback {
+    driver: Weak<Driver>,
+    id: u64,
+}
+
+impl LossCallback {
+    /// The callback is not called any more, save for a loss that it is being told of at this moment.
+    pub fn unregister(&self) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.unregister_loss_callback(self.id);
+        }
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::driver::held::Held;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{
     Condition, EtcdCompare, EtcdLock, FencingToken, OwnerId, ZooKeeperCheck, ZooKeeperLock,
 };
@@ -145,19 +146,72 @@ impl Guard {
     /// # Cancel safety
     /// Cancel safe.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static + use<> {
-        let mut each: Vec<Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>> = self
+        self.first_of(Held::lost)
+    }
+
+    /// The early warning: resolves as soon as a renewal is overdue or has failed, and says how much time is left until
+    /// the deadline. Nothing is lost by then; it is the time to begin nothing new, and to save what can be saved.
+    ///
+    /// A renewal is sent when a third of the ttl is over, and is overdue when two thirds are. Resolves at once when the
+    /// [state](Guard::state) is [`AtRisk`](State::AtRisk) already, so before it is asked again for the next time,
+    /// wait until the state is [`Held`](State::Held).
+    ///
+    /// - It recovers: nothing more happens; a trouble that is over before this future is polled may go unseen.
+    /// - It is lost: resolves with zero. That may be the first that is heard: a lock that was broken, or a fixed
+    ///   lease that ends, has no time at risk, nor where the [drift](crate::Lock::drift) takes away the last third.
+    /// - It is released: never resolves, as [`lost`](Guard::lost).
+    /// - Of several names: resolves for the first that is at risk.
+    ///
+    /// The future owns what it needs, as that of [`lost`](Guard::lost).
+    ///
+    /// ```
+    /// # async fn example(guard: &tenure::Guard) {
+    /// tokio::select! {
+    ///     reason = guard.lost() => println!("stop: {reason}"),
+    ///     left = guard.at_risk() => println!("the store does not answer; {left:.0?} left, begin nothing new"),
+    /// #   () = async {} => {}
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub fn at_risk(&self) -> impl Future<Output = Duration> + Send + Sync + 'static + use<> {
+        self.first_of(Held::at_risk)
+    }
+
+    /// Resolves when `each` does for one of the names.
+    fn first_of<T, F>(
+        &self,
+        each: fn(Arc<Held>) -> F,
+    ) -> impl Future<Output = T> + Send + Sync + 'static + use<T, F>
+    where
+        F: Future<Output = T> + Send + Sync + 'static,
+    {
+        let mut all: Vec<Pin<Box<F>>> = self
             .all()
             .iter()
-            .map(|entrance| Box::pin(entrance.held().clone().lost()) as _)
+            .map(|entrance| Box::pin(each(entrance.held().clone())))
             .collect();
         std::future::poll_fn(move |cx| {
-            each.iter_mut()
-                .find_map(|lost| match lost.as_mut().poll(cx) {
-                    Poll::Ready(reason) => Some(Poll::Ready(reason)),
+            all.iter_mut()
+                .find_map(|one| match one.as_mut().poll(cx) {
+                    Poll::Ready(output) => Some(Poll::Ready(output)),
                     Poll::Pending => None,
                 })
                 .unwrap_or(Poll::Pending)
         })
+    }
+
+    /// Adds what an error about this hold should name.
+    pub(crate) fn explained(&self, err: Error) -> Error {
+        self.explainer()(err)
+    }
+
+    /// The same, for after the guard is gone.
+    pub(crate) fn explainer(&self) -> impl Fn(Error) -> Error + Send + use<> {
+        let held = self.first().held().clone();
+        move |err| held.explain(err, Step::Renew)
     }
 
     /// Sets `key` to `value` in the store that keeps the lock, if this guard still holds the lock: the store
@@ -226,7 +280,6 @@ impl Guard {
 
     /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
     /// that takes.
-    #[cfg(feature = "sqlx")]
     pub(crate) fn abandon(self) -> Duration {
         let left = self.all().iter().map(|entrance| entrance.held().abandon());
         left.max().unwrap_or_default()

@@ -218,6 +218,7 @@ pub mod driver;
 pub mod rt;
 
 // What users touch.
+mod after;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 pub mod client;
@@ -237,14 +238,14 @@ pub mod fuzzing;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use client::{Client, connect};
+pub use client::{Client, LossCallback, connect};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::{Fenced, Guard};
 pub use holder::{HoldInfo, Holder, RestartGuard, Status};
 pub use kernel::lease::State;
 pub use lock::Lock;
-pub use lost::LostReason;
+pub use lost::{Loss, LostReason};
 pub use name::LockName;
 pub use options::{Mode, Options, Renew};
 pub use owner::Owner;

@@ -271,9 +271,50 @@ impl Lock {
     where
         F: AsyncFnOnce(&Guard) -> T,
     {
-        // The body may enter again what this run holds, also when no owner was given.
-        let owner = self.owner.clone().unwrap_or_default();
+        let owner = self.owner_of_body();
         let guard = self.acquire_for(Some(&owner)).await?;
+        self.run_under(guard, &owner, body).await
+    }
+
+    /// One try: `Ok(None)` when somebody else holds the lock (or waits for it in front of us), and `body` never
+    /// begins. Otherwise as [`run`](Lock::run). For work that may be skipped because another instance is at it.
+    ///
+    /// The option `wait` makes no difference.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Lock::run).
+    ///
+    /// # Errors
+    /// Those of [`run`](Lock::run) but `WaitElapsed`.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// let lock = client.lock("report");
+    /// assert_eq!(lock.try_run(async |_| "written").await?, Some("written"));
+    /// let guard = lock.acquire().await?;
+    /// assert_eq!(lock.try_run(async |_| "written").await?, None); // busy: skipped
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub async fn try_run<T, F>(&self, body: F) -> Result<Option<T>, Error>
+    where
+        F: AsyncFnOnce(&Guard) -> T,
+    {
+        let owner = self.owner_of_body();
+        match self.acquire_until(Until::Once, Some(&owner)).await? {
+            Ok(guard) => self.run_under(guard, &owner, body).await.map(Some),
+            Err(_busy) => Ok(None),
+        }
+    }
+
+    /// What [`run`](Lock::run) does once the lock is acquired.
+    async fn run_under<T, F>(&self, guard: Guard, owner: &Owner, body: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&Guard) -> T,
+    {
         let outcome = {
             let lost = guard.lost();
             tokio::select! {
@@ -289,10 +330,9 @@ impl Lock {
                     ErrorKind::Lost,
                     format!("the lock was lost while the work ran: {reason}; the work was stopped"),
                 );
-                let driver = &self.driver;
                 // Dropping the guard cleans up in the background: the caller must hear of the loss
                 // now, and the store that was lost may be slow to answer.
-                return Err(driver.explain(err, guard.name(), Step::Renew));
+                return Err(guard.explained(err));
             }
         };
         let held_to_the_end = guard.is_held();
@@ -304,7 +344,6 @@ impl Lock {
     }
 
     /// Who may enter again what a template holds, also when no owner was given.
-    #[cfg(feature = "sqlx")]
     pub(crate) fn owner_of_body(&self) -> Owner {
         self.owner.clone().unwrap_or_default()
     }
@@ -313,12 +352,6 @@ impl Lock {
     #[cfg(feature = "sqlx")]
     pub(crate) async fn acquire_for_body(&self, owner: &Owner) -> Result<Guard, Error> {
         self.acquire_for(Some(owner)).await
-    }
-
-    /// Adds what the error of a template should name.
-    #[cfg(feature = "sqlx")]
-    pub(crate) fn explained(&self, err: Error, name: &LockName) -> Error {
-        self.driver.explain(err, name, Step::Renew)
     }
 
     /// The short way for what most acquisitions are: one name that is free, no owner, and a store that

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use crate::fence::FencingToken;
+use crate::name::LockName;
+use crate::options::Mode;
+
 /// Why a hold was lost: it ended without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -27,5 +31,35 @@ impl fmt::Display for LostReason {
             Self::TakenOver => "it was taken over",
             Self::StoreSaysNo => "the store says it is not ours",
         })
+    }
+}
+
+/// A hold that ended without our doing; what [`Client::on_lost`](crate::Client::on_lost) tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// What was held. Several names under one guard are several losses.
+    pub name: LockName,
+    /// The number of the grant that ended.
+    pub token: FencingToken,
+    /// How it was held.
+    pub mode: Mode,
+    /// Why it ended.
+    pub reason: LostReason,
+    /// The backend, by its URL scheme.
+    pub backend: &'static str,
+}
+
+/// `"orders/42" (token 17, redis) was lost: the lease ran out`
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            token,
+            reason,
+            backend,
+            ..
+        } = self;
+        write!(f, "{name} (token {token}, {backend}) was lost: {reason}")
     }
 }

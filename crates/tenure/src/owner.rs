@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::client::Client;
 use crate::driver::held::Held;
 use crate::error::{Error, ErrorKind};
 use crate::kernel::lease::State;
@@ -112,6 +113,47 @@ impl Owner {
     /// The owner of the scope in which the current task runs, if there is one.
     pub fn current() -> Option<Self> {
         Self::of_scope()
+    }
+
+    /// How many times this owner has entered the lock `name` of this client: the number of guards of it that it has
+    /// now. 0: it does not hold the lock, or has lost it.
+    ///
+    /// It is counted in this process; nothing is asked of the store, so it is as right as
+    /// [`Guard::is_held`](crate::Guard::is_held). Clones of a client are the same client.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let (client, owner) = (tenure::connect("memory:").await?, tenure::Owner::new());
+    /// let lock = client.lock("orders/42").owner(&owner);
+    /// let (outer, inner) = (lock.acquire().await?, lock.acquire().await?);
+    /// assert_eq!(owner.holds(&client, "orders/42"), 2);
+    /// inner.release().await?;
+    /// outer.release().await?;
+    /// assert_eq!(owner.holds(&client, "orders/42"), 0);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn holds(&self, client: &Client, name: impl AsRef<str>) -> u32 {
+        // What cannot be a name is not held.
+        let Ok(name) = LockName::new(name) else {
+            return 0;
+        };
+        let key = Key {
+            client: client.id(),
+            name,
+        };
+        let inside = {
+            let by_lock = lock(&self.0.by_lock);
+            let entered = by_lock.get(&key).map(|entry| lock(&entry.entered));
+            entered.and_then(|entered| {
+                let inside = entered.as_ref()?;
+                Some((inside.held.upgrade()?, inside.count))
+            })
+        };
+        match inside {
+            Some((held, count)) if !matches!(held.state(), State::Lost(_)) => count,
+            _ => 0,
+        }
     }
 
     fn of_scope() -> Option<Self> {

@@ -221,6 +221,13 @@ impl Flag {
         self.notify.notify_waiters();
     }
 
+    /// Raises it as [`raise`](Flag::raise) does. `false`: it was up already.
+    pub(crate) fn raise_once(&self) -> bool {
+        let is_first = !self.raised.swap(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+        is_first
+    }
+
     /// Whether it is up.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::SeqCst)
@@ -287,6 +294,11 @@ impl Spawner {
     /// Runs `future` in the background. On a runtime that has shut down it is dropped.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
         Task(self.0.spawn(future).abort_handle())
+    }
+
+    /// Runs `work`, which may block, on a thread that is there for it. On a runtime that has shut down it is dropped.
+    pub(crate) fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        drop(self.0.spawn_blocking(work));
     }
 }
 

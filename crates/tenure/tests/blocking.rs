@@ -165,3 +165,79 @@ fn a_client_may_be_dropped_inside_async_code() {
         .unwrap();
     runtime.block_on(async move { drop((client, guard)) });
 }
+
+#[test]
+fn try_run_skips_what_is_busy_and_threads_count_their_entries() {
+    let (store, client) = store();
+    let lock = client.lock("a");
+    let owner = Owner::new();
+    let ran = lock.try_run(|outer| {
+        let inner = lock.acquire().unwrap();
+        assert_eq!(client.holds("a"), 2);
+        assert_eq!(outer.token(), inner.token());
+        let busy = client.lock("a").owner(&owner);
+        assert_eq!(busy.try_run(|_| 7).unwrap(), None);
+        assert_eq!(client.holds_by(&owner, "a"), 0);
+        inner.release().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| client.holds("a"));
+            assert_eq!(other.join().unwrap(), 0);
+        });
+        client.holds("a")
+    });
+    assert_eq!(ran.unwrap(), Some(1));
+    assert_eq!(client.holds("a"), 0);
+    let guard = client.lock("a").owner(&owner).acquire().unwrap();
+    assert_eq!(client.holds_by(&owner, "a"), 1);
+    guard.release().unwrap();
+    assert!(store.is_idle());
+}
+
+#[test]
+fn a_client_tells_of_every_loss() {
+    let (_store, client) = store();
+    let (tell, told) = mpsc::channel();
+    let callback = client.on_lost(move |loss| tell.send(loss.clone()).unwrap());
+    let guard = client.lock("a").acquire().unwrap();
+    assert!(client.break_lock("a", guard.token()).unwrap());
+    let loss = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(loss.token, guard.token());
+    assert_eq!(loss.reason, LostReason::TakenOver);
+    callback.unregister();
+    assert!(told.recv().is_err());
+}
+
+#[test]
+fn after_the_end_of_a_transaction_the_lock_goes_or_is_kept() {
+    let store = memory::Backend::with_virtual_clock();
+    let client = Client::from_backend(store.clone()).unwrap();
+    let take = || client.lock("a").owner(&Owner::new()).try_acquire().unwrap();
+    let guard = take().unwrap();
+    let done = guard.after(|| {
+        assert!(take().is_none());
+        Ok::<_, std::io::Error>(42)
+    });
+    assert_eq!(done.unwrap(), 42);
+    assert!(store.is_idle());
+    let unknown = take()
+        .unwrap()
+        .after(|| Err::<(), _>("the connection broke"));
+    assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Indeterminate);
+    assert!(take().is_none(), "kept");
+    store.advance(Duration::from_secs(30));
+    let guard = take().unwrap();
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _: Result<(), _> =
+            guard.after(|| -> Result<(), std::io::Error> { panic!("a test panics") });
+    }));
+    assert!(panics.is_err());
+    assert!(take().is_none(), "kept");
+    // From async code the end is not even begun, and the lock is released.
+    store.advance(Duration::from_secs(30));
+    let guard = take().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let refused = runtime
+        .block_on(async { guard.after(|| -> Result<(), std::io::Error> { panic!("begun") }) });
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(take().is_some());
+}

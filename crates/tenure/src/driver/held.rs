@@ -1,14 +1,17 @@
 //! One hold, from its grant to its end.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use crate::backend::{Hold, Release};
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::{Condition, OwnerId};
+use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::kernel::lease::{Lease, State, Tick};
-use crate::lost::LostReason;
+use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Flag, lock};
@@ -32,8 +35,16 @@ pub(crate) struct Held {
     /// `release` was asked for: from now on nothing is renewed and nothing is reported as lost.
     ending: AtomicBool,
     lease: Mutex<Scheduled>,
+    signals: Signals,
+}
+
+/// What waits for a change of state.
+#[derive(Default)]
+struct Signals {
     /// Raised when the hold is lost, at the deadline at the latest.
     lost: Flag,
+    /// Woken when a renewal is overdue, and at a loss.
+    at_risk: Notify,
 }
 
 /// The lease, and where it stands in the renewal task's list.
@@ -70,7 +81,7 @@ impl Held {
             clocked,
             ending: AtomicBool::new(false),
             lease: Mutex::new(Scheduled { lease, due: None }),
-            lost: Flag::new(),
+            signals: Signals::default(),
         })
     }
 
@@ -116,13 +127,34 @@ impl Held {
 
     /// Resolves when the hold is lost; never when it was released before.
     pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
-        self.lost.raised().await;
+        self.signals.lost.raised().await;
         match self.state() {
             State::Lost(reason) => reason,
             _ => unreachable!(
                 "BUG: the flag is raised when the lease is lost, and a lost lease stays lost"
             ),
         }
+    }
+
+    /// Resolves when a renewal is overdue or has failed, and when the hold is lost; never when it was released before.
+    /// Says how much is left until the deadline.
+    pub(crate) async fn at_risk(self: Arc<Self>) -> Duration {
+        let mut woken = pin!(self.signals.at_risk.notified());
+        loop {
+            // Listens before it looks, so that a change in between is not missed.
+            woken.as_mut().enable();
+            let is_over = self.is_ending() && !self.signals.lost.is_raised();
+            if !is_over && self.state() != State::Held {
+                return self.remaining();
+            }
+            woken.as_mut().await;
+            woken.set(self.signals.at_risk.notified());
+        }
+    }
+
+    /// Adds what every error about this hold should name.
+    pub(crate) fn explain(&self, err: Error, step: Step) -> Error {
+        self.driver.explain(err, &self.name, step)
     }
 
     pub(super) fn is_ending(&self) -> bool {
@@ -155,6 +187,9 @@ impl Held {
         // Looked at under the lock that `end` takes: a hold that ends is not listed again.
         if self.is_ending() {
             return;
+        }
+        if scheduled.lease.state(self.now()) == State::AtRisk {
+            self.signals.at_risk.notify_waiters();
         }
         let due = self.next_due(&scheduled.lease);
         if due != scheduled.due {
@@ -246,11 +281,14 @@ impl Held {
     }
 
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
-        if self.is_ending() || self.lost.is_raised() {
-            return;
+        {
+            // A release that begins now sees the loss, and one that has begun ends the hold in its own way.
+            let _lease = lock(&self.lease);
+            if self.is_ending() || !self.signals.lost.raise_once() {
+                return;
+            }
         }
-        self.lost.raise();
-        tracing::warn!(name = %self.name, backend = self.driver.backend_name, token = self.token, %reason, "lost");
+        self.tell_lost(reason);
         if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
             // The store would keep it for as long as we live: we end it ourselves,
             // a margin later, as a store with leases would.
@@ -265,6 +303,27 @@ impl Held {
                     .await;
             });
         }
+    }
+
+    /// The release found that the hold had ended before it: a loss like any other, if it was not told yet.
+    fn found_lost(&self, reason: LostReason) {
+        lock(&self.lease).lease.refused(reason);
+        if self.signals.lost.raise_once() {
+            self.tell_lost(reason);
+        }
+    }
+
+    fn tell_lost(&self, reason: LostReason) {
+        self.signals.at_risk.notify_waiters();
+        let backend = self.driver.backend_name;
+        tracing::warn!(name = %self.name, backend, token = self.token, %reason, "lost");
+        self.driver.tell_of_loss(Loss {
+            name: self.name.clone(),
+            token: FencingToken::new(self.token),
+            mode: self.mode,
+            reason,
+            backend,
+        });
     }
 
     /// See [`Backend::condition`](crate::backend::Backend::condition).
@@ -304,7 +363,7 @@ impl Held {
     /// Gives the hold back. Dropping the future does not stop the release.
     pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
         let Some(before) = self.begin_release() else {
-            return Ok(());
+            return self.settle_abandoned();
         };
         if let Some(outcome) = self.release_now(before) {
             return self.settle(before, Ok(outcome));
@@ -326,15 +385,17 @@ impl Held {
 
     /// Asks for the release and does not wait for it.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
-        if let Some(before) = self.begin_release()
-            && self.release_now(before).is_none()
-        {
-            drop(Releasing::new(self, before));
+        let Some(before) = self.begin_release() else {
+            return;
+        };
+        match self.release_now(before) {
+            None => drop(Releasing::new(self, before)),
+            Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
+            Some(Release::Released) => {}
         }
     }
 
     /// Neither renews nor releases from now on, until its lease is over. Says how long that takes.
-    #[cfg(feature = "sqlx")]
     pub(crate) fn abandon(self: &Arc<Self>) -> Duration {
         let left = match self.remaining() {
             // Without a lease nobody would ever free it.
@@ -344,12 +405,16 @@ impl Held {
         if self.begin_release().is_some() {
             tracing::warn!(name = %self.name, backend = self.driver.backend_name, token = self.token, ?left, "left to its lease");
             let held = self.clone();
+            let end = self.driver.clock.now().after(left);
             self.driver.spawner.spawn(async move {
-                let (clock, ttl) = (held.driver.clock.clone(), held.ttl);
-                let margin = crate::kernel::lease::margin(ttl, Duration::ZERO);
-                clock
-                    .sleep_until(clock.now().after(left).after(margin))
-                    .await;
+                let clock = held.driver.clock.clone();
+                let margin = crate::kernel::lease::margin(held.ttl, Duration::ZERO);
+                clock.sleep_until(end).await;
+                // Other entries of the same owner may still be inside: they learn of it now.
+                lock(&held.lease).lease.refused(LostReason::Expired);
+                held.signals.lost.raise();
+                held.signals.at_risk.notify_waiters();
+                clock.sleep_until(end.after(margin)).await;
                 // Where a session keeps it alive, or nothing can end it but us.
                 let driver = held.driver.clone();
                 driver.release_until_definite(held.hold(true)).await;
@@ -369,22 +434,41 @@ impl Held {
 
     /// The state it is released from; `None` when that has begun already.
     fn begin_release(self: &Arc<Self>) -> Option<State> {
-        let state = self.state();
-        if self.ending.swap(true, Ordering::SeqCst) {
-            return None;
+        let state = {
+            let scheduled = lock(&self.lease);
+            if self.ending.swap(true, Ordering::SeqCst) {
+                return None;
+            }
+            scheduled.lease.state(self.now())
+        };
+        if let State::Lost(reason) = state {
+            self.found_lost(reason);
         }
         self.end();
         Some(state)
     }
 
+    /// Another entry of the same owner has left the hold to its lease.
+    fn settle_abandoned(&self) -> Result<(), Error> {
+        let message = "the lock is not released: an outcome under it is unknown, so it is kept until its lease ends";
+        let err = match self.state() {
+            State::Lost(reason) => self.ended_before(reason),
+            _ => Error::new(ErrorKind::Indeterminate, message),
+        };
+        Err(self.explain(err, Step::Release))
+    }
+
+    fn ended_before(&self, reason: LostReason) -> Error {
+        let message = format!(
+            "the lock ended before it was released: {reason}; the work may have overlapped with that of the next holder"
+        );
+        Error::new(ErrorKind::Lost, message)
+    }
+
     fn settle(&self, before: State, outcome: Result<Release, Error>) -> Result<(), Error> {
         let lost = |reason: LostReason| {
-            Err(Error::new(
-                ErrorKind::Lost,
-                format!(
-                    "the lock ended before it was released: {reason}; the work may have overlapped with that of the next holder"
-                ),
-            ))
+            self.found_lost(reason);
+            Err(self.ended_before(reason))
         };
         let result = match (before, outcome) {
             (State::Lost(reason), _) => lost(reason),
@@ -408,13 +492,13 @@ impl Held {
 
 /// A release under way. Goes on in the background when it is dropped.
 struct Releasing<'a> {
-    held: &'a Held,
+    held: &'a Arc<Held>,
     unclean: bool,
     future: Option<Carried<Release>>,
 }
 
 impl<'a> Releasing<'a> {
-    fn new(held: &'a Held, before: State) -> Self {
+    fn new(held: &'a Arc<Held>, before: State) -> Self {
         let unclean = matches!(before, State::Lost(_));
         let driver = &held.driver;
         let future = driver.carried(driver.backend.release(held.hold(unclean)));
@@ -434,16 +518,21 @@ impl Drop for Releasing<'_> {
         // Quick stores are done at the first poll, in or out of a runtime.
         let driver = &self.held.driver;
         let pending = match driver.spawner.poll_anywhere(future) {
-            Ok(Ok(_)) => return,
+            Ok(Ok(Release::NotHeld)) => return self.held.found_lost(LostReason::StoreSaysNo),
+            Ok(Ok(Release::Released)) => return,
             Ok(Err(_)) => None,
             Err(pending) => pending,
         };
         let (driver, hold) = (driver.clone(), self.held.hold(self.unclean));
+        let held = self.held.clone();
         self.held.driver.see_to(async move {
-            if let Some(pending) = pending
-                && pending.await.is_ok()
-            {
-                return;
+            match pending {
+                Some(pending) => match pending.await {
+                    Ok(Release::NotHeld) => return held.found_lost(LostReason::StoreSaysNo),
+                    Ok(Release::Released) => return,
+                    Err(_) => {}
+                },
+                None => {}
             }
             driver.release_until_definite(hold).await;
         });

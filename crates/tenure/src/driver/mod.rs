@@ -4,6 +4,7 @@
 
 mod carried;
 pub(crate) mod held;
+mod losses;
 mod renewal;
 mod turns;
 
@@ -19,7 +20,7 @@ use crate::guarantees::Capability;
 use crate::holder::Holder;
 use crate::kernel::lease::{Lease, State, Terms};
 use crate::kernel::pace;
-use crate::lost::LostReason;
+use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
 use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, poll_now};
@@ -413,6 +414,24 @@ impl Driver {
             .with_step(step)
     }
 
+    /// Calls `callback` for each loss from now on. Returns its number, for [`unregister_loss_callback`](Self::unregister_loss_callback).
+    pub(crate) fn register_loss_callback(
+        &self,
+        callback: impl Fn(&Loss) + Send + Sync + 'static,
+    ) -> u64 {
+        self.renewals.losses.register(Arc::new(callback))
+    }
+
+    pub(crate) fn unregister_loss_callback(&self, id: u64) {
+        self.renewals.losses.unregister(id);
+    }
+
+    fn tell_of_loss(&self, loss: Loss) {
+        self.renewals
+            .losses
+            .tell(loss, &self.spawner, &self.background);
+    }
+
     /// Clears up in the background; [`close`](Driver::close) waits for it.
     fn see_to(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn(&self.spawner, work);
@@ -434,6 +453,7 @@ impl Driver {
             () = self.background.all_done() => {}
             () = clock.sleep_until(clock.now().after(FAREWELL)) => {}
         }
+        self.renewals.losses.clear();
         self.backend.close().await;
     }
 }

@@ -15,12 +15,15 @@ use crate::time::Time;
 
 use super::Driver;
 use super::held::{Held, WeakHeld};
+use super::losses::Losses;
 
 /// All holds of a client, and those of them that something is due for.
 #[derive(Default)]
 pub(super) struct Renewals {
     list: Mutex<List>,
     earlier: Notify,
+    /// Whom to tell of a hold that is lost.
+    pub(super) losses: Arc<Losses>,
 }
 
 struct List {

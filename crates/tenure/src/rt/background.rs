@@ -34,6 +34,20 @@ impl BackgroundTasks {
         });
     }
 
+    /// The same for `work` that may block its thread.
+    pub(crate) fn spawn_blocking(
+        self: &Arc<Self>,
+        spawner: &Spawner,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted(self.clone());
+        spawner.spawn_blocking(move || {
+            work();
+            drop(counted);
+        });
+    }
+
     /// Resolves when none runs. Cancel safe.
     pub(crate) async fn all_done(&self) {
         let mut woken = pin!(self.done.notified());

@@ -10,6 +10,7 @@ use sqlx::{Pool, Transaction};
 
 use super::Database;
 use super::outcome::{Asked, explain, named};
+use crate::after::KeptInDoubt;
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -85,7 +86,7 @@ impl Lock {
         let guard = self.acquire_for_body(&owner).await?;
         let begun = tokio::select! {
             biased;
-            reason = guard.lost() => return Err(self.lost(&guard, reason, ROLLED_BACK).into()),
+            reason = guard.lost() => return Err(guard.explained(lost(reason, ROLLED_BACK)).into()),
             begun = pool.begin() => begun,
         };
         let mut tx = match begun {
@@ -117,81 +118,57 @@ impl Lock {
                 release(guard).await;
                 resume_unwind(panic);
             }
-            (lost, _) => {
-                let reason = match lost {
+            (ended, _) => {
+                let reason = match ended {
                     Done::Lost(reason) => reason,
                     _ => guard.lost().await,
                 };
                 roll_back(tx).await;
                 // Dropping the guard cleans up in the background: the store that was lost may be slow to answer.
-                return Err(self.lost(&guard, reason, ROLLED_BACK).into());
+                return Err(guard.explained(lost(reason, ROLLED_BACK)).into());
             }
         };
-        self.commit(tx, guard).await?;
+        commit(tx, guard).await?;
         Ok(value)
     }
+}
 
-    /// Commits and releases, in this order.
-    async fn commit<DB: Database>(
-        &self,
-        mut tx: Transaction<'static, DB>,
-        guard: Guard,
-    ) -> Result<(), Error> {
-        if let Err(err) = DB::probe(&mut tx).await {
-            let err = explain::<DB>(err, Asked::Transaction(guard.name()));
-            roll_back(tx).await;
-            release(guard).await;
-            return Err(err);
+/// Commits and releases, in this order.
+async fn commit<DB: Database>(mut tx: Transaction<'static, DB>, guard: Guard) -> Result<(), Error> {
+    if let Err(err) = DB::probe(&mut tx).await {
+        let err = explain::<DB>(err, Asked::Transaction(guard.name()));
+        roll_back(tx).await;
+        release(guard).await;
+        return Err(err);
+    }
+    let name = guard.name().clone();
+    // From here on nobody can call it back: dropped, the guard is not released.
+    let committing = KeptInDoubt::new(guard);
+    let committed = tokio::select! {
+        biased;
+        committed = tx.commit() => committed,
+        reason = committing.lost() => return Err(committing.explained(lost(reason, UNKNOWN))),
+    };
+    match committed {
+        Ok(()) => committing.release("the transaction was committed").await,
+        Err(sqlx::Error::Database(said)) if DB::is_no(&*said) => {
+            if let Some(guard) = committing.known() {
+                release(guard).await;
+            }
+            let err = sqlx::Error::Database(said);
+            Err(explain::<DB>(err, Asked::Transaction(&name)))
         }
-        // From here on nobody can call it back: dropped, the guard is not released.
-        let mut committing = Committing(Some(guard));
-        let Some(guard) = &committing.0 else {
-            return Ok(());
-        };
-        let committed = tokio::select! {
-            biased;
-            committed = tx.commit() => committed,
-            reason = guard.lost() => return Err(self.lost(guard, reason, UNKNOWN)),
-        };
-        let held = guard.is_held();
-        let name = guard.name().clone();
-        match committed {
-            Ok(()) => {
-                let Some(guard) = committing.0.take() else {
-                    return Ok(());
-                };
-                match guard.release().await {
-                    Err(err) if err.is_lost() || !held => {
-                        let message = "the transaction was committed, but the lock had ended by then; the work may have overlapped with that of the next holder";
-                        let lost = Error::new(ErrorKind::Lost, message).with_source(err);
-                        Err(self.explained(lost, &name))
-                    }
-                    // It was held to the end; the release is repeated in the background.
-                    _ => Ok(()),
-                }
-            }
-            Err(sqlx::Error::Database(said)) if DB::is_no(&*said) => {
-                if let Some(guard) = committing.0.take() {
-                    release(guard).await;
-                }
-                let err = sqlx::Error::Database(said);
-                Err(explain::<DB>(err, Asked::Transaction(&name)))
-            }
-            Err(err) => {
-                let left = committing.abandon();
-                let message = format!(
-                    "nobody can tell whether the transaction was committed; so the lock is not released, and kept for another {left:.1?}, until its lease ends"
-                );
-                let err = Error::new(ErrorKind::Indeterminate, message).with_source(err);
-                Err(named::<DB>(err, Asked::Transaction(&name)))
-            }
+        Err(err) => {
+            let doubt = "nobody can tell whether the transaction was committed";
+            let err = committing.keep(doubt, err);
+            Err(named::<DB>(err, Asked::Transaction(&name)))
         }
     }
+}
 
-    fn lost(&self, guard: &Guard, reason: LostReason, what: &str) -> Error {
-        let message = format!("the lock was lost while the transaction ran: {reason}; {what}");
-        self.explained(Error::new(ErrorKind::Lost, message), guard.name())
-    }
+fn lost(reason: LostReason, what: &str) -> Error {
+    let message = format!("the lock was lost while the transaction ran: {reason}; {what}");
+    Error::new(ErrorKind::Lost, message)
 }
 
 const ROLLED_BACK: &str = "it was rolled back";
@@ -203,22 +180,6 @@ enum Done<T, E> {
     Error(E),
     Panic(Box<dyn Any + Send>),
     Lost(LostReason),
-}
-
-/// A guard that is not released unless it is taken out: COMMIT may arrive at any time from now on.
-struct Committing(Option<Guard>);
-
-impl Committing {
-    /// How long the lock is kept.
-    fn abandon(&mut self) -> Duration {
-        self.0.take().map_or(Duration::ZERO, Guard::abandon)
-    }
-}
-
-impl Drop for Committing {
-    fn drop(&mut self) {
-        self.abandon();
-    }
 }
 
 async fn roll_back<DB: Database>(tx: Transaction<'static, DB>) {

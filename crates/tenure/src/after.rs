@@ -1,0 +1,185 @@
+//! A lock that is released once something has ended for certain, and kept when that is in doubt.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::guard::Guard;
+use crate::lost::LostReason;
+
+impl Guard {
+    /// Waits for `end`, which ends a transaction, and releases the lock only then: after COMMIT and never before,
+    /// with any database client (`guard.after(tx.commit()).await?`).
+    ///
+    /// To release before COMMIT is the mistake that this is for: the next holder then reads what was there before, and
+    /// one of the two writes is gone. The other half of it: when a COMMIT fails or is given up, it may have
+    /// been done, or may still be done by a request that is under way. So the lock is released only when `end` says
+    /// `Ok`, which means "I know how it ended". `Err` means that nobody can tell: the lock is
+    /// not released then, and not renewed any more; others get it when its lease ends (in stores without leases that
+    /// is one ttl), or when the connection's end would have freed it. So late requests meet no new holder.
+    ///
+    /// Not every error of a COMMIT is a doubt: a constraint that is checked there, or a conflict of two
+    /// transactions, is a definite no, and there is no need to keep the lock. No list of such errors is right for
+    /// every client, so the caller says it, by an `Ok` with the error in it:
+    ///
+    /// ```
+    /// # struct DbError(bool);
+    /// # impl DbError { fn is_definite(&self) -> bool { self.0 } }
+    /// # impl std::fmt::Debug for DbError { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("no") } }
+    /// # impl std::fmt::Display for DbError { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("no") } }
+    /// # impl std::error::Error for DbError {}
+    /// # struct Tx;
+    /// # impl Tx { async fn commit(self) -> Result<(), DbError> { Err(DbError(true)) } }
+    /// # async fn example(guard: tenure::Guard, tx: Tx) -> Result<(), tenure::Error> {
+    /// let committed = guard.after(async {
+    ///     match tx.commit().await {
+    ///         Err(err) if err.is_definite() => Ok(Err(err)), // rolled back: the lock is released
+    ///         other => other.map(Ok),                        // done, or unknown
+    ///     }
+    /// }).await?;
+    /// if let Err(err) = committed {
+    ///     println!("rolled back: {err}");
+    /// }
+    /// # Ok(()) }
+    /// # async fn whole() -> Result<(), tenure::Error> {
+    /// #     let client = tenure::connect("memory:").await?;
+    /// #     example(client.lock("a").acquire().await?, Tx).await?;
+    /// #     assert!(client.lock("a").try_acquire().await?.is_some());
+    /// #     Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(whole()).unwrap();
+    /// ```
+    ///
+    /// With a re-entrant [`Owner`](crate::Owner) a doubt is one of the whole hold: the other guards of it
+    /// are lost when the lease ends, and their `release` says that the lock is kept.
+    ///
+    /// `Lock::transaction` (feature `sqlx`) does all of this for `sqlx`, and knows which errors are definite.
+    ///
+    /// # Cancel safety
+    /// Dropped before `end` has finished, also when it was never polled, or when `end` panics, the outcome is unknown:
+    /// `end` is dropped, and the lock is kept until its lease ends.
+    ///
+    /// # Errors
+    /// - [`Indeterminate`](ErrorKind::Indeterminate): `end` failed. The message says how long the lock is
+    ///   kept, and [`source`](std::error::Error::source) and the message have the error of `end`.
+    /// - [`Lost`](ErrorKind::Lost): the lock ended before `end` did. The message says whether `end` was done;
+    ///   where it was still under way it is dropped, because a caller that is not the holder any more has to learn
+    ///   that now.
+    pub fn after<T, E>(
+        self,
+        end: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<T, Error>>
+    where
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        // Made before the first poll: what is under way does not depend on that.
+        let kept = KeptInDoubt::new(self);
+        async move {
+            let ended = tokio::select! {
+                biased;
+                ended = end => ended,
+                reason = kept.lost() => return Err(kept.lost_meanwhile(reason)),
+            };
+            kept.settle(ended).await
+        }
+    }
+}
+
+/// A guard that is left to its lease when it is dropped, because something under it may still happen; released only
+/// when that is known to be over.
+pub(crate) struct KeptInDoubt(Option<Guard>);
+
+impl KeptInDoubt {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self(Some(guard))
+    }
+
+    /// Resolves when the hold is lost.
+    pub(crate) async fn lost(&self) -> LostReason {
+        match &self.0 {
+            Some(guard) => guard.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The outcome is known: an ordinary guard again.
+    pub(crate) fn known(mut self) -> Option<Guard> {
+        self.0.take()
+    }
+
+    /// What `done` describes was done: releases. It is an error if the lock had ended by then.
+    pub(crate) async fn release(self, done: &str) -> Result<(), Error> {
+        let Some(guard) = self.known() else {
+            return Ok(());
+        };
+        let held_to_the_end = guard.is_held();
+        let explain = guard.explainer();
+        match guard.release().await {
+            Err(err) if err.is_lost() || !held_to_the_end => {
+                let message = format!(
+                    "{done}, but the lock had ended by then; the work may have overlapped with that of the next holder"
+                );
+                Err(explain(
+                    Error::new(ErrorKind::Lost, message).with_source(err),
+                ))
+            }
+            // It was held to the end; the release is repeated in the background.
+            _ => Ok(()),
+        }
+    }
+
+    /// Nobody can tell: leaves the lock to its lease, and says so. `doubt` begins the message.
+    pub(crate) fn keep(
+        mut self,
+        doubt: &str,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
+        let left = self.abandon();
+        let message = format!(
+            "{doubt}; so the lock is not released, and kept for another {left:.1?}, until its lease ends"
+        );
+        Error::new(ErrorKind::Indeterminate, message).with_source(cause)
+    }
+
+    fn lost_meanwhile(&self, reason: LostReason) -> Error {
+        let message = format!(
+            "the lock was lost while the end of the work was waited for: {reason}; nobody can tell whether that was done"
+        );
+        self.explained(Error::new(ErrorKind::Lost, message))
+    }
+
+    pub(crate) fn explained(&self, err: Error) -> Error {
+        match &self.0 {
+            Some(guard) => guard.explained(err),
+            None => err,
+        }
+    }
+
+    /// Releases after a success, keeps after a failure.
+    pub(crate) async fn settle<T, E>(self, ended: Result<T, E>) -> Result<T, Error>
+    where
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        match ended {
+            Ok(value) => self.release("the work was done").await.map(|()| value),
+            Err(err) => {
+                let explain = self.0.as_ref().map(Guard::explainer);
+                let err = self.keep("nobody can tell whether the work was done", err);
+                Err(match explain {
+                    Some(explain) => explain(err),
+                    None => err,
+                })
+            }
+        }
+    }
+
+    /// How long the lock is kept.
+    fn abandon(&mut self) -> Duration {
+        self.0.take().map_or(Duration::ZERO, Guard::abandon)
+    }
+}
+
+impl Drop for KeptInDoubt {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
