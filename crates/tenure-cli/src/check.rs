@@ -157,41 +157,19 @@ fn features(guarantees: &Guarantees) -> Vec<&'static str> {
 }
 
 fn as_json(url: &str, guarantees: &Guarantees, findings: &[Finding], missing: &[Fault]) -> Value {
-    let faults: Vec<_> = guarantees
-        .faults
-        .iter()
-        .map(|cell| {
-            json!({
-                "fault": cell.fault.as_str(),
-                "promise": match cell.promise {
-                    Promise::Nothing => "nothing",
-                    Promise::Claims => "claims",
-                    Promise::Effects => "effects",
-                    _ => "not_applicable",
-                },
-                "late": cell.late,
-                "token_regress": cell.token_regress,
-                "note": cell.note,
-            })
-        })
-        .collect();
     let findings: Vec<_> = findings
         .iter()
         .map(|finding| json!({ "severity": severity(finding.severity), "text": finding.text }))
         .collect();
     let missing: Vec<_> = missing.iter().map(|fault| fault.as_str()).collect();
-    json!({
-        "store": url,
-        "backend": guarantees.backend,
-        "features": features(guarantees),
-        "liveness": guarantees.liveness,
-        "clock": guarantees.clock,
-        "waiting": guarantees.waiting,
-        "token": guarantees.token,
-        "loss": guarantees.loss,
-        "fit": guarantees.fit,
-        "faults": faults,
-        "findings": findings,
-        "missing": missing,
-    })
+    let mut value = json!(guarantees);
+    if let Some(fields) = value.as_object_mut() {
+        for text_only in ["setting", "why_not", "order"] {
+            fields.remove(text_only);
+        }
+    }
+    value["store"] = url.into();
+    value["findings"] = findings.into();
+    value["missing"] = missing.into();
+    value
 }

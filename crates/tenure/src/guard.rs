@@ -32,6 +32,8 @@ use crate::owner::Entrance;
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard {
     entrances: Entrances,
+    #[cfg(feature = "tokio-util")]
+    token: std::sync::OnceLock<tokio_util::sync::CancellationToken>,
 }
 
 /// Most guards hold one name: no list is allocated for them.
@@ -43,15 +45,19 @@ enum Entrances {
 
 impl Guard {
     pub(crate) fn one(entrance: Entrance) -> Self {
-        Self {
-            entrances: Entrances::One(entrance),
-        }
+        Self::new(Entrances::One(entrance))
     }
 
     pub(crate) fn many(entrances: Vec<Entrance>) -> Self {
         debug_assert!(!entrances.is_empty(), "BUG: a guard holds something");
+        Self::new(Entrances::Many(entrances))
+    }
+
+    fn new(entrances: Entrances) -> Self {
         Self {
-            entrances: Entrances::Many(entrances),
+            entrances,
+            #[cfg(feature = "tokio-util")]
+            token: std::sync::OnceLock::new(),
         }
     }
 
@@ -178,6 +184,42 @@ impl Guard {
     /// Cancel safe.
     pub fn at_risk(&self) -> impl Future<Output = Duration> + Send + Sync + 'static + use<> {
         self.first_of(Held::at_risk)
+    }
+
+    /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);
+    /// of several names, when the first is lost. Cancelled at once if the hold is lost already.
+    ///
+    /// It is **not** cancelled by a release, as [`lost`](Guard::lost) does not resolve then: it means "stop, the lock is
+    /// gone", and not "done". So wait for the work that has it before you release, or cancel the token yourself
+    /// then. Each call makes another token: to cancel one does nothing to the others, nor to the lock.
+    ///
+    /// The token keeps no hold alive, and may be kept for longer than the guard.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// let stop = guard.cancellation_token();
+    /// let work = tokio::spawn(async move { stop.run_until_cancelled(async { 6 * 7 }).await });
+    /// assert_eq!(work.await.ok(), Some(Some(42)));
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    #[cfg(feature = "tokio-util")]
+    pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
+        let parent = self.token.get_or_init(|| {
+            let token = tokio_util::sync::CancellationToken::new();
+            for entrance in self.all() {
+                entrance.held().cancel_when_lost(&token);
+            }
+            token
+        });
+        // Nobody has to wake up for a deadline that has passed.
+        if !self.is_held() {
+            parent.cancel();
+        }
+        parent.child_token()
     }
 
     /// Resolves when `each` does for one of the names.

@@ -138,6 +138,8 @@
 //! | `quorum` | [`backend`]`::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
+//! | `serde` | `Serialize` for [`Status`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
+//! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |
 //!
 //! # Errors
@@ -226,7 +228,8 @@ mod guard;
 mod lock;
 mod owner;
 mod redacted;
-#[cfg(feature = "sqlx")]
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod sql;
 
 // For ourselves.

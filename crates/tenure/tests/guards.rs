@@ -484,3 +484,45 @@ async fn a_doubt_of_an_inner_entry_is_one_of_the_whole_hold() {
     );
     assert_kept_to_its_end(&store, "a").await;
 }
+
+// cancellation_token
+
+#[cfg(feature = "tokio-util")]
+#[tokio::test]
+async fn a_cancellation_token_is_cancelled_by_a_loss_and_not_by_a_release() {
+    let (store, client) = store();
+    let guard = take(&client, "a").await;
+    let (token, other) = (guard.cancellation_token(), guard.cancellation_token());
+    // Each is a token of its own.
+    other.cancel();
+    assert!(!token.is_cancelled() && !guard.cancellation_token().is_cancelled());
+    pass(&store, 2 * TTL).await;
+    guard.release().await.unwrap();
+    pass(&store, 2 * TTL).await;
+    assert!(!token.is_cancelled());
+
+    // The first of several names, told by the store.
+    let guard = client.lock_all(["a", "b"]).acquire().await.unwrap();
+    let token = guard.cancellation_token();
+    let (_, of_b) = guard.tokens().last().unwrap();
+    let work = tokio::spawn(async move { token.cancelled_owned().await });
+    settle().await;
+    assert!(client.break_lock("b", of_b).await.unwrap());
+    tokio::time::timeout(PATIENCE, work).await.unwrap().unwrap();
+    assert!(guard.cancellation_token().is_cancelled());
+    drop(guard);
+
+    // The deadline, while nobody answers.
+    let guard = take(&client, "c").await;
+    let token = guard.cancellation_token();
+    store.pause();
+    pass(&store, TTL).await;
+    assert!(token.is_cancelled());
+    // And where nobody has woken up for it, by the look at the clock.
+    let (store, client) = self::store();
+    let guard = take(&client, "d").await;
+    let early = guard.cancellation_token();
+    store.pause();
+    store.advance(TTL);
+    assert!(guard.cancellation_token().is_cancelled() && early.is_cancelled());
+}

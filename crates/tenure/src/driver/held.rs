@@ -45,6 +45,20 @@ struct Signals {
     lost: Flag,
     /// Woken when a renewal is overdue, and at a loss.
     at_risk: Notify,
+    /// Cancelled at a loss.
+    #[cfg(feature = "tokio-util")]
+    tokens: Mutex<Vec<tokio_util::sync::CancellationToken>>,
+}
+
+impl Signals {
+    /// Tells those who do not wait for the flag itself.
+    fn tell_lost(&self) {
+        self.at_risk.notify_waiters();
+        #[cfg(feature = "tokio-util")]
+        lock(&self.tokens)
+            .drain(..)
+            .for_each(|token| token.cancel());
+    }
 }
 
 /// The lease, and where it stands in the renewal task's list.
@@ -149,6 +163,16 @@ impl Held {
             }
             woken.as_mut().await;
             woken.set(self.signals.at_risk.notified());
+        }
+    }
+
+    /// Cancels `token` when the hold is lost.
+    #[cfg(feature = "tokio-util")]
+    pub(crate) fn cancel_when_lost(&self, token: &tokio_util::sync::CancellationToken) {
+        lock(&self.signals.tokens).push(token.clone());
+        // Looked at afterwards: a loss in between would be told to nobody.
+        if matches!(self.state(), State::Lost(_)) {
+            token.cancel();
         }
     }
 
@@ -314,7 +338,7 @@ impl Held {
     }
 
     fn tell_lost(&self, reason: LostReason) {
-        self.signals.at_risk.notify_waiters();
+        self.signals.tell_lost();
         let backend = self.driver.backend_name;
         tracing::warn!(name = %self.name, backend, token = self.token, %reason, "lost");
         self.driver.tell_of_loss(Loss {
@@ -413,7 +437,7 @@ impl Held {
                 // Other entries of the same owner may still be inside: they learn of it now.
                 lock(&held.lease).lease.refused(LostReason::Expired);
                 held.signals.lost.raise();
-                held.signals.at_risk.notify_waiters();
+                held.signals.tell_lost();
                 clock.sleep_until(end.after(margin)).await;
                 // Where a session keeps it alive, or nothing can end it but us.
                 let driver = held.driver.clone();

@@ -1,11 +1,14 @@
 //! Locks and fences inside transactions of your own, in the database that has your data (feature `sqlx`, with
-//! `mysql`, `postgres` or `sqlite` for the driver).
+//! `mysql`, `postgres` or `sqlite` for the driver); and fences as plain SQL for any other client, without a feature.
 //!
 //! - [`lock_in_tx`] takes a lock that lasts as long as the transaction: there is no lease, no loss, no server beside
 //!   the database, and nothing to release.
 //! - [`Lock::transaction`](crate::Lock::transaction) runs a transaction under a lock that lies elsewhere, in Redis
 //!   for example, and gives it back after COMMIT or ROLLBACK and never before.
 //! - [`fence`] refuses the transaction of a holder that has been overtaken.
+//! - [`fence_statements`] is the same as SQL text with its parameters, for other libraries than `sqlx`; so is
+//!   [`create_tables`] for [`init`]. [`Guard::after`](crate::Guard::after) releases a lock when their transaction has
+//!   ended.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")]
@@ -61,242 +64,24 @@
 //! | the connection broke | `Unreachable` | is rolled back |
 //! | the fence has seen a newer holder | `Lost` | roll it back |
 
+#[cfg(feature = "sqlx")]
 mod dialect;
-#[cfg(feature = "mysql")]
+#[cfg(feature = "sqlx")]
+mod in_tx;
+#[cfg(all(feature = "sqlx", feature = "mysql"))]
 mod mysql;
+#[cfg(feature = "sqlx")]
 mod outcome;
-#[cfg(feature = "postgres")]
+#[cfg(all(feature = "sqlx", feature = "postgres"))]
 mod postgres;
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlx", feature = "sqlite"))]
 mod sqlite;
+mod statements;
+#[cfg(feature = "sqlx")]
 mod transaction;
 
-use std::time::Duration;
-
-use sqlx::{Acquire, Transaction};
-
-use self::dialect::Dialect;
-use self::outcome::{Asked, explain, named};
-use crate::error::{Error, ErrorKind};
-use crate::fence::FencingToken;
-use crate::guard::{Fenced, Guard};
-use crate::name::LockName;
-
-/// A database that this works in: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
-/// feature of that name. Nobody else can implement it.
-pub trait Database: Dialect {}
-
-#[cfg(feature = "mysql")]
-impl Database for sqlx::MySql {}
-#[cfg(feature = "postgres")]
-impl Database for sqlx::Postgres {}
-#[cfg(feature = "sqlite")]
-impl Database for sqlx::Sqlite {}
-
-/// Creates the tables that [`lock_in_tx`] and [`fence`] need, if they are not there. `target` is a pool or a
-/// connection. Nothing else creates them.
-///
-/// # Cancel safety
-/// Cancel safe: call it again.
-///
-/// # Errors
-/// Those of the database, above all a missing privilege to create tables.
-pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> Result<(), Error> {
-    let failed = |err| explain::<DB>(err, Asked::Tables);
-    let mut conn = target.acquire().await.map_err(failed)?;
-    DB::create(&mut conn).await.map_err(failed)
-}
-
-/// Takes the lock `name` for the rest of the transaction, and waits for it in the database.
-///
-/// It excludes every other transaction of this database that takes the same name, and nobody else: holders of
-/// [`Client::lock`](crate::Client::lock) are not among them. Waiting takes as long as the limits of the connection
-/// allow: `lock_timeout` in PostgreSQL (none unless it was set), `innodb_lock_wait_timeout` in MySQL (50 s),
-/// `busy_timeout` in SQLite (5 s with `sqlx`); [`lock_in_tx_within`] has a limit of its own.
-///
-/// The number that it returns is greater than that of any transaction that had the lock before, whether that was
-/// committed or rolled back. The same transaction may take the lock again, and gets a greater number.
-/// It is larger than the last one in the row by at least one, and what a rolled back transaction had, and the row forgot,
-/// is covered by the server's clock (PostgreSQL, SQLite) or by a counter that begins at the second of the server's start (MySQL).
-/// So it would repeat only the number of a transaction that was rolled back, if that clock is set back, or if MySQL
-/// starts twice within one second.
-///
-/// MySQL: `LAST_INSERT_ID()` of the session is that number afterwards.
-///
-/// # Cancel safety
-/// Dropped, it may have taken the lock or not: roll back, which ends it either way.
-///
-/// # Errors
-/// See the [table](self#errors).
-pub async fn lock_in_tx<DB: Database>(
-    tx: &mut Transaction<'_, DB>,
-    name: &str,
-) -> Result<FencingToken, Error> {
-    let name = LockName::new(name)?;
-    let locked = DB::lock(tx, name.as_str().as_bytes()).await;
-    let token = locked.map_err(|err| explain::<DB>(err, Asked::Lock(&name)))?;
-    Ok(granted(token))
-}
-
-/// As [`lock_in_tx`], and waits for `wait` at most; zero means one try.
-///
-/// The limit holds for this one statement, and is put back afterwards. When it is over the transaction goes on as
-/// if nothing had been asked: in PostgreSQL, where an error ends a transaction, a savepoint sees to that.
-/// Costs one more round trip in MariaDB and two in the others.
-///
-/// How exact the limit is: PostgreSQL 1 ms, and 250 ms more when others come first again and again;
-/// MariaDB 1 ms; MySQL whole seconds, rounded up, at least one; SQLite 1 ms.
-///
-/// The first lock under a name makes its row. In MySQL and MariaDB that may wait for a transaction with a name beside it,
-/// where somebody's first lock was just rolled back: with a very short limit a free name may look taken then.
-///
-/// # Cancel safety
-/// As [`lock_in_tx`]. In MySQL (not MariaDB) and SQLite the limit of the connection may then still be `wait`.
-///
-/// # Errors
-/// [`WaitElapsed`](ErrorKind::WaitElapsed): another transaction has it, and this one goes on (unless MySQL was set
-/// to `innodb_rollback_on_timeout`). For the others see the [table](self#errors).
-pub async fn lock_in_tx_within<DB: Database>(
-    tx: &mut Transaction<'_, DB>,
-    name: &str,
-    wait: Duration,
-) -> Result<FencingToken, Error> {
-    let name = LockName::new(name)?;
-    let locked = DB::lock_within(tx, name.as_str().as_bytes(), wait).await;
-    let token = locked.map_err(|err| explain::<DB>(err, Asked::Lock(&name)))?;
-    token
-        .map(granted)
-        .ok_or_else(|| wait_elapsed::<DB>(&name, wait))
-}
-
-/// Takes PostgreSQL's advisory lock of this name for the rest of the transaction, and waits for it in the database.
-/// It needs no table, and has no number.
-///
-/// The key is one `bigint`: the first eight bytes, big-endian, of the SHA-256 of the name. Locks of a session by
-/// `postgres://` have the same key unless told otherwise, and exclude it.
-///
-/// # Cancel safety
-/// As [`lock_in_tx`].
-///
-/// # Errors
-/// See the [table](self#errors).
-#[cfg(feature = "postgres")]
-pub async fn advisory_lock_in_tx(
-    tx: &mut Transaction<'_, sqlx::Postgres>,
-    name: &str,
-) -> Result<(), Error> {
-    let name = LockName::new(name)?;
-    let locked = postgres::advisory(tx, key(&name)).await;
-    locked.map_err(|err| explain::<sqlx::Postgres>(err, Asked::Lock(&name)))
-}
-
-/// As [`advisory_lock_in_tx`], and waits for `wait` at most; see [`lock_in_tx_within`].
-///
-/// # Cancel safety
-/// As [`lock_in_tx`].
-///
-/// # Errors
-/// As [`lock_in_tx_within`].
-#[cfg(feature = "postgres")]
-pub async fn advisory_lock_in_tx_within(
-    tx: &mut Transaction<'_, sqlx::Postgres>,
-    name: &str,
-    wait: Duration,
-) -> Result<(), Error> {
-    let name = LockName::new(name)?;
-    let locked = postgres::advisory_within(tx, key(&name), wait).await;
-    let locked = locked.map_err(|err| explain::<sqlx::Postgres>(err, Asked::Lock(&name)))?;
-    locked.ok_or_else(|| wait_elapsed::<sqlx::Postgres>(&name, wait))
-}
-
-#[cfg(feature = "postgres")]
-fn key(name: &LockName) -> i64 {
-    crate::backend::sql::keys::bigint(name.as_str())
-}
-
-/// Refuses a `token` smaller than the greatest one that this fence has seen for `resource`, in one statement of the
-/// transaction that writes to the resource.
-///
-/// The fence is a row, locked until the transaction ends: nobody overtakes in between. Call it before the
-/// writes, and give back its error, so that they are rolled back: they are part of this transaction whether it
-/// was refused or not. `resource` is any name of 1 to 1,000 bytes; all who write must use the same one, and
-/// tokens of one lock. Tokens of shared holds and permits say nothing about order; fence exclusive ones.
-///
-/// # Cancel safety
-/// Dropped, it may have been done or not: roll back.
-///
-/// # Errors
-/// [`Lost`](ErrorKind::Lost): somebody with a greater token has been here. For the others see the [table](self#errors).
-///
-/// # Examples
-/// ```
-/// # #[cfg(feature = "sqlite")]
-/// # async fn example(pool: &sqlx::SqlitePool, guard: &tenure::Guard) -> Result<(), tenure::Error> {
-/// let mut tx = pool.begin().await?;
-/// tenure::sql::fence(&mut tx, "account/7", guard.token()).await?; // an error leaves, and rolls back
-/// sqlx::query("UPDATE account SET balance = balance - 10 WHERE id = 7").execute(&mut *tx).await?;
-/// tx.commit().await?;
-/// # Ok(()) }
-/// ```
-pub async fn fence<DB: Database>(
-    tx: &mut Transaction<'_, DB>,
-    resource: &str,
-    token: impl Into<u64>,
-) -> Result<(), Error> {
-    let resource = LockName::new(resource)?;
-    pass::<DB>(tx, &resource, token.into()).await
-}
-
-async fn pass<DB: Database>(
-    conn: &mut DB::Connection,
-    resource: &LockName,
-    token: u64,
-) -> Result<(), Error> {
-    let asked = Asked::Fence(resource);
-    let Ok(signed) = i64::try_from(token) else {
-        let message = format!("the token {token} is above 2^63, which no store hands out");
-        return Err(named::<DB>(Error::new(ErrorKind::Invalid, message), asked));
-    };
-    let passed = DB::fence(conn, resource.as_str().as_bytes(), signed).await;
-    match passed.map_err(|err| explain::<DB>(err, asked))? {
-        None => Ok(()),
-        Some(newest) => {
-            let message = format!(
-                "the token {token} is stale: {newest} has written since, so the lock had ended; roll the transaction back"
-            );
-            Err(named::<DB>(Error::new(ErrorKind::Lost, message), asked))
-        }
-    }
-}
-
-/// Every name that the guard holds is a resource of that name.
-impl<DB: Database> Fenced for Transaction<'_, DB> {
-    async fn fence(&mut self, guard: &Guard) -> Result<(), Error> {
-        for (name, token) in guard.tokens() {
-            pass::<DB>(self, name, token.get()).await?;
-        }
-        Ok(())
-    }
-}
-
-/// The examples of the page about fencing.
-#[cfg(all(doctest, feature = "postgres"))]
-#[doc = include_str!("../../../../docs/fencing.md")]
-mod page {}
-
-fn granted(token: i64) -> FencingToken {
-    // No statement of ours makes one below 1.
-    FencingToken::new(token.unsigned_abs())
-}
-
-fn wait_elapsed<DB: Database>(name: &LockName, wait: Duration) -> Error {
-    let message = if wait.is_zero() {
-        "another transaction has it, and `wait` is zero; this one can go on without it, or roll back and retry".into()
-    } else {
-        format!(
-            "waited {wait:?}, and another transaction still has it; this one can go on without it, or roll back and retry"
-        )
-    };
-    let err = Error::new(ErrorKind::WaitElapsed, message);
-    named::<DB>(err, Asked::Lock(name))
-}
+#[cfg(feature = "sqlx")]
+pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};
+#[cfg(all(feature = "sqlx", feature = "postgres"))]
+pub use in_tx::{advisory_lock_in_tx, advisory_lock_in_tx_within};
+pub use statements::{Bind, Dialect, FenceStatements, Statement, create_tables, fence_statements};

@@ -7,6 +7,7 @@ use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
 use super::dialect::{Dialect, Sort};
+use super::statements::create_tables;
 
 /// A counter of the running server that begins at the second of its start, times 2^24; the highest byte, which
 /// would be the number of the server, is left out.
@@ -58,7 +59,7 @@ impl Dialect for MySql {
     const SCHEME: &'static str = "mysql";
 
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(include_str!("mysql.sql"))
+        sqlx::raw_sql(create_tables(super::Dialect::MySql))
             .execute(conn)
             .await
             .map(drop)

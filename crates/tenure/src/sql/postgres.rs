@@ -6,6 +6,7 @@ use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 
 use super::dialect::{Dialect, Sort};
+use super::statements::{POSTGRES_FENCE, create_tables};
 use crate::rt::Clock;
 use crate::time::Time;
 
@@ -16,7 +17,7 @@ macro_rules! clock {
     };
 }
 
-const CREATE: &str = include_str!("postgres.sql");
+const CREATE: &str = create_tables(super::Dialect::Postgres);
 
 /// A new row gets 0, which no grant has: see [`RAISE`].
 ///
@@ -36,9 +37,6 @@ const RAISE: &str = concat!(
     clock!(),
     ") WHERE name = $1 RETURNING token"
 );
-
-const FENCE: &str = "INSERT INTO tenure_fences AS f (resource, token) VALUES ($1, $2) \
-     ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXCLUDED.token";
 
 /// How much longer than its limit a wait may take in all: `lock_timeout` counts each of the several waits
 /// that a row may cost anew when others come first.
@@ -87,13 +85,11 @@ impl Dialect for Postgres {
         resource: &[u8],
         token: i64,
     ) -> Result<Option<i64>, sqlx::Error> {
-        let raised = sqlx::query(FENCE).bind(resource).bind(token);
-        if raised.execute(&mut *conn).await?.rows_affected() > 0 {
-            return Ok(None);
-        }
-        let newest = "SELECT token FROM tenure_fences WHERE resource = $1";
-        let newest = sqlx::query_scalar(newest).bind(resource);
-        newest.fetch_one(conn).await.map(Some)
+        let greatest = sqlx::query_scalar(POSTGRES_FENCE)
+            .bind(resource)
+            .bind(token);
+        let greatest: i64 = greatest.fetch_one(conn).await?;
+        Ok((greatest > token).then_some(greatest))
     }
 
     async fn probe(conn: &mut PgConnection) -> Result<(), sqlx::Error> {

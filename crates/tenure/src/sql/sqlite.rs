@@ -6,6 +6,7 @@ use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
 use super::dialect::{Dialect, Sort};
+use super::statements::{SQLITE_FENCE, create_tables};
 use crate::rt::wall_micros;
 
 /// Makes this transaction the one that writes; that is what is waited for.
@@ -17,14 +18,11 @@ const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
 const RAISE: &str =
     "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
 
-const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?1, ?2) \
-     ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= excluded.token";
-
 impl Dialect for Sqlite {
     const SCHEME: &'static str = "sqlite";
 
     async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(include_str!("sqlite.sql"))
+        sqlx::raw_sql(create_tables(super::Dialect::Sqlite))
             .execute(conn)
             .await
             .map(drop)
@@ -60,13 +58,9 @@ impl Dialect for Sqlite {
         resource: &[u8],
         token: i64,
     ) -> Result<Option<i64>, sqlx::Error> {
-        let raised = sqlx::query(FENCE).bind(resource).bind(token);
-        if raised.execute(&mut *conn).await?.rows_affected() > 0 {
-            return Ok(None);
-        }
-        let newest = "SELECT token FROM tenure_fences WHERE resource = ?1";
-        let newest = sqlx::query_scalar(newest).bind(resource);
-        newest.fetch_one(conn).await.map(Some)
+        let greatest = sqlx::query_scalar(SQLITE_FENCE).bind(resource).bind(token);
+        let greatest: i64 = greatest.fetch_one(conn).await?;
+        Ok((greatest > token).then_some(greatest))
     }
 
     fn sort(said: &dyn DatabaseError) -> Sort {

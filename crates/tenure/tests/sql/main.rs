@@ -16,4 +16,5 @@ mod faults;
 mod fences;
 mod limits;
 mod locks;
+mod plain;
 mod transactions;
