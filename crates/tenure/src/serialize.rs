@@ -464,6 +464,8 @@ mod tests {
             .to_vec();
         status.queue = Some(vec![Holder::default()]);
         status.reserved = left;
+        let (uptime, guard) = (Duration::from_millis(1_500), Duration::from_secs(30));
+        status.restart_guard = Some(RestartGuard::new("db:6379", uptime, guard));
         status
     }
 
