@@ -167,11 +167,14 @@ const REDIS: &str = "build with the feature `redis`";
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `table=NAME` | the name of the table (default `tenure_locks`); [`Client::init`] makes it |
+/// | `table=NAME` | the name of the table (default `tenure_locks`); in a server [`Client::init`] makes it |
 /// | `connections=4` | the largest number of connections of this client |
 /// | `dialect=shedlock` | the table has the format of ShedLock, to share locks with Java |
 ///
 /// Options of `sqlite`: `table`, `connections` and `timeout`.
+/// The first request makes the file and its tables if they are missing.
+///
+/// Durations are written `500ms`, `5s`, `2m`, `1h30m` or `1d`; see [`parse_duration`](crate::time::parse_duration).
 ///
 /// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
 ///

@@ -184,7 +184,11 @@ impl DatabaseFile {
 
     /// Keeps other processes from making the file at the same time: the one that makes a file first removes what a
     /// database that lay there left behind, and that must not be what another process just made.
-    async fn lock_directory(&self) -> Result<DirectoryLock, Error> {
+    /// On Windows no directory can be locked, and no database that is in use can be removed.
+    async fn lock_directory(&self) -> Result<Option<DirectoryLock>, Error> {
+        if !cfg!(unix) {
+            return Ok(None);
+        }
         let directory = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -201,7 +205,7 @@ impl DatabaseFile {
                 Err(TryLockError::Error(err)) => return Err(self.not_made(err)),
             }
         }
-        Ok(DirectoryLock(directory))
+        Ok(Some(DirectoryLock(directory)))
     }
 
     fn remove_side_files(&self) -> Result<(), Error> {
