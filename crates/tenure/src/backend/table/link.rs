@@ -10,7 +10,7 @@ use sqlx::mysql::MySqlConnection;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
-use tokio::sync::{AcquireError, Semaphore};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::backend::sql::Kind;
@@ -276,29 +276,7 @@ impl Pool {
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
         }
-        let patience = self.settings.timeout * QUEUE;
-        let limit = self.clock.now().after(patience);
-        let permit = async {
-            let calm = match packet.is_urgent {
-                true => None,
-                false => Some(self.calm.acquire().await?),
-            };
-            Ok::<_, AcquireError>((calm, self.permits.acquire().await?))
-        };
-        let busy = |what: String| Err(Refused::Nothing(Error::new(ErrorKind::Unreachable, what)));
-        let permit = tokio::select! {
-            biased;
-            permit = permit => permit,
-            () = stop.raised() => {
-                return busy("all connections were busy until the wait was over (connections=)".into());
-            }
-            () = self.clock.sleep_until(limit) => {
-                return busy(format!("all connections were busy for {patience:?} (connections=)"));
-            }
-        };
-        if permit.is_err() || self.is_closed.load(Ordering::SeqCst) {
-            return Err(Refused::Nothing(outcome::closed()));
-        }
+        let _permit = self.permit(packet, stop).await?;
         let idle = self.take_idle()?;
         let is_fresh = idle.is_none();
         let mut link = match idle {
@@ -340,6 +318,38 @@ impl Pool {
                 }
                 Err(Refused::Trouble { trouble, is_fresh })
             }
+        }
+    }
+
+    /// The right to use a connection, or to open one.
+    async fn permit(
+        &self,
+        packet: &Packet,
+        stop: &Flag,
+    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
+        let patience = self.settings.timeout * QUEUE;
+        let limit = self.clock.now().after(patience);
+        let permit = async {
+            let calm = match packet.is_urgent {
+                true => None,
+                false => Some(self.calm.acquire().await?),
+            };
+            Ok::<_, AcquireError>((calm, self.permits.acquire().await?))
+        };
+        let busy = |what: String| Err(Refused::Nothing(Error::new(ErrorKind::Unreachable, what)));
+        let permit = tokio::select! {
+            biased;
+            permit = permit => permit,
+            () = stop.raised() => {
+                return busy("all connections were busy until the wait was over (connections=)".into());
+            }
+            () = self.clock.sleep_until(limit) => {
+                return busy(format!("all connections were busy for {patience:?} (connections=)"));
+            }
+        };
+        match permit {
+            Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
+            _ => Err(Refused::Nothing(outcome::closed())),
         }
     }
 
