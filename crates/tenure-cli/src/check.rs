@@ -173,3 +173,30 @@ fn as_json(url: &str, guarantees: &Guarantees, findings: &[Finding], missing: &[
     value["missing"] = missing.into();
     value
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_the_same_byte_for_byte_as_ever() {
+        let cells = vec![
+            Cell::new(Fault::HolderKilled, Promise::Effects, "why").late(),
+            Cell::new(Fault::Failover, Promise::NotApplicable, "alone"),
+        ];
+        let mut guarantees = Guarantees::new("x", Order::Fair, cells);
+        guarantees.setting = "y=z".into();
+        guarantees.lock_delay = true;
+        guarantees.fit = "tests";
+        let finding = Finding::new(Severity::Warning, "a \"b\"");
+        let text = as_json("x://h", &guarantees, &[finding], &[Fault::Failover]).to_string();
+        let expected = concat!(
+            r#"{"backend":"x","clock":"","faults":["#,
+            r#"{"fault":"kill","late":true,"note":"why","promise":"effects","token_regress":false},"#,
+            r#"{"fault":"failover","late":false,"note":"alone","promise":"not_applicable","token_regress":false}],"#,
+            r#""features":["exclusive","fair","lock-delay"],"findings":[{"severity":"warning","text":"a \"b\""}],"#,
+            r#""fit":"tests","liveness":"","loss":"","missing":["failover"],"store":"x://h","token":"","waiting":""}"#
+        );
+        assert_eq!(text, expected);
+    }
+}

@@ -550,13 +550,12 @@ impl Drop for Releasing<'_> {
         let (driver, hold) = (driver.clone(), self.held.hold(self.unclean));
         let held = self.held.clone();
         self.held.driver.see_to(async move {
-            match pending {
-                Some(pending) => match pending.await {
+            if let Some(pending) = pending {
+                match pending.await {
                     Ok(Release::NotHeld) => return held.found_lost(LostReason::StoreSaysNo),
                     Ok(Release::Released) => return,
                     Err(_) => {}
-                },
-                None => {}
+                }
             }
             driver.release_until_definite(hold).await;
         });
