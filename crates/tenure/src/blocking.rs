@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -206,6 +207,7 @@ same_options! {
     min_lease(min_lease: Duration);
     lock_delay(lock_delay: Duration);
     label(label: impl Into<String>);
+    metrics_name(name: impl Into<Cow<'static, str>>);
     options(options: Options);
 }
 

@@ -72,6 +72,11 @@ impl Guard {
         &self.all()[0]
     }
 
+    /// Whether no name was taken from the store for this guard: the owner held all of them already.
+    pub(crate) fn is_reentry(&self) -> bool {
+        self.all().iter().all(Entrance::is_reentry)
+    }
+
     /// The name that is held; if there are several, the first one in byte order.
     /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired.
     pub fn name(&self) -> &LockName {

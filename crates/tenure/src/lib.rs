@@ -137,6 +137,7 @@
 //! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
 //! | `quorum` | [`backend`]`::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
+//! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `serde` | `Serialize` for [`Status`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |

@@ -1,5 +1,6 @@
 //! The options of an acquisition, and the one place where they are validated.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -74,6 +75,9 @@ pub struct Options {
     pub lock_delay: Duration,
     /// The purpose of the lock, shown to people who inspect it. Default: empty. At most 200 bytes.
     pub label: String,
+    /// The value of the label `name` in metrics (feature `metrics`). Default: empty, which leaves that label out.
+    /// At most 200 bytes.
+    pub metrics_name: Cow<'static, str>,
 }
 
 impl Default for Options {
@@ -90,6 +94,7 @@ impl Default for Options {
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
             label: String::new(),
+            metrics_name: Cow::Borrowed(""),
         }
     }
 }
@@ -101,7 +106,7 @@ impl Options {
     pub const MIN_TTL: Duration = Duration::from_millis(20);
     /// Longest lease: a holder that vanishes blocks the name for up to that long.
     pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-    /// Longest label, in bytes.
+    /// Longest label and longest name in metrics, in bytes.
     pub const MAX_LABEL: usize = 200;
 
     /// Checks what can be checked without knowing the backend.
@@ -132,12 +137,17 @@ impl Options {
         if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
             return invalid("`max_hold` is zero; leave it out to hold without a limit".into());
         }
-        if self.label.len() > Self::MAX_LABEL {
-            return invalid(format!(
-                "`label` has {} bytes; it may have {}",
-                self.label.len(),
-                Self::MAX_LABEL
-            ));
+        for (option, text) in [
+            ("label", &*self.label),
+            ("metrics_name", &*self.metrics_name),
+        ] {
+            if text.len() > Self::MAX_LABEL {
+                return invalid(format!(
+                    "`{option}` has {} bytes; it may have {}",
+                    text.len(),
+                    Self::MAX_LABEL
+                ));
+            }
         }
         Ok(())
     }

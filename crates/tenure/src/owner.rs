@@ -317,7 +317,9 @@ impl Place {
             key: self.key.clone(),
             entry: self.entry.clone(),
         };
-        Ok(Some(Entrance::of(held, place)))
+        let mut entrance = Entrance::of(held, place);
+        entrance.is_reentry = true;
+        Ok(Some(entrance))
     }
 
     /// Whether this was the last exit.
@@ -351,6 +353,8 @@ pub(crate) struct Entrance {
     held: Arc<Held>,
     place: Option<Place>,
     ended: bool,
+    /// The owner held the lock before this entry.
+    is_reentry: bool,
 }
 
 impl Entrance {
@@ -360,6 +364,7 @@ impl Entrance {
             held,
             place: None,
             ended: false,
+            is_reentry: false,
         }
     }
 
@@ -368,7 +373,12 @@ impl Entrance {
             held,
             place: Some(place),
             ended: false,
+            is_reentry: false,
         }
+    }
+
+    pub(crate) fn is_reentry(&self) -> bool {
+        self.is_reentry
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {

@@ -19,6 +19,7 @@ use crate::time::Time;
 
 use super::Driver;
 use super::carried::Carried;
+use super::observe::{Observation, RenewalOutcome};
 
 /// A hold that was granted. Shared by the guard, its watchers and (weakly) the renewal task.
 pub(crate) struct Held {
@@ -61,10 +62,11 @@ impl Signals {
     }
 }
 
-/// The lease, and where it stands in the renewal task's list.
+/// The lease, where it stands in the renewal task's list, and what is shown of the hold until it ends.
 struct Scheduled {
     lease: Lease,
     due: Option<Time>,
+    observation: Option<Observation>,
 }
 
 impl std::fmt::Debug for Held {
@@ -83,7 +85,13 @@ impl Held {
         lease: Lease,
         expires_in_store: bool,
         clocked: bool,
+        observation: Observation,
     ) -> Arc<Self> {
+        let scheduled = Scheduled {
+            lease,
+            due: None,
+            observation: Some(observation),
+        };
         Arc::new(Self {
             driver,
             name: hold.name,
@@ -94,7 +102,7 @@ impl Held {
             expires_in_store,
             clocked,
             ending: AtomicBool::new(false),
-            lease: Mutex::new(Scheduled { lease, due: None }),
+            lease: Mutex::new(scheduled),
             signals: Signals::default(),
         })
     }
@@ -270,6 +278,36 @@ impl Held {
         tick
     }
 
+    /// The hold has ended: what is to be shown of its end, once.
+    fn take_observation(&self) -> Option<Observation> {
+        lock(&self.lease).observation.take()
+    }
+
+    /// The store answered a renewal, or did not.
+    pub(super) fn observe_renewal(&self, outcome: RenewalOutcome) {
+        if let Some(observation) = &lock(&self.lease).observation {
+            observation.renewal(outcome);
+        }
+    }
+
+    fn observe_loss(&self, reason: LostReason) {
+        if let Some(observation) = self.take_observation() {
+            observation.lost(reason);
+        }
+    }
+
+    fn observe_release(&self) {
+        if let Some(observation) = self.take_observation() {
+            observation.released();
+        }
+    }
+
+    fn observe_unconfirmed(&self) {
+        if let Some(observation) = self.take_observation() {
+            observation.unconfirmed();
+        }
+    }
+
     pub(super) fn renewed(self: &Arc<Self>, sent: Time, ttl: Option<Duration>) {
         let now = self.driver.clock.now();
         lock(&self.lease).lease.renewed(sent, ttl, now);
@@ -339,6 +377,7 @@ impl Held {
 
     fn tell_lost(&self, reason: LostReason) {
         self.signals.tell_lost();
+        self.observe_loss(reason);
         let backend = self.driver.backend_name;
         tracing::warn!(name = %self.name, backend, token = self.token, %reason, "lost");
         self.driver.tell_of_loss(Loss {
@@ -415,7 +454,7 @@ impl Held {
         match self.release_now(before) {
             None => drop(Releasing::new(self, before)),
             Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
-            Some(Release::Released) => {}
+            Some(Release::Released) => self.observe_release(),
         }
     }
 
@@ -428,6 +467,7 @@ impl Held {
         };
         if self.begin_release().is_some() {
             tracing::warn!(name = %self.name, backend = self.driver.backend_name, token = self.token, ?left, "left to its lease");
+            self.observe_unconfirmed();
             let held = self.clone();
             let end = self.driver.clock.now().after(left);
             self.driver.spawner.spawn(async move {
@@ -505,10 +545,14 @@ impl Held {
                 // Asking took longer than the lease.
                 match self.state() {
                     State::Lost(reason) => lost(reason),
-                    _ => Err(err),
+                    _ => {
+                        self.observe_unconfirmed();
+                        Err(err)
+                    }
                 }
             }
         };
+        self.observe_release();
         tracing::debug!(name = %self.name, backend = self.driver.backend_name, token = self.token, ok = result.is_ok(), "released");
         result.map_err(|err| self.driver.explain(err, &self.name, Step::Release))
     }
@@ -539,6 +583,7 @@ impl Drop for Releasing<'_> {
         let Some(future) = self.future.take() else {
             return;
         };
+        self.held.observe_release();
         // Quick stores are done at the first poll, in or out of a runtime.
         let driver = &self.held.driver;
         let pending = match driver.spawner.poll_anywhere(future) {

@@ -5,6 +5,9 @@
 mod carried;
 pub(crate) mod held;
 mod losses;
+#[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
+mod metrics;
+pub(crate) mod observe;
 mod renewal;
 mod turns;
 
@@ -28,6 +31,8 @@ use crate::time::Time;
 
 use carried::{Carried, Carrier};
 use held::Held;
+use metrics::ClientMetrics;
+use observe::Observation;
 use renewal::Renewals;
 use turns::{Turn, Turns};
 
@@ -56,6 +61,7 @@ pub(crate) struct Driver {
     closed: Flag,
     /// Which stores have it, for a refusal.
     stores_with: fn(Capability) -> String,
+    metrics: ClientMetrics,
 }
 
 impl std::fmt::Debug for Driver {
@@ -102,6 +108,7 @@ impl Driver {
             background: Arc::default(),
             closed: Flag::new(),
             stores_with,
+            metrics: ClientMetrics::new(backend_name),
         }))
     }
 
@@ -335,7 +342,15 @@ impl Driver {
             return Err(over_already());
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
-        let held = Held::new(self.clone(), hold, lease, grant.ttl.is_some(), clocked);
+        let observation = Observation::begin(self, &hold.name, hold.token, options);
+        let held = Held::new(
+            self.clone(),
+            hold,
+            lease,
+            grant.ttl.is_some(),
+            clocked,
+            observation,
+        );
         held.begin();
         if self.closed.is_raised() {
             held.release_in_background();

@@ -16,6 +16,7 @@ use crate::time::Time;
 use super::Driver;
 use super::held::{Held, WeakHeld};
 use super::losses::Losses;
+use super::observe::RenewalOutcome;
 
 /// All holds of a client, and those of them that something is due for.
 #[derive(Default)]
@@ -185,6 +186,11 @@ async fn renew(driver: Arc<Driver>, batch: Vec<Arc<Held>>) {
     let answers = driver.backend.renew(holds).await;
     debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
     for (held, answer) in batch.iter().zip(answers) {
+        held.observe_renewal(match &answer {
+            Renewal::Renewed { .. } => RenewalOutcome::Renewed,
+            Renewal::Lost(_) => RenewalOutcome::Lost,
+            Renewal::Unknown(_) => RenewalOutcome::Unanswered,
+        });
         match answer {
             Renewal::Renewed { sent, ttl } => held.renewed(sent, ttl),
             Renewal::Lost(reason) => held.refused(reason),

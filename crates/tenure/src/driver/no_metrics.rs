@@ -1,0 +1,39 @@
+//! What stands for `metrics.rs` when the feature `metrics` is off: nothing is counted, and nothing is left of it.
+
+use crate::lost::LostReason;
+use crate::options::Options;
+
+use super::Driver;
+use super::observe::{Outcome, RenewalOutcome};
+
+pub(super) struct ClientMetrics;
+
+impl ClientMetrics {
+    pub(super) fn new(_store: &'static str) -> Self {
+        Self
+    }
+}
+
+pub(super) struct AcquisitionMetrics;
+
+impl AcquisitionMetrics {
+    pub(super) fn begin(_driver: &Driver, _options: &Options) -> Self {
+        Self
+    }
+
+    pub(super) fn wait(&mut self) {}
+
+    pub(super) fn end(&mut self, _outcome: Outcome) {}
+}
+
+pub(super) struct HoldMetrics;
+
+impl HoldMetrics {
+    pub(super) fn begin(_driver: &Driver, _options: &Options) -> Self {
+        Self
+    }
+
+    pub(super) fn renewal(&self, _outcome: RenewalOutcome) {}
+
+    pub(super) fn lost(&self, _reason: LostReason) {}
+}

@@ -1,0 +1,142 @@
+//! A subscriber that keeps every span of `tenure`, with the spans around it, and what is recorded in it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_core::span::Current;
+
+/// What is known of one span.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpanRecord {
+    pub(crate) name: &'static str,
+    pub(crate) fields: BTreeMap<&'static str, String>,
+    /// The place of the parent among all spans.
+    pub(crate) parent: Option<usize>,
+    pub(crate) follows_from: Option<usize>,
+    metadata: Option<&'static Metadata<'static>>,
+    handles: usize,
+}
+
+impl SpanRecord {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.handles == 0
+    }
+
+    pub(crate) fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+}
+
+impl Visit for SpanRecord {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name(), value.to_owned());
+    }
+}
+
+#[derive(Default)]
+struct Spans {
+    all: Vec<SpanRecord>,
+    entered: Vec<usize>,
+}
+
+/// A cheap clone, for the test and for `tracing`. Made for one thread.
+#[derive(Clone, Default)]
+pub(crate) struct Spy(Arc<Mutex<Spans>>);
+
+impl Spy {
+    /// All spans of that name, in the order in which they began.
+    pub(crate) fn named(&self, name: &str) -> Vec<SpanRecord> {
+        let all = self.0.lock().unwrap().all.clone();
+        all.into_iter().filter(|span| span.name == name).collect()
+    }
+
+    /// The place of the first span of that name.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        let spans = self.0.lock().unwrap();
+        spans.all.iter().position(|span| span.name == name)
+    }
+
+    /// How many spans are entered at this moment.
+    pub(crate) fn entered(&self) -> usize {
+        self.0.lock().unwrap().entered.len()
+    }
+}
+
+/// Ids start at 1.
+fn place(id: &Id) -> usize {
+    id.into_u64() as usize - 1
+}
+
+impl Subscriber for Spy {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span()
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut spans = self.0.lock().unwrap();
+        let parent = match (span.parent(), span.is_contextual()) {
+            (Some(parent), _) => Some(place(parent)),
+            (None, true) => spans.entered.last().copied(),
+            (None, false) => None,
+        };
+        let mut record = SpanRecord {
+            name: span.metadata().name(),
+            parent,
+            metadata: Some(span.metadata()),
+            handles: 1,
+            ..SpanRecord::default()
+        };
+        span.record(&mut record);
+        spans.all.push(record);
+        Id::from_u64(spans.all.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut self.0.lock().unwrap().all[place(id)]);
+    }
+
+    fn record_follows_from(&self, id: &Id, follows: &Id) {
+        self.0.lock().unwrap().all[place(id)].follows_from = Some(place(follows));
+    }
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, id: &Id) {
+        self.0.lock().unwrap().entered.push(place(id));
+    }
+
+    fn exit(&self, id: &Id) {
+        let left = self.0.lock().unwrap().entered.pop();
+        assert_eq!(left, Some(place(id)), "spans are left in the wrong order");
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        self.0.lock().unwrap().all[place(id)].handles += 1;
+        id.clone()
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        let span = &mut self.0.lock().unwrap().all[place(&id)];
+        span.handles -= 1;
+        span.handles == 0
+    }
+
+    fn current_span(&self) -> Current {
+        let spans = self.0.lock().unwrap();
+        let Some(place) = spans.entered.last().copied() else {
+            return Current::none();
+        };
+        let metadata = spans.all[place].metadata;
+        metadata.map_or(Current::none(), |metadata| {
+            Current::new(Id::from_u64(place as u64 + 1), metadata)
+        })
+    }
+}
