@@ -1,13 +1,12 @@
 //! A lock, and the options with which it is acquired.
 
 use std::borrow::Cow;
+use std::future::poll_fn;
 use std::num::NonZeroU32;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-
-use tracing::Instrument as _;
 
 use crate::driver::observe::Acquisition;
 use crate::driver::{Driver, Until};
@@ -39,6 +38,14 @@ pub(crate) enum Target {
     All(Vec<LockName>),
     /// No name twice, at least one.
     Any(Vec<LockName>),
+}
+
+/// How far an acquisition came without a future.
+enum Begun<'a> {
+    /// It has the lock.
+    AtOnce(Guard),
+    /// The long way is to be taken.
+    UnderWay(&'a Target, Acquisition),
 }
 
 /// Kept until an error can be returned.
@@ -231,11 +238,19 @@ impl Lock {
     }
 
     async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
+        let is_one_try = self.options.wait == Some(Duration::ZERO);
+        let (target, acquisition) = match self.begin(is_one_try, fallback)? {
+            Begun::AtOnce(guard) => return Ok(guard),
+            Begun::UnderWay(target, acquisition) => (target, acquisition),
+        };
         let until = match self.options.wait {
             None => Until::Forever,
             Some(wait) => Until::from_wait(wait, self.driver.clock.now()),
         };
-        match self.acquire_until(until, fallback).await? {
+        match self
+            .acquire_until(target, acquisition, until, fallback)
+            .await?
+        {
             Ok(guard) => Ok(guard),
             Err(name) => {
                 let waited = self.options.wait.unwrap_or_default();
@@ -253,7 +268,18 @@ impl Lock {
     /// # Errors
     /// Those of [`acquire`](Lock::acquire), except `WaitElapsed`.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        Ok(self.acquire_until(Until::Once, None).await?.ok())
+        self.try_acquire_for(None).await
+    }
+
+    async fn try_acquire_for(&self, fallback: Option<&Owner>) -> Result<Option<Guard>, Error> {
+        let (target, acquisition) = match self.begin(true, fallback)? {
+            Begun::AtOnce(guard) => return Ok(Some(guard)),
+            Begun::UnderWay(target, acquisition) => (target, acquisition),
+        };
+        Ok(self
+            .acquire_until(target, acquisition, Until::Once, fallback)
+            .await?
+            .ok())
     }
 
     /// Acquires, runs `body`, releases. When the lock is lost before `body` ends, `body` is cancelled
@@ -380,37 +406,49 @@ impl Lock {
         Ok(held.map(|held| Guard::one(Entrance::only(held))))
     }
 
-    /// `Ok(Err(name))`: that name was busy until the end of the wait.
-    ///
-    /// The owner is the given one, else that of the scope, else `fallback`.
-    async fn acquire_until(
-        &self,
-        until: Until,
-        fallback: Option<&Owner>,
-    ) -> Result<Result<Guard, LockName>, Error> {
+    /// Checks everything that needs no store, and takes the short way if there is one.
+    /// It is no future, so that a lock that is free costs no future of the long way.
+    fn begin(&self, is_one_try: bool, fallback: Option<&Owner>) -> Result<Begun<'_>, Error> {
         let target = self
             .target
             .as_ref()
             .map_err(|InvalidTarget(message)| Error::new(ErrorKind::Invalid, message.clone()))?;
         self.driver.check_support(&self.options)?;
-        let mut acquisition =
-            Acquisition::begin(&self.driver, target.names(), &self.options, until);
+        let names = target.names();
+        let acquisition = Acquisition::begin(&self.driver, names, &self.options, is_one_try);
         let at_once = match fallback {
-            None => acquisition.at_once(|| self.acquire_now(target)),
+            None => acquisition.in_span(|| self.acquire_now(target)),
             Some(_) => Ok(None),
         };
-        let outcome = match at_once {
-            Ok(Some(guard)) => Ok(Ok(guard)),
-            Ok(None) => {
-                if until != Until::Once {
-                    acquisition.wait();
-                }
-                let span = acquisition.span();
-                let acquire = self.acquire_target(target, until, fallback);
-                acquire.instrument(span).await
+        match at_once {
+            Ok(Some(guard)) => {
+                acquisition.granted(guard.token().get(), guard.is_reentry());
+                Ok(Begun::AtOnce(guard))
             }
-            Err(err) => Err(err),
-        };
+            Ok(None) => Ok(Begun::UnderWay(target, acquisition)),
+            Err(err) => {
+                acquisition.failed(&err);
+                Err(err)
+            }
+        }
+    }
+
+    /// `Ok(Err(name))`: that name was busy until the end of the wait.
+    ///
+    /// The owner is the given one, else that of the scope, else `fallback`.
+    async fn acquire_until(
+        &self,
+        target: &Target,
+        mut acquisition: Acquisition,
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Result<Guard, LockName>, Error> {
+        if until != Until::Once {
+            acquisition.wait();
+        }
+        // Not `instrument`: that would move the future, which is large.
+        let mut acquire = pin!(self.acquire_target(target, until, fallback));
+        let outcome = poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await;
         match &outcome {
             Ok(Ok(guard)) => acquisition.granted(guard.token().get(), guard.is_reentry()),
             Ok(Err(_)) => acquisition.busy(),
@@ -540,7 +578,7 @@ impl Lock {
             .collect();
         // The first answer decides. Dropping the other waits gives up their places in the queues and
         // gives back what was granted at the same moment.
-        let first = std::future::poll_fn(|cx| {
+        let first = poll_fn(|cx| {
             let mut i = 0;
             while i < waits.len() {
                 match waits[i].as_mut().poll(cx) {

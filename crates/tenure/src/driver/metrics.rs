@@ -12,7 +12,6 @@ use crate::options::Options;
 use crate::rt::{Clock, lock};
 use crate::time::Time;
 
-use super::Driver;
 use super::observe::{Outcome, RenewalOutcome, reason_label};
 
 /// What kind of number it is.
@@ -153,7 +152,7 @@ struct Series {
 }
 
 impl Series {
-    fn new(store: &'static str, name: &Cow<'static, str>) -> Arc<Self> {
+    fn new(store: &'static str, name: Cow<'static, str>) -> Arc<Self> {
         let metadata = Metadata::new("tenure", Level::INFO, None);
         let key = |metric: &Metric, value: Option<&'static str>| {
             let mut labels = vec![Label::from_static_parts("store", store)];
@@ -196,7 +195,7 @@ impl ClientMetrics {
         describe();
         Self {
             store,
-            unnamed: Series::new(store, &Cow::Borrowed("")),
+            unnamed: Series::new(store, Cow::Borrowed("")),
             named: Mutex::default(),
         }
     }
@@ -210,7 +209,7 @@ impl ClientMetrics {
         if let Some(series) = named.get(name) {
             return series.clone();
         }
-        let series = Series::new(self.store, name);
+        let series = Series::new(self.store, name.clone());
         named.insert(name.clone(), series.clone());
         series
     }
@@ -225,11 +224,11 @@ pub(super) struct AcquisitionMetrics {
 }
 
 impl AcquisitionMetrics {
-    pub(super) fn begin(driver: &Driver, options: &Options) -> Self {
+    pub(super) fn begin(client: &ClientMetrics, clock: &Clock, options: &Options) -> Self {
         Self {
-            series: driver.metrics.series(options),
-            clock: driver.clock.clone(),
-            since: driver.clock.now(),
+            series: client.series(options),
+            clock: clock.clone(),
+            since: clock.now(),
             is_waiting: false,
         }
     }
@@ -259,13 +258,13 @@ pub(super) struct HoldMetrics {
 }
 
 impl HoldMetrics {
-    pub(super) fn begin(driver: &Driver, options: &Options) -> Self {
-        let series = driver.metrics.series(options);
+    pub(super) fn begin(client: &ClientMetrics, clock: &Clock, options: &Options) -> Self {
+        let series = client.series(options);
         series.held.increment(1.0);
         Self {
             series,
-            clock: driver.clock.clone(),
-            since: driver.clock.now(),
+            clock: clock.clone(),
+            since: clock.now(),
         }
     }
 

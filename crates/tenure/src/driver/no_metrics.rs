@@ -2,8 +2,8 @@
 
 use crate::lost::LostReason;
 use crate::options::Options;
+use crate::rt::Clock;
 
-use super::Driver;
 use super::observe::{Outcome, RenewalOutcome};
 
 pub(super) struct ClientMetrics;
@@ -17,7 +17,7 @@ impl ClientMetrics {
 pub(super) struct AcquisitionMetrics;
 
 impl AcquisitionMetrics {
-    pub(super) fn begin(_driver: &Driver, _options: &Options) -> Self {
+    pub(super) fn begin(_client: &ClientMetrics, _clock: &Clock, _options: &Options) -> Self {
         Self
     }
 
@@ -29,7 +29,7 @@ impl AcquisitionMetrics {
 pub(super) struct HoldMetrics;
 
 impl HoldMetrics {
-    pub(super) fn begin(_driver: &Driver, _options: &Options) -> Self {
+    pub(super) fn begin(_client: &ClientMetrics, _clock: &Clock, _options: &Options) -> Self {
         Self
     }
 

@@ -13,8 +13,8 @@ use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Options;
 
+use super::Driver;
 use super::metrics::{AcquisitionMetrics, HoldMetrics};
-use super::{Driver, Until};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +74,12 @@ impl Acquisition {
         driver: &Driver,
         names: &[LockName],
         options: &Options,
-        until: Until,
+        is_one_try: bool,
     ) -> Self {
-        let wait = match until {
-            Until::Once => Some(Duration::ZERO),
-            Until::At(_) | Until::Forever => options.wait,
+        let wait = if is_one_try {
+            Some(Duration::ZERO)
+        } else {
+            options.wait
         };
         let span = info_span!(
             target: "tenure",
@@ -93,18 +94,13 @@ impl Acquisition {
         );
         Self {
             span,
-            metrics: AcquisitionMetrics::begin(driver, options),
+            metrics: AcquisitionMetrics::begin(&driver.metrics, &driver.clock, options),
             is_over: false,
         }
     }
 
-    /// The span, for the future that acquires.
-    pub(crate) fn span(&self) -> Span {
-        self.span.clone()
-    }
-
-    /// What is done at once, inside the span.
-    pub(crate) fn at_once<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Does `work` inside the span.
+    pub(crate) fn in_span<T>(&self, work: impl FnOnce() -> T) -> T {
         self.span.in_scope(work)
     }
 
@@ -180,7 +176,7 @@ impl Observation {
         }
         Self {
             span,
-            metrics: HoldMetrics::begin(driver, options),
+            metrics: HoldMetrics::begin(&driver.metrics, &driver.clock, options),
         }
     }
 
