@@ -343,9 +343,9 @@ impl Lock {
         F: AsyncFnOnce(&Guard) -> T,
     {
         let owner = self.owner_of_body();
-        match self.acquire_until(Until::Once, Some(&owner)).await? {
-            Ok(guard) => self.run_under(guard, &owner, body).await.map(Some),
-            Err(_busy) => Ok(None),
+        match self.try_acquire_for(Some(&owner)).await? {
+            Some(guard) => self.run_under(guard, &owner, body).await.map(Some),
+            None => Ok(None),
         }
     }
 
