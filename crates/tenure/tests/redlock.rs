@@ -406,7 +406,7 @@ async fn refusals_say_why() {
     let err = client.lock("a").shared().acquire().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(err.to_string().contains("a majority"), "{err}");
-    assert!(err.to_string().contains("`file:` have"), "{err}");
+    assert!(err.to_string().contains("`etcd:`"), "{err}");
     let err = client.lock("a").permits(2).acquire().await.unwrap_err();
     assert!(err.to_string().contains("a majority"), "{err}");
     let guarantees = client.guarantees();
