@@ -33,10 +33,8 @@
 //!
 //! # Two tables
 //!
-//! [`init`] makes `tenure_tx_locks` and `tenure_fences`, and nothing else does. By hand it is one of
-//! [postgres.sql](https://github.com/tenure-rs/tenure/blob/main/crates/tenure/src/sql/postgres.sql),
-//! [mysql.sql](https://github.com/tenure-rs/tenure/blob/main/crates/tenure/src/sql/mysql.sql) and
-//! [sqlite.sql](https://github.com/tenure-rs/tenure/blob/main/crates/tenure/src/sql/sqlite.sql).
+//! [`init`] makes `tenure_tx_locks` and `tenure_fences`, and nothing else does. To make them by hand, run
+//! `postgres.sql`, `mysql.sql` or `sqlite.sql` from the folder `src/sql` of this package.
 //! A row per name stays for ever, some sixty bytes: it remembers the greatest number.
 //!
 //! # Isolation
