@@ -2,17 +2,9 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Nanoseconds on a clock that does not jump; on Linux the same that the library measures deadlines on.
+/// Nanoseconds on the clock that the library measures deadlines on.
 pub fn now() -> u64 {
-    #[cfg(target_os = "linux")]
-    const ID: ClockId = ClockId::Boottime;
-    #[cfg(not(target_os = "linux"))]
-    const ID: ClockId = ClockId::Monotonic;
-    let now = clock_gettime(ID);
-    // The clock starts at boot, so neither field is negative.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    tenure::rt::Clock::system().now().as_nanos()
 }
 
 /// A duration on this clock; too long a one is for ever.

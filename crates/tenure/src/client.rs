@@ -1,12 +1,12 @@
 //! A client: one process's link to a store. The one file that knows every backend.
 
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", unix))]
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 #[cfg(feature = "etcd")]
 use crate::backend::etcd;
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", unix))]
 use crate::backend::file;
 #[cfg(feature = "redis")]
 use crate::backend::redis;
@@ -32,7 +32,7 @@ use crate::name::{Escaped, LockName};
 /// What this build can talk to, for messages.
 pub const SCHEMES: &[&str] = &[
     "memory:",
-    #[cfg(feature = "file")]
+    #[cfg(all(feature = "file", unix))]
     "file:",
     #[cfg(feature = "redis")]
     "redis:",
@@ -60,7 +60,12 @@ pub const SCHEMES: &[&str] = &[
 
 /// Schemes of backends that are not in this build, with what to do about it.
 const NOT_HERE: &[(&str, &str)] = &[
-    #[cfg(not(feature = "file"))]
+    #[cfg(not(unix))]
+    (
+        "file",
+        "it works on Linux and macOS only; on one host use `sqlite:`, else a server",
+    ),
+    #[cfg(all(unix, not(feature = "file")))]
     ("file", "build with the feature `file`"),
     #[cfg(not(feature = "redis"))]
     ("redis", REDIS),
@@ -223,7 +228,7 @@ impl Client {
                 "`memory:` takes nothing after the colon; every connect makes a store of its own"
                     .into(),
             ),
-            #[cfg(feature = "file")]
+            #[cfg(all(feature = "file", unix))]
             "file" => Self::from_backend(file::Backend::open(&directory(rest)?)?),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
@@ -498,7 +503,7 @@ fn stores_with(capability: Capability) -> String {
 }
 
 /// The directory in a `file:` URL.
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", unix))]
 fn directory(rest: &str) -> Result<PathBuf, Error> {
     let (path, query) = rest
         .split_once('?')

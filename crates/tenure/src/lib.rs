@@ -239,7 +239,7 @@ pub mod sql;
 pub mod fuzzing;
 
 // For authors of backends.
-#[cfg(feature = "conformance")]
+#[cfg(all(feature = "conformance", unix))]
 pub mod conformance;
 
 pub use client::{Client, LossCallback, connect};

@@ -22,8 +22,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The clock that deadlines are measured on.
 ///
-/// The real one is `CLOCK_BOOTTIME` on Linux: it does not jump, and unlike [`std::time::Instant`]
-/// (`CLOCK_MONOTONIC`) it goes on while the machine is suspended, as the store's clock does.
+/// The real one does not jump, and it goes on while the machine is suspended, as the store's clock does:
+/// `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on macOS, `QueryPerformanceCounter` on Windows.
+/// (Linux's `CLOCK_MONOTONIC`, and macOS's `CLOCK_UPTIME_RAW`, which [`std::time::Instant`] reads there, stop.)
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<VirtualClock>>);
 
@@ -91,14 +92,48 @@ impl Clock {
 /// (`Guard::is_held` and `Guard::remaining` read the clock themselves and are never late.)
 const SUSPEND_CHECK: Duration = Duration::from_millis(250);
 
+#[cfg(unix)]
 fn boot_time() -> Time {
-    #[cfg(target_os = "linux")]
-    const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-    #[cfg(not(target_os = "linux"))]
-    const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    use rustix::time::ClockId;
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const ID: ClockId = ClockId::Boottime;
+    // clock_gettime(3): it "will continue to increment while the system is asleep".
+    #[cfg(target_vendor = "apple")]
+    const ID: ClockId = ClockId::Monotonic;
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    compile_error!(
+        "tenure needs a clock that goes on while the machine is suspended, and knows one on Linux, macOS and Windows only"
+    );
     let now = rustix::time::clock_gettime(ID);
     // The clock starts at boot, so neither field is negative.
     Time::from_nanos(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
+}
+
+/// `Instant` is `QueryPerformanceCounter` here, which counts "the time when the machine was in a sleep state such as
+/// standby, hibernate, or connected standby" (Microsoft, "Acquiring high-resolution time stamps").
+/// Counted from the first call, so two processes cannot compare their times.
+#[cfg(windows)]
+fn boot_time() -> Time {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    static FIRST_CALL: OnceLock<Instant> = OnceLock::new();
+    // One hour, so that subtracting a lease never meets the epoch.
+    Time::from_nanos(3_600_000_000_000).after(FIRST_CALL.get_or_init(Instant::now).elapsed())
+}
+
+/// The name of this machine, for people who look at a lock.
+pub(crate) fn host_name() -> String {
+    #[cfg(unix)]
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    // Windows sets this variable for every process.
+    #[cfg(windows)]
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default();
+    name
 }
 
 /// A clock for tests: it stands still until [`advance`](VirtualClock::advance) moves it.
@@ -380,14 +415,14 @@ impl Drop for OwnRuntime {
 }
 
 /// Blocks this thread for `pause`: for a moment too short to be worth a timer, or on a thread of one's own.
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", unix))]
 pub(crate) fn nap(pause: Duration) {
     std::thread::sleep(pause);
 }
 
 /// The wall clock, for what people read and for what must outlive a restart of the machine. It may jump.
 #[cfg(any(
-    feature = "file",
+    all(feature = "file", unix),
     feature = "quorum",
     feature = "etcd",
     feature = "sqlite"
@@ -397,7 +432,7 @@ pub(crate) fn wall_now() -> std::time::SystemTime {
 }
 
 /// The wall clock in µs since 1970; 0 before that.
-#[cfg(any(feature = "file", feature = "quorum", feature = "sqlite"))]
+#[cfg(any(all(feature = "file", unix), feature = "quorum", feature = "sqlite"))]
 pub(crate) fn wall_micros() -> u64 {
     let since = wall_now()
         .duration_since(std::time::UNIX_EPOCH)

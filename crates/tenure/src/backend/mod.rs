@@ -27,7 +27,7 @@
 mod alarm;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(feature = "file")]
+#[cfg(all(feature = "file", unix))]
 pub mod file;
 pub mod memory;
 #[cfg(feature = "redis")]

@@ -2,6 +2,13 @@
 
 use std::process::ExitCode;
 
+#[cfg(not(unix))]
+fn main() -> ExitCode {
+    eprintln!("tenure-taker needs the signals of Unix");
+    ExitCode::FAILURE
+}
+
+#[cfg(unix)]
 fn main() -> ExitCode {
     tenure::conformance::taker::main(async |url: String| tenure::connect(&url).await)
 }

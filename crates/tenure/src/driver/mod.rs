@@ -627,13 +627,9 @@ fn closed() -> Error {
 
 /// What others see of this client.
 fn identity() -> Holder {
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
     Holder {
         client: OwnerId::random().to_hex()[..8].to_owned(),
         since: None::<SystemTime>,
-        ..Holder::new(host, std::process::id())
+        ..Holder::new(crate::rt::host_name(), std::process::id())
     }
 }

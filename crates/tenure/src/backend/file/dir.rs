@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::file_system::FileSystem;
 use super::record::{self, Contents};
 use crate::error::{Error, ErrorKind};
 
@@ -246,9 +247,14 @@ impl Dir {
 
     /// Makes created and removed names durable.
     pub(super) fn sync(&self) -> io::Result<()> {
-        match rustix::fs::fsync(&self.fd) {
+        // There, fsync leaves the data in the drive's own memory.
+        #[cfg(target_vendor = "apple")]
+        let synced = rustix::fs::fcntl_fullfsync(&self.fd);
+        #[cfg(not(target_vendor = "apple"))]
+        let synced = rustix::fs::fsync(&self.fd);
+        match synced {
             // Some file systems do not sync directories by themselves.
-            Err(Errno::INVAL) => Ok(()),
+            Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
             done => Ok(done?),
         }
     }
@@ -384,11 +390,7 @@ impl Dir {
     }
 
     pub(super) fn file_system(&self) -> Option<FileSystem> {
-        let stat = rustix::fs::fstatfs(&self.fd).ok()?;
-        #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
-        // the type differs between systems
-        let magic = stat.f_type as u64 & 0xffff_ffff;
-        KNOWN.iter().find(|known| known.magic == magic).copied()
+        FileSystem::of(&rustix::fs::fstatfs(&self.fd).ok()?)
     }
 
     /// Bytes and files that may still be created.
@@ -407,48 +409,6 @@ impl Dir {
         trouble(what, &self.path.join(file), err, fds)
     }
 }
-
-/// A kind of file system, and whether locks in it can be trusted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileSystem {
-    magic: u64,
-    pub(super) name: &'static str,
-    pub(super) trust: Trust,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// On a disk of this host.
-    Local,
-    /// In memory: counters do not survive a restart of the host, nor do the locks.
-    Memory,
-    /// Local, but the lower layer of a file may be swapped under it.
-    Overlay,
-    /// The locks are a server's, or another program's, and so are the promises.
-    Remote,
-}
-
-const fn fs(magic: u64, name: &'static str, trust: Trust) -> FileSystem {
-    FileSystem { magic, name, trust }
-}
-
-/// Magic numbers of `statfs(2)`.
-const KNOWN: [FileSystem; 14] = [
-    fs(0xef53, "ext2/3/4", Trust::Local),
-    fs(0x5846_5342, "xfs", Trust::Local),
-    fs(0x9123_683e, "btrfs", Trust::Local),
-    fs(0xf2f5_2010, "f2fs", Trust::Local),
-    fs(0x2fc1_2fc1, "zfs", Trust::Local),
-    fs(0x0102_1994, "tmpfs", Trust::Memory),
-    fs(0x8584_58f6, "ramfs", Trust::Memory),
-    fs(0x794c_7630, "overlayfs", Trust::Overlay),
-    fs(0x6969, "nfs", Trust::Remote),
-    fs(0xff53_4d42, "cifs", Trust::Remote),
-    fs(0xfe53_4d42, "smb2", Trust::Remote),
-    fs(0x6573_5546, "fuse", Trust::Remote),
-    fs(0x0102_1997, "9p", Trust::Remote),
-    fs(0x00c3_6400, "ceph", Trust::Remote),
-];
 
 fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {

@@ -10,7 +10,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::RenameFlags;
 
-use super::dir::{Dir, Locked, Trust};
+use super::dir::{Dir, Locked};
+use super::file_system::Trust;
 use super::names::{self, Entry};
 use super::record::{self, Body, Contents, State};
 use super::{Doubts, Inner, hold};
@@ -320,6 +321,7 @@ pub(super) fn check(inner: &Inner) -> Result<Vec<Finding>, Error> {
                     fs.name
                 ),
             ),
+            #[cfg(not(target_vendor = "apple"))]
             Trust::Overlay => find(
                 Severity::Warning,
                 format!(
@@ -399,11 +401,20 @@ pub(super) fn check(inner: &Inner) -> Result<Vec<Finding>, Error> {
     if hold::boot() == 0 {
         find(
             Severity::Warning,
-            "the system does not tell one boot from another, so every acquisition waits for a sync; mount /proc".into(),
+            format!(
+                "the system does not tell one boot from another, so every acquisition waits for a sync{MOUNT_PROC}"
+            ),
         );
     }
     Ok(findings)
 }
+
+/// What to do on Linux. Elsewhere there is no cure.
+const MOUNT_PROC: &str = if cfg!(target_os = "linux") {
+    "; mount /proc"
+} else {
+    ""
+};
 
 fn try_sync(dir: &Dir) -> std::io::Result<Duration> {
     let start = Clock::system().now();

@@ -30,6 +30,8 @@ mod record;
 
 mod dir;
 
+mod file_system;
+
 mod hold;
 
 mod wait;

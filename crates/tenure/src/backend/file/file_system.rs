@@ -1,0 +1,76 @@
+//! Kinds of file systems, and whether locks in them can be trusted.
+
+use rustix::fs::StatFs;
+
+/// A kind of file system, and whether locks in it can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileSystem {
+    pub(super) name: &'static str,
+    pub(super) trust: Trust,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// On a disk of this host.
+    Local,
+    /// In memory: counters do not survive a restart of the host, nor do the locks.
+    Memory,
+    /// Local, but the lower layer of a file may be swapped under it.
+    #[cfg(not(target_vendor = "apple"))]
+    Overlay,
+    /// The locks are a server's, or another program's, and so are the promises.
+    Remote,
+}
+
+impl FileSystem {
+    #[cfg(not(target_vendor = "apple"))]
+    pub(super) fn of(stat: &StatFs) -> Option<Self> {
+        #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
+        // the type differs between systems
+        let magic = stat.f_type as u64 & 0xffff_ffff;
+        let known = KNOWN.iter().find(|(known, ..)| *known == magic);
+        known.map(|&(_, name, trust)| Self { name, trust })
+    }
+
+    /// On macOS `f_type` is a number that the running system gave out; the name is what stays.
+    #[cfg(target_vendor = "apple")]
+    pub(super) fn of(stat: &StatFs) -> Option<Self> {
+        let bytes = stat.f_fstypename.iter().map(|byte| byte.cast_unsigned());
+        let found: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        let known = KNOWN.iter().find(|(name, _)| name.as_bytes() == found);
+        known.map(|&(name, trust)| Self { name, trust })
+    }
+}
+
+/// Magic numbers of `statfs(2)`.
+#[cfg(not(target_vendor = "apple"))]
+const KNOWN: [(u64, &str, Trust); 14] = [
+    (0xef53, "ext2/3/4", Trust::Local),
+    (0x5846_5342, "xfs", Trust::Local),
+    (0x9123_683e, "btrfs", Trust::Local),
+    (0xf2f5_2010, "f2fs", Trust::Local),
+    (0x2fc1_2fc1, "zfs", Trust::Local),
+    (0x0102_1994, "tmpfs", Trust::Memory),
+    (0x8584_58f6, "ramfs", Trust::Memory),
+    (0x794c_7630, "overlayfs", Trust::Overlay),
+    (0x6969, "nfs", Trust::Remote),
+    (0xff53_4d42, "cifs", Trust::Remote),
+    (0xfe53_4d42, "smb2", Trust::Remote),
+    (0x6573_5546, "fuse", Trust::Remote),
+    (0x0102_1997, "9p", Trust::Remote),
+    (0x00c3_6400, "ceph", Trust::Remote),
+];
+
+/// Names in `statfs(2)`.
+#[cfg(target_vendor = "apple")]
+const KNOWN: [(&str, Trust); 9] = [
+    ("apfs", Trust::Local),
+    ("hfs", Trust::Local),
+    ("tmpfs", Trust::Memory),
+    ("nfs", Trust::Remote),
+    ("smbfs", Trust::Remote),
+    ("afpfs", Trust::Remote),
+    ("webdav", Trust::Remote),
+    ("macfuse", Trust::Remote),
+    ("osxfuse", Trust::Remote),
+];
