@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::wire::NEVER;
 
-/// Nanoseconds since boot.
+/// Nanoseconds since boot. The same in every process of this machine.
 pub(crate) fn now() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    // The clock starts at boot, so neither field is negative.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+    tenure::rt::Clock::system().now().as_nanos()
 }
 
 /// The instant `later` from `at`; [`NEVER`] when that is beyond the clock.

@@ -16,19 +16,14 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
-};
-use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreaper};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, ReturnFlags, recvmsg, send};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
+use crate::system::Alarm;
 use crate::wire::{Limits, MAX_PACKET, NEVER, Order, Report};
-use crate::{clock, signals, tree};
+use crate::{clock, signals, system, tree};
 
 /// First argument of a process that is to be a guardian. Nobody types it.
 pub(crate) const ARGUMENT: &str = "__guardian";
@@ -72,7 +67,7 @@ fn parse(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
 struct Guardian<'a> {
     socket: OwnedFd,
     signals: UnixStream,
-    timer: OwnedFd,
+    alarm: Alarm,
     /// Group that the command joins; 0: one of its own.
     group: i32,
     argv: &'a [OsString],
@@ -102,18 +97,16 @@ enum Stage {
 
 impl<'a> Guardian<'a> {
     fn new(group: i32, argv: &'a [OsString]) -> rustix::io::Result<Self> {
-        let _ = rustix::thread::set_name(c"tenure-guardian");
-        set_child_subreaper(Some(getpid()))?;
+        system::name_thread(c"tenure-guardian");
+        system::adopt_orphans()?;
         let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
         // Nothing but `tenure` may end us early: a TERM to everything called tenure must not
         // take away the one who ends the command.
         let signals = signals::pipe().map_err(|_| Errno::MFILE)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
         Ok(Self {
             socket,
             signals,
-            timer,
+            alarm: Alarm::new()?,
             group,
             argv,
             limits: Limits::NONE,
@@ -130,6 +123,7 @@ impl<'a> Guardian<'a> {
         loop {
             let mut bytes = [0; 64];
             while matches!((&self.signals).read(&mut bytes), Ok(read) if read > 0) {}
+            self.orphaned |= system::is_orphaned();
             // Orders come before the look at the clock: when we were stopped ourselves,
             // an extension may be waiting.
             while !self.orphaned
@@ -158,6 +152,7 @@ impl<'a> Guardian<'a> {
             }
             Order::Limits(limits) => self.limits = limits,
             Order::Signal(number) => self.forward(number),
+            Order::Close => self.orphaned = true,
         }
     }
 
@@ -184,6 +179,7 @@ impl<'a> Guardian<'a> {
             }
             _ if kill || self.stage == Stage::Killing => {
                 self.stage = Stage::Killing;
+                tree::remember();
                 self.signal_group(Signal::KILL);
                 let sent = tree::signal_descendants(Signal::KILL, None);
                 (sent.reached == 0 && sent.refused > 0).then(|| Report::Ended {
@@ -205,21 +201,33 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// Reaps the dead; `true` when no child is left. Everything below us becomes our child
-    /// before it can be gone, so then the whole tree is gone.
+    /// Reaps the dead; `true` when the whole tree is gone: no child is left, and where orphans do not become
+    /// our children, nothing in the command's group either.
     fn reap(&mut self) -> bool {
         loop {
             match tree::reap() {
                 Ok(Some((pid, status))) => {
-                    if self.command == Some(pid) {
-                        self.command = None;
+                    if self.command == Some(pid) && self.status.is_none() {
                         self.status = Some(status);
+                        if system::ADOPTS_ORPHANS {
+                            self.command = None;
+                        }
                     }
                 }
                 Ok(None) => return false,
-                Err(_) => return true,
+                Err(_) => return !self.has_orphans(),
             }
         }
+    }
+
+    /// Whether processes of the command are left that are not our children.
+    fn has_orphans(&self) -> bool {
+        let is_ending = matches!(self.stage, Stage::Terminating | Stage::Killing);
+        if system::ADOPTS_ORPHANS || !is_ending {
+            return false;
+        }
+        let group = self.command.filter(|_| self.group == 0);
+        group.is_some_and(|leader| test_kill_process_group(leader).is_ok()) || tree::has_orphans()
     }
 
     fn start(&mut self, environment: [String; 3], stdin: Option<OwnedFd>) {
@@ -266,9 +274,8 @@ impl<'a> Guardian<'a> {
     fn receive(&mut self) -> rustix::io::Result<Option<(Order, Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let iov = &mut [IoSliceMut::new(&mut self.packet)];
-        let received = match recvmsg(&self.socket, iov, &mut control, flags) {
+        let received = match recvmsg(&self.socket, iov, &mut control, system::RECEIVE_FLAGS) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(Errno::CONNRESET) => {
@@ -277,7 +284,7 @@ impl<'a> Guardian<'a> {
             }
             Err(errno) => return Err(errno),
         };
-        let descriptors = control
+        let descriptors: Vec<_> = control
             .drain()
             .filter_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -285,6 +292,7 @@ impl<'a> Guardian<'a> {
             })
             .flatten()
             .collect();
+        descriptors.iter().try_for_each(system::close_on_exec)?;
         if received.bytes == 0 {
             self.orphaned = true;
             return Ok(None);
@@ -301,11 +309,7 @@ impl<'a> Guardian<'a> {
 
     fn tell(&self, report: Report) {
         // `tenure` may be gone; then nobody needs to know.
-        let _ = send(
-            &self.socket,
-            &report.encode(),
-            SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-        );
+        let _ = send(&self.socket, &report.encode(), system::SEND_FLAGS);
     }
 
     /// Until an order or a signal comes, or a limit is reached.
@@ -316,31 +320,12 @@ impl<'a> Guardian<'a> {
             Stage::Terminating => self.limits.kill_at,
             Stage::Killing => clock::now() + LOOK_AGAIN,
         };
-        // All zero stops the timer; an instant in the past fires at once.
-        let it_value = match wake_at {
-            NEVER => Timespec::default(),
-            at => Timespec {
-                tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
-                tv_nsec: (at % 1_000_000_000) as _,
-            },
-        };
-        let setting = Itimerspec {
-            it_interval: Timespec::default(),
-            it_value,
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-        let mut sources = vec![
-            PollFd::new(&self.signals, PollFlags::IN),
-            PollFd::new(&self.timer, PollFlags::IN),
-        ];
+        let mut sources = vec![PollFd::new(&self.signals, PollFlags::IN)];
         // The socket of a dead `tenure` is ready for ever.
         if !self.orphaned {
             sources.push(PollFd::new(&self.socket, PollFlags::IN));
         }
-        match poll(&mut sources, None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        self.alarm.wait(sources, wake_at)
     }
 }
 

@@ -8,21 +8,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
-};
-use rustix::process::{Signal, getpgrp, getpid, set_child_subreaper};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+use rustix::process::{Pid, Signal, getpgrp};
 use tokio::net::UnixDatagram;
 
 use crate::guardian::{ARGUMENT, MAX_DESCRIPTORS};
-use crate::tree;
 use crate::wire::{Limits, Order, Report};
+use crate::{system, tree};
 
 /// A guardian that was started and has the command, but starts it on order only.
 /// When this is dropped, the guardian ends whatever it has started.
 pub(crate) struct Link {
-    /// A sequenced-packet socket, which is read and polled as a datagram socket is.
+    /// On Linux a sequenced-packet socket, which is read and polled as a datagram socket is.
     socket: UnixDatagram,
     guardian: Child,
 }
@@ -32,9 +29,8 @@ impl Link {
     /// `in_our_group`: the command joins our process group instead of getting its own.
     pub(crate) fn open(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
         // Should the guardian be killed, its orphans come to us, and we end them.
-        set_child_subreaper(Some(getpid()))?;
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        system::adopt_orphans()?;
+        let (ours, theirs) = system::socket_pair()?;
         let ours = std::os::unix::net::UnixDatagram::from(ours);
         ours.set_nonblocking(true)?;
         let group = if in_our_group {
@@ -42,7 +38,7 @@ impl Link {
         } else {
             0
         };
-        let guardian = Command::new("/proc/self/exe")
+        let guardian = Command::new(system::program()?)
             .arg0("tenure")
             .arg(ARGUMENT)
             .arg(group.to_string())
@@ -89,10 +85,10 @@ impl Link {
     }
 
     /// The guardian's next report; `None` when it is gone. Cancel safe.
-    pub(crate) async fn report(&self) -> io::Result<Option<Report>> {
+    pub(crate) async fn report(&mut self) -> io::Result<Option<Report>> {
         let mut packet = [0; 16];
         let received = loop {
-            match self.socket.recv(&mut packet).await {
+            match system::receive(&self.socket, &mut self.guardian, &mut packet).await {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
                 received => break received?,
@@ -107,6 +103,8 @@ impl Link {
 
     /// Waits for the guardian's own end, once it has said that all is done (or was told nothing).
     pub(crate) fn close(self) {
+        // A guardian that is gone needs no order.
+        let _ = self.send(&Order::Close, &[]);
         let Self {
             socket,
             mut guardian,
@@ -115,8 +113,13 @@ impl Link {
         let _ = guardian.wait();
     }
 
-    /// Ends the guardian and everything below it. For when the guardian does not do its work.
-    pub(crate) fn kill_tree(self) {
+    /// Ends the guardian and everything below it, `command` above all. For when the guardian does not do its work.
+    pub(crate) fn kill_tree(self, command: Option<u32>) {
+        if !system::ADOPTS_ORPHANS
+            && let Some(command) = command.and_then(|id| Pid::from_raw(id.cast_signed()))
+        {
+            tree::kill_command(command);
+        }
         loop {
             let sent = tree::signal_descendants(Signal::KILL, None);
             match tree::reap() {
@@ -135,9 +138,9 @@ impl Link {
         }
         let packet = order.encode();
         // Never blocks: a guardian that is stopped must not stop us.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let iov = [IoSlice::new(&packet)];
         loop {
-            match sendmsg(&self.socket, &[IoSlice::new(&packet)], &mut control, flags) {
+            match sendmsg(&self.socket, &iov, &mut control, system::SEND_FLAGS) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),

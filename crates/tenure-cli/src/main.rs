@@ -12,11 +12,11 @@ mod run;
 mod torture;
 mod watch;
 
-mod flocks;
 mod guardian;
 mod limits;
 mod link;
 mod signals;
+mod system;
 mod tree;
 mod wire;
 

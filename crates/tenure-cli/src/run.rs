@@ -120,6 +120,7 @@ async fn run_with(
         terminal,
         lost: None,
         sent: Limits::NONE,
+        command: None,
     };
     Ok(supervision.run(client, signals).await)
 }
@@ -135,6 +136,8 @@ struct Supervision<'a> {
     lost: Option<LostReason>,
     /// What the guardian was told last.
     sent: Limits,
+    /// The command's process, once it runs.
+    command: Option<u32>,
 }
 
 /// How the command ended.
@@ -186,7 +189,7 @@ impl Supervision<'_> {
     /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
     /// only when the command's tree is gone.
     fn share_descriptors(&self) {
-        let kept = crate::flocks::held().and_then(|held| self.link.keep(&held));
+        let kept = crate::system::held_flocks().and_then(|held| self.link.keep(&held));
         if let Err(error) = kept {
             self.talk.detail(format!(
                 "if tenure is killed, the lock may be free before the command has ended: {error}"
@@ -209,6 +212,7 @@ impl Supervision<'_> {
                 biased;
                 report = self.link.report() => match report {
                     Ok(Some(Report::Started(pid))) => {
+                        self.command = Some(pid);
                         self.talk.event("started", json!({ "pid": pid }));
                         self.talk.detail(format!("started process {pid}"));
                     }
@@ -262,12 +266,13 @@ impl Supervision<'_> {
             lost,
             limits,
             sent,
+            command,
             ..
         } = self;
         let ending = match ending {
             Ending::GuardianGone => {
                 // Whatever it left hangs below us now.
-                link.kill_tree();
+                link.kill_tree(command);
                 if clock::now() >= sent.term_at {
                     Ending::ByUs
                 } else {

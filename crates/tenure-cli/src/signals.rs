@@ -13,7 +13,7 @@ use rustix::process::{Signal, getpgrp};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// The signals that end a wait and that are forwarded to a running command.
-const FORWARDED: [Signal; 6] = [
+pub(crate) const FORWARDED: [Signal; 6] = [
     Signal::INT,
     Signal::TERM,
     Signal::HUP,
@@ -28,10 +28,7 @@ pub(crate) struct Signals(Vec<(Signal, Stream)>);
 impl Signals {
     /// Takes over the signals that are not ignored. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
-        let ignored = ignored();
-        FORWARDED
-            .into_iter()
-            .filter(|it| !ignored.contains(*it))
+        wanted()
             .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
@@ -54,12 +51,7 @@ impl Signals {
 pub(crate) fn pipe() -> io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
-    let ignored = ignored();
-    let wanted = FORWARDED
-        .into_iter()
-        .filter(|it| !ignored.contains(*it))
-        .chain([Signal::CHILD]);
-    for signal in wanted {
+    for signal in wanted().chain([Signal::CHILD]) {
         signal_hook::low_level::pipe::register(signal.as_raw(), writer.try_clone()?)?;
     }
     Ok(reader)
@@ -83,20 +75,10 @@ pub(crate) fn comes_from_keys(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }
 
-/// The set of signals that this process was started with as ignored.
-struct Ignored(u64);
-
-impl Ignored {
-    fn contains(&self, signal: Signal) -> bool {
-        self.0 >> (signal.as_raw() - 1) & 1 == 1
-    }
-}
-
-fn ignored() -> Ignored {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    Ignored(
-        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-            .unwrap_or(0),
-    )
+/// Those of [`FORWARDED`] that this process was not started with as ignored.
+fn wanted() -> impl Iterator<Item = Signal> {
+    let ignored = crate::system::ignored_signals();
+    FORWARDED
+        .into_iter()
+        .filter(move |signal| ignored >> (signal.as_raw() - 1) & 1 == 0)
 }

@@ -116,7 +116,6 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     if faults.is_empty() {
         faults = possible;
     }
-    let program = std::env::current_exe();
     let seed = args.seed.unwrap_or_else(random);
     let out = args.out.clone().unwrap_or_else(|| {
         // A number of its own: a seed may be run twice.
@@ -134,11 +133,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
         faults,
         out,
         program: Program {
-            // The path of the running program may be gone; its image in the kernel is not.
-            path: match cfg!(target_os = "linux") {
-                true => "/proc/self/exe".into(),
-                false => program.unwrap_or_else(|_| "tenure".into()),
-            },
+            path: crate::system::program().unwrap_or_else(|_| "tenure".into()),
             arguments: vec![ARGUMENT.into()],
             environment: Vec::new(),
         },

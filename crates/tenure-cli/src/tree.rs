@@ -1,24 +1,35 @@
 //! A process's descendants, and signals to all of them.
 //!
-//! Signals go through process descriptors, checked against the start time that was read with the
+//! On Linux, signals go through process descriptors, checked against the start time that was read with the
 //! process id: an id that was given to somebody else meanwhile is never hit.
+//! Elsewhere they go to the id that was read a moment before.
 
-use std::fs;
-use std::io;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(any(not(target_os = "linux"), test))]
+#[cfg_attr(target_os = "linux", allow(dead_code))]
+mod portable;
 
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpid};
 
-/// A process, as /proc showed it.
+#[cfg(target_os = "linux")]
+use linux::{descendants, send};
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{has_orphans, remember};
+#[cfg(not(target_os = "linux"))]
+use portable::{descendants, send};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use portable::{has_orphans, remember};
+
+/// A process, as the system showed it.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
     zombie: bool,
-    /// In clock ticks since boot; with the id, it names one process for good.
+    /// The start time in some form. With the id, it names one process for good.
     started: u64,
 }
 
@@ -49,6 +60,19 @@ pub(crate) fn signal_descendants(signal: Signal, group: Option<Pid>) -> Sent {
     sent
 }
 
+/// Sends KILL to `command`, to the group that it leads, and to all that descends from it. For when the guardian is gone
+/// and took the command out of our own tree with it.
+pub(crate) fn kill_command(command: Pid) {
+    let is_leader = rustix::process::getpgid(Some(command)) == Ok(command);
+    for process in descendants(command) {
+        let _ = send(process, Signal::KILL);
+    }
+    let _ = rustix::process::kill_process(command, Signal::KILL);
+    if is_leader {
+        let _ = rustix::process::kill_process_group(command, Signal::KILL);
+    }
+}
+
 /// Reaps one dead child, if there is any: who it was and its status as a shell gives it.
 ///
 /// # Errors
@@ -69,125 +93,19 @@ pub(crate) fn reap() -> Result<Option<(Pid, u8)>, Errno> {
     }
 }
 
-fn send(process: Process, signal: Signal) -> Result<(), Errno> {
-    match pidfd_open(process.pid, PidfdFlags::empty()) {
-        Ok(pidfd) => {
-            // The descriptor is open: whoever has the id now keeps it until we looked.
-            let same = stat(process.pid).is_some_and(|now| now.started == process.started);
-            if same {
-                pidfd_send_signal(&pidfd, signal)
-            } else {
-                Err(Errno::SRCH)
-            }
-        }
-        // Before Linux 5.3, or forbidden by a sandbox.
-        Err(Errno::NOSYS | Errno::PERM) => rustix::process::kill_process(process.pid, signal),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// All descendants of `root` that can be seen now. A process that forks while we look may hide
-/// a child, so callers look again until nothing is left.
-fn descendants(root: Pid) -> Vec<Process> {
+/// The descendants of `roots` among `all`.
+fn below(roots: &[Pid], mut all: Vec<Process>) -> Vec<Process> {
     let mut found = Vec::new();
-    match children(root) {
-        Ok(children) => {
-            let mut open = children;
-            while let Some(pid) = open.pop() {
-                found.extend(stat(pid));
-                open.extend(children_or_none(pid));
+    let mut parents: Vec<_> = roots.iter().map(|root| root.as_raw_pid()).collect();
+    while let Some(parent) = parents.pop() {
+        all.retain(|process| {
+            let child = process.parent == parent;
+            if child {
+                parents.push(process.pid.as_raw_pid());
+                found.push(*process);
             }
-        }
-        // The kernel was built without lists of children.
-        Err(_) => {
-            let mut all = everybody();
-            let mut parents = vec![root.as_raw_pid()];
-            while let Some(parent) = parents.pop() {
-                all.retain(|process| {
-                    let child = process.parent == parent;
-                    if child {
-                        parents.push(process.pid.as_raw_pid());
-                        found.push(*process);
-                    }
-                    !child
-                });
-            }
-        }
+            !child
+        });
     }
     found
-}
-
-fn children_or_none(pid: Pid) -> Vec<Pid> {
-    children(pid).unwrap_or_default()
-}
-
-/// The children of all threads of `pid`.
-fn children(pid: Pid) -> io::Result<Vec<Pid>> {
-    let mut children = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()))? {
-        let list = fs::read_to_string(thread?.path().join("children"))?;
-        children.extend(list.split_ascii_whitespace().filter_map(parse_pid));
-    }
-    Ok(children)
-}
-
-fn everybody() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| stat(parse_pid(entry.file_name().to_str()?)?))
-        .collect()
-}
-
-fn stat(pid: Pid) -> Option<Process> {
-    parse_stat(
-        pid,
-        &fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?,
-    )
-}
-
-/// Reads a line of /proc/PID/stat. The program's name stands in parentheses and may hold anything,
-/// more parentheses and line feeds included.
-fn parse_stat(pid: Pid, line: &[u8]) -> Option<Process> {
-    let name_end = line.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;
-    // state, parent, group, ...; the start time is field 22 of the line, 19 after the state.
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    Some(Process {
-        pid,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
-        parent: fields.get(1)?.parse().ok()?,
-        group: fields.get(2)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
-    })
-}
-
-fn parse_pid(text: &str) -> Option<Pid> {
-    Pid::from_raw(text.parse().ok()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_name_cannot_forge_its_line() {
-        let line = b"77 (x) R 1 1 (\n) S 12 34 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 9 9\n";
-        let process = parse_stat(Pid::from_raw(77).unwrap(), line).unwrap();
-        assert_eq!(
-            (process.parent, process.group, process.started),
-            (12, 34, 4242)
-        );
-        assert!(!process.zombie);
-    }
-
-    #[test]
-    fn both_ways_of_looking_find_this_process() {
-        let me = getpid();
-        let parent = rustix::process::getppid().unwrap();
-        assert!(everybody().iter().any(|process| process.pid == me));
-        assert!(descendants(parent).iter().any(|process| process.pid == me));
-    }
 }

@@ -67,6 +67,8 @@ pub(crate) enum Order {
     Limits(Limits),
     /// Send this signal to the command.
     Signal(i32),
+    /// Nothing more is to be done: `tenure` closes its end, which not every system says to the guardian.
+    Close,
 }
 
 /// From the guardian to `tenure`.
@@ -114,6 +116,7 @@ impl Order {
                 packet.push(b'G');
                 packet.extend(number.to_le_bytes());
             }
+            Self::Close => packet.push(b'C'),
         }
         packet
     }
@@ -130,6 +133,7 @@ impl Order {
             },
             b'L' => Self::Limits(Limits::take(rest)?),
             b'G' => Self::Signal(i32::from_le_bytes(take(rest)?)),
+            b'C' => Self::Close,
             _ => return None,
         })
     }

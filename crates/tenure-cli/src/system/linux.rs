@@ -1,0 +1,149 @@
+//! Linux: descriptors of processes and timers, /proc, and orphans that become children of an ancestor.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Child;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::process::{
+    ForeignRawFd, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open, set_child_subreaper,
+};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::net::UnixDatagram;
+
+use crate::wire::NEVER;
+
+/// Whether descendants of this process become its children when their parents end.
+pub(crate) const ADOPTS_ORPHANS: bool = true;
+
+/// A packet is sent at once or not at all. A peer that is gone is an error and no signal.
+pub(crate) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+/// A packet is received at once or not at all.
+pub(crate) const RECEIVE_FLAGS: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
+
+/// From now on, descendants of this process become its children when their parents end.
+pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
+    set_child_subreaper(Some(getpid()))
+}
+
+/// Names this thread, for `ps` and `top`.
+pub(crate) fn name_thread(name: &CStr) {
+    let _ = rustix::thread::set_name(name);
+}
+
+/// This program, also when its file was replaced or removed.
+pub(crate) fn program() -> io::Result<PathBuf> {
+    Ok("/proc/self/exe".into())
+}
+
+/// Two ends of a socket for packets. An end says when the other one is closed, and commands do not inherit it.
+pub(crate) fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Keeps a received descriptor from commands. The flags of the receiving call did that.
+pub(crate) fn close_on_exec(_: &OwnedFd) -> rustix::io::Result<()> {
+    Ok(())
+}
+
+/// The length of the next packet from `guardian`; 0 when the guardian is gone. Cancel safe.
+pub(crate) async fn receive(
+    socket: &UnixDatagram,
+    _guardian: &mut Child,
+    packet: &mut [u8],
+) -> io::Result<usize> {
+    socket.recv(packet).await
+}
+
+/// Whether `tenure` is gone. The socket says so.
+pub(crate) fn is_orphaned() -> bool {
+    false
+}
+
+/// A timer on the clock of [`crate::clock`].
+pub(crate) struct Alarm(OwnedFd);
+
+impl Alarm {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        timerfd_create(TimerfdClockId::Boottime, flags).map(Self)
+    }
+
+    /// Waits until `at`, or until one of `sources` is ready.
+    pub(crate) fn wait<'a>(
+        &'a self,
+        mut sources: Vec<PollFd<'a>>,
+        at: u64,
+    ) -> rustix::io::Result<()> {
+        // All zero stops the timer; an instant in the past fires at once.
+        let it_value = match at {
+            NEVER => Timespec::default(),
+            at => Timespec {
+                tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (at % 1_000_000_000) as _,
+            },
+        };
+        let setting = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value,
+        };
+        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &setting)?;
+        sources.push(PollFd::new(&self.0, PollFlags::IN));
+        match poll(&mut sources, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// The signals that this process was started with as ignored: bit N - 1 for signal N.
+pub(crate) fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// A duplicate of every descriptor of this process that carries a `flock`.
+///
+/// The library does not give away its files, and need not: the kernel says which descriptors carry a lock
+/// (a `lock:` line in `fdinfo`), and hands out duplicates of our own. A duplicate shares the lock, which lasts until
+/// it is given back explicitly or the last duplicate is closed.
+///
+/// # Errors
+/// What the kernel, or a sandbox around us, has against it.
+pub(crate) fn held_flocks() -> io::Result<Vec<OwnedFd>> {
+    let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let mut held = Vec::new();
+    for entry in fs::read_dir("/proc/self/fdinfo")? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(number) = name
+            .to_str()
+            .and_then(|name| name.parse::<ForeignRawFd>().ok())
+        else {
+            continue;
+        };
+        // The descriptor of this very directory is gone when we read it later; others come and go, too.
+        let Ok(info) = fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        let locked = info
+            .lines()
+            .any(|line| line.starts_with("lock:") && line.contains("FLOCK"));
+        if locked && number > 2 {
+            held.push(pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?);
+        }
+    }
+    Ok(held)
+}

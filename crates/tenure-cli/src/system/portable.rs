@@ -1,0 +1,195 @@
+//! Systems other than Linux: with sockets, `ps` and `/bin/sh`.
+//!
+//! Unit tests run this on Linux too. What is weaker here stands in docs/platforms.md.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::process::{Signal, getppid};
+use rustix::time::Timespec;
+use tokio::net::UnixDatagram;
+
+use crate::signals::FORWARDED;
+use crate::wire::{MAX_PACKET, NEVER};
+
+/// Whether descendants of this process become its children when their parents end.
+pub(crate) const ADOPTS_ORPHANS: bool = false;
+
+/// A packet is sent at once or not at all. The runtime of Rust ignores SIGPIPE.
+pub(crate) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT;
+
+/// A packet is received at once or not at all.
+pub(crate) const RECEIVE_FLAGS: RecvFlags = RecvFlags::DONTWAIT;
+
+/// How often to look whether the other process is gone: datagram sockets do not say so.
+/// Also how late the guardian is after the machine was suspended, because a wait stands still meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Does nothing: orphans become children of process 1.
+pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
+    Ok(())
+}
+
+/// Does nothing: threads are not named through a safe interface.
+pub(crate) fn name_thread(_: &CStr) {}
+
+/// The file of this program.
+pub(crate) fn program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// Two ends of a socket for packets, which commands do not inherit.
+pub(crate) fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    // macOS has no sequenced packets in this family.
+    let flags = SocketFlags::empty();
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    for end in [&ours, &theirs] {
+        close_on_exec(end)?;
+        // macOS begins with 2 KiB; an order to start can be longer.
+        set_socket_send_buffer_size(end, MAX_PACKET)?;
+        set_socket_recv_buffer_size(end, 2 * MAX_PACKET)?;
+    }
+    Ok((ours, theirs))
+}
+
+/// Keeps a received descriptor from commands.
+pub(crate) fn close_on_exec(descriptor: &OwnedFd) -> rustix::io::Result<()> {
+    fcntl_setfd(descriptor, FdFlags::CLOEXEC)
+}
+
+/// The length of the next packet from `guardian`; 0 when the guardian is gone. Cancel safe.
+pub(crate) async fn receive(
+    socket: &UnixDatagram,
+    guardian: &mut Child,
+    packet: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        // Before the wait, so that the guardian's last packet is received.
+        let is_gone = guardian.try_wait()?.is_some();
+        match tokio::time::timeout(LOOK_INTERVAL, socket.recv(packet)).await {
+            Ok(received) => return received,
+            Err(_) if is_gone => return Ok(0),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether `tenure` is gone, so that process 1 is our parent.
+pub(crate) fn is_orphaned() -> bool {
+    getppid().is_none_or(|parent| parent.is_init())
+}
+
+/// A timer on the clock of [`crate::clock`].
+pub(crate) struct Alarm;
+
+impl Alarm {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        Ok(Self)
+    }
+
+    /// Waits until `at`, or until one of `sources` is ready, or for [`LOOK_INTERVAL`].
+    pub(crate) fn wait<'a>(
+        &'a self,
+        mut sources: Vec<PollFd<'a>>,
+        at: u64,
+    ) -> rustix::io::Result<()> {
+        let left = match at {
+            NEVER => LOOK_INTERVAL,
+            at => crate::clock::until(at).min(LOOK_INTERVAL),
+        };
+        let limit = Timespec {
+            tv_sec: 0,
+            // At most the interval, which is less than a second.
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut sources, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// The signals among [`FORWARDED`] that this process was started with as ignored: bit N - 1 for signal N.
+///
+/// No safe interface says which signals are ignored. Programs that a process starts ignore the same ones, so a shell
+/// sends each signal to a shell of its own: only one that ignores the signal survives.
+pub(crate) fn ignored_signals() -> u64 {
+    let names = FORWARDED.map(|signal| match signal {
+        Signal::INT => "INT",
+        Signal::TERM => "TERM",
+        Signal::HUP => "HUP",
+        Signal::QUIT => "QUIT",
+        Signal::USR1 => "USR1",
+        _ => "USR2",
+    });
+    let script =
+        r#"ulimit -c 0; for name do /bin/sh -c 'kill -s "$0" $$; echo "$0"' "$name"; done"#;
+    let output = Command::new("/bin/sh")
+        .args(["-c", script, "sh"])
+        .args(names)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let output = output.map(|output| output.stdout).unwrap_or_default();
+    let survived: Vec<_> = output.split(|byte| *byte == b'\n').collect();
+    FORWARDED
+        .iter()
+        .zip(names)
+        .filter(|(_, name)| survived.contains(&name.as_bytes()))
+        .fold(0, |mask, (signal, _)| mask | 1 << (signal.as_raw() - 1))
+}
+
+/// Always an error: the system does not say which descriptors carry a lock.
+pub(crate) fn held_flocks() -> io::Result<Vec<OwnedFd>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::PollFlags;
+
+    use super::*;
+
+    #[test]
+    fn the_shell_finds_the_signals_that_the_kernel_says_are_ignored() {
+        let forwarded = FORWARDED
+            .iter()
+            .fold(0, |mask, signal| mask | 1 << (signal.as_raw() - 1));
+        assert_eq!(
+            ignored_signals(),
+            super::super::ignored_signals() & forwarded
+        );
+    }
+
+    #[test]
+    fn the_longest_packet_passes_through_the_socket() {
+        let (ours, theirs) = socket_pair().unwrap();
+        let packet = vec![7; MAX_PACKET];
+        assert_eq!(
+            rustix::net::send(&ours, &packet, SEND_FLAGS),
+            Ok(MAX_PACKET)
+        );
+        let mut received = vec![0; MAX_PACKET];
+        let (_, length) =
+            rustix::net::recv(&theirs, received.as_mut_slice(), RECEIVE_FLAGS).unwrap();
+        assert_eq!((length, received), (MAX_PACKET, packet));
+    }
+
+    #[test]
+    fn an_alarm_ends_for_a_packet_and_without_one() {
+        let (ours, theirs) = socket_pair().unwrap();
+        let alarm = Alarm::new().unwrap();
+        let source = || vec![PollFd::new(&theirs, PollFlags::IN)];
+        alarm.wait(source(), NEVER).unwrap();
+        rustix::net::send(&ours, b"x", SEND_FLAGS).unwrap();
+        alarm.wait(source(), NEVER).unwrap();
+    }
+}

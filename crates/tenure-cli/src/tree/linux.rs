@@ -1,0 +1,129 @@
+//! Processes as /proc shows them.
+
+use std::fs;
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::Process;
+
+/// Nothing is to be remembered: what descends from us stays below us.
+pub(crate) fn remember() {}
+
+/// Whether processes that were below us are left elsewhere. There are none.
+pub(crate) fn has_orphans() -> bool {
+    false
+}
+
+pub(super) fn send(process: Process, signal: Signal) -> Result<(), Errno> {
+    match pidfd_open(process.pid, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            // The descriptor is open: whoever has the id now keeps it until we looked.
+            let same = stat(process.pid).is_some_and(|now| now.started == process.started);
+            if same {
+                pidfd_send_signal(&pidfd, signal)
+            } else {
+                Err(Errno::SRCH)
+            }
+        }
+        // Before Linux 5.3, or forbidden by a sandbox.
+        Err(Errno::NOSYS | Errno::PERM) => rustix::process::kill_process(process.pid, signal),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// All descendants of `root` that can be seen now. A process that forks while we look may hide
+/// a child, so callers look again until nothing is left.
+pub(super) fn descendants(root: Pid) -> Vec<Process> {
+    let mut found = Vec::new();
+    match children(root) {
+        Ok(children) => {
+            let mut open = children;
+            while let Some(pid) = open.pop() {
+                found.extend(stat(pid));
+                open.extend(children_or_none(pid));
+            }
+        }
+        // The kernel was built without lists of children.
+        Err(_) => found = super::below(&[root], everybody()),
+    }
+    found
+}
+
+fn children_or_none(pid: Pid) -> Vec<Pid> {
+    children(pid).unwrap_or_default()
+}
+
+/// The children of all threads of `pid`.
+fn children(pid: Pid) -> io::Result<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()))? {
+        let list = fs::read_to_string(thread?.path().join("children"))?;
+        children.extend(list.split_ascii_whitespace().filter_map(parse_pid));
+    }
+    Ok(children)
+}
+
+fn everybody() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| stat(parse_pid(entry.file_name().to_str()?)?))
+        .collect()
+}
+
+fn stat(pid: Pid) -> Option<Process> {
+    parse_stat(
+        pid,
+        &fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?,
+    )
+}
+
+/// Reads a line of /proc/PID/stat. The program's name stands in parentheses and may hold anything,
+/// more parentheses and line feeds included.
+fn parse_stat(pid: Pid, line: &[u8]) -> Option<Process> {
+    let name_end = line.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;
+    // state, parent, group, ...; the start time is field 22 of the line, 19 after the state.
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(Process {
+        pid,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn parse_pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpid;
+
+    use super::*;
+
+    #[test]
+    fn a_program_name_cannot_forge_its_line() {
+        let line = b"77 (x) R 1 1 (\n) S 12 34 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 9 9\n";
+        let process = parse_stat(Pid::from_raw(77).unwrap(), line).unwrap();
+        assert_eq!(
+            (process.parent, process.group, process.started),
+            (12, 34, 4242)
+        );
+        assert!(!process.zombie);
+    }
+
+    #[test]
+    fn both_ways_of_looking_find_this_process() {
+        let me = getpid();
+        let parent = rustix::process::getppid().unwrap();
+        assert!(everybody().iter().any(|process| process.pid == me));
+        assert!(descendants(parent).iter().any(|process| process.pid == me));
+    }
+}
