@@ -443,7 +443,7 @@ impl LossCallback {
 fn declared() -> Vec<(&'static str, Guarantees)> {
     let mut all = Vec::new();
     all.extend([("memory:", memory::guarantees())]);
-    #[cfg(feature = "file")]
+    #[cfg(all(feature = "file", unix))]
     all.push(("file:", file::guarantees()));
     #[cfg(feature = "redis")]
     {
