@@ -181,6 +181,9 @@
 //! [`backend::memory`] is the smallest example.
 //! A backend of your own needs no registration: pass it to [`Client::from_backend`].
 
+// Docs.rs says at each item which feature brings it. Only a nightly compiler can.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // Vocabulary: plain data.
 pub mod error;
 pub mod fence;
