@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_the_same_byte_for_byte_as_ever() {
+    fn the_json_of_a_status_is_known_byte_for_byte() {
         let mut holder = Holder::new("build-7", 42);
         holder.label = "why \"x\"".into();
         holder.client = "0a1b2c3d".into();
@@ -308,12 +308,12 @@ mod tests {
         let one = r#""client":"0a1b2c3d","for_ms":,"host":"build-7","label":"why \"x\"","mode""#;
         let since = r#""pid":42,"since":"2026-01-31T09:01:01.234Z""#;
         let expected = format!(
-            r#"{{"held":true,"holds":[{{{one}:"exclusive",{since},"token":17,"ttl_left_ms":29700}},{{{one}:"shared",{since},"token":null,"ttl_left_ms":null}},{{{one}:"permit","permits":3,{since},"token":18446744073709551615,"ttl_left_ms":null}}],"name":"orders/\u001b42","queue":[{{"client":"","for_ms":null,"host":"","label":"","pid":0,"since":null}}],"reserved_ms":null}}"#
+            r#"{{"held":true,"holds":[{{{one}:"exclusive",{since},"token":17,"ttl_left_ms":29700}},{{{one}:"shared",{since},"token":null,"ttl_left_ms":null}},{{{one}:"permit","permits":3,{since},"token":18446744073709551615,"ttl_left_ms":null}}],"name":"orders/\u001b42","queue":[{{"client":"","for_ms":null,"host":"","label":"","pid":0,"since":null}}],"reserved_ms":null,"restart_guard":null}}"#
         );
         assert_eq!(shown(&status), expected);
         let mut free = Status::free(LockName::new("a").unwrap()).with_nodes(3, 5);
         free.reserved = Some(Duration::from_millis(1_500));
-        let expected = r#"{"held":false,"holds":[],"name":"a","nodes":{"agree":3,"all":5},"queue":null,"reserved_ms":1500}"#;
+        let expected = r#"{"held":false,"holds":[],"name":"a","nodes":{"agree":3,"all":5},"queue":null,"reserved_ms":1500,"restart_guard":null}"#;
         assert_eq!(shown(&free), expected);
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
-use sqlx::mysql::MySqlDatabaseError;
+use sqlx::mysql::{MySqlDatabaseError, MySqlQueryResult};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
 use super::dialect::{Dialect, Sort};
@@ -55,6 +55,9 @@ const RAISE: &str = concat!(
 const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
      ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ?))";
 
+/// A wait below this may end because the server is busy and not because the row is locked.
+const SHORT: Duration = Duration::from_millis(100);
+
 impl Dialect for MySql {
     const SCHEME: &'static str = "mysql";
 
@@ -82,10 +85,13 @@ impl Dialect for MySql {
         let server = server.fetch_one(&mut *conn).await?;
         let (version, before): (String, u64) = (server.try_get(0)?, server.try_get(1)?);
         let locked = if is_mariadb(&version) {
-            // The limit of a statement: it ends with it, whatever happens.
-            let statement = AssertSqlSafe(format!("{} {}", limits(wait), lock!()));
-            let locked = sqlx::query(statement).persistent(false).bind(name);
-            locked.execute(&mut *conn).await
+            match lock_limited(conn, name, wait).await {
+                // The server may have needed so long for a row that is free.
+                Err(sqlx::Error::Database(said)) if code(&*said) == 1969 && wait < SHORT => {
+                    lock_limited(conn, name, Duration::ZERO).await
+                }
+                locked => locked,
+            }
         } else {
             // The limit of the session, in whole seconds, at least 1.
             set_limit(conn, seconds(wait).max(1)).await?;
@@ -135,6 +141,17 @@ impl Dialect for MySql {
             Sort::Busy | Sort::Deadlock | Sort::Outdated | Sort::Denied | Sort::ReadOnly
         ) || matches!(code(said), 1047 | 3100 | 3101)
     }
+}
+
+/// For MariaDB. The limit is that of the statement and ends with it, whatever happens.
+async fn lock_limited(
+    conn: &mut MySqlConnection,
+    name: &[u8],
+    wait: Duration,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    let statement = AssertSqlSafe(format!("{} {}", limits(wait), lock!()));
+    let locked = sqlx::query(statement).persistent(false).bind(name);
+    locked.execute(conn).await
 }
 
 async fn first(conn: &mut MySqlConnection, name: &[u8]) -> Result<i64, sqlx::Error> {
