@@ -425,10 +425,10 @@ impl Link {
     /// Sends those answers of ours whose turn it is.
     fn send_own(&self) {
         let mut expected = lock(&self.expected);
-        while let Some(Expected::Own(bytes)) =
-            expected.pop_front_if(|next| matches!(next, Expected::Own(_)))
-        {
-            self.send_down(bytes, Duration::ZERO);
+        while let Some(Expected::Own(_)) = expected.front() {
+            if let Some(Expected::Own(bytes)) = expected.pop_front() {
+                self.send_down(bytes, Duration::ZERO);
+            }
         }
     }
 

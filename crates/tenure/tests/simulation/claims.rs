@@ -164,11 +164,13 @@ impl World {
 
     /// A client was killed, and its claims with it.
     pub(crate) fn forget(&self, client: usize) {
-        let gone: Vec<_> = {
+        let gone: std::collections::BTreeMap<_, _> = {
             let claims = &mut self.state().claims;
-            claims
-                .extract_if(.., |_, claim| claim.client == client)
-                .collect()
+            let (gone, kept) = std::mem::take(claims)
+                .into_iter()
+                .partition(|(_, claim)| claim.client == client);
+            *claims = kept;
+            gone
         };
         // Not under the lock: a guard that is dropped tries to release.
         drop(gone);
