@@ -11,16 +11,15 @@ impl Guard {
     /// Waits for `end`, which ends a transaction, and releases the lock only then: after COMMIT and never before,
     /// with any database client (`guard.after(tx.commit()).await?`).
     ///
-    /// To release before COMMIT is the mistake that this is for: the next holder then reads what was there before, and
-    /// one of the two writes is gone. The other half of it: when a COMMIT fails or is given up, it may have
-    /// been done, or may still be done by a request that is under way. So the lock is released only when `end` says
-    /// `Ok`, which means "I know how it ended". `Err` means that nobody can tell: the lock is
-    /// not released then, and not renewed any more; others get it when its lease ends (in stores without leases that
-    /// is one ttl), or when the connection's end would have freed it. So late requests meet no new holder.
+    /// A release before COMMIT loses updates: the next holder reads the old data, and one of the two writes is gone.
+    /// A COMMIT that fails or is given up may have been done, or may still be done by a request that is under way.
+    /// Therefore the lock is released only when `end` returns `Ok`, which means that the outcome is known. `Err` means
+    /// that the outcome is unknown: then the lock is neither released nor renewed, and other clients get it when its
+    /// lease ends (in stores without leases: after one ttl). So a late request meets no new holder.
     ///
-    /// Not every error of a COMMIT is a doubt: a constraint that is checked there, or a conflict of two
-    /// transactions, is a definite no, and there is no need to keep the lock. No list of such errors is right for
-    /// every client, so the caller says it, by an `Ok` with the error in it:
+    /// Some errors of a COMMIT are definite: a constraint that the database checks there, or a conflict of two
+    /// transactions. Then the lock need not be kept. Each database client has other errors for this, so the caller
+    /// decides, by returning `Ok` with the error in it:
     ///
     /// ```
     /// # struct DbError(bool);
@@ -49,8 +48,8 @@ impl Guard {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(whole()).unwrap();
     /// ```
     ///
-    /// With a re-entrant [`Owner`](crate::Owner) a doubt is one of the whole hold: the other guards of it
-    /// are lost when the lease ends, and their `release` says that the lock is kept.
+    /// With a re-entrant [`Owner`](crate::Owner) an unknown outcome concerns the whole hold: its other guards are lost
+    /// when the lease ends, and their `release` says that the lock is kept.
     ///
     /// `Lock::transaction` (feature `sqlx`) does all of this for `sqlx`, and knows which errors are definite.
     ///

@@ -291,19 +291,19 @@ impl Client {
         self.driver.id()
     }
 
-    /// Calls `callback` for every hold of this client and its clones that ends without our doing, in one place: for
-    /// alarms, logs and metrics. Each hold that is lost is told once, whether its guard waits for
-    /// [`lost`](crate::Guard::lost), finds out at its [`release`](crate::Guard::release), or is dropped by then.
-    /// It is never called for a hold that was released in time.
+    /// Calls `callback` for every lock that this client or a clone of it loses: one place for alarms and logs.
+    /// The callback runs once for each lost hold, whether its guard waits for [`lost`](crate::Guard::lost), learns of
+    /// the loss at its [`release`](crate::Guard::release), or is dropped by then. It does not run for a hold that was
+    /// released in time.
     ///
-    /// Losses are told one after the other on a thread where `callback` may block; the deadlines and renewals of other
-    /// locks never wait for it. It is told after the fact: what must stop at once listens to
-    /// [`lost`](crate::Guard::lost), or runs in [`run`](Lock::run).
-    /// A panic in it is logged, and ends neither the thread nor the registration.
+    /// The callbacks run one after the other on a thread where they may block; deadlines and renewals of other locks
+    /// do not wait for them. A callback runs after the loss: work that must stop at once listens to
+    /// [`lost`](crate::Guard::lost) or runs in [`run`](Lock::run).
+    /// A panic in a callback is logged; the callback stays registered.
     ///
-    /// It may be called any number of times: all callbacks are told. A callback stays registered until it is
+    /// Several callbacks may be registered; all of them run. A callback stays registered until it is
     /// [unregistered](LossCallback::unregister), until [`close`](Client::close), or as long as the client lives;
-    /// to drop the handle changes nothing. A callback that owns a clone of the client keeps it alive until then.
+    /// dropping the handle changes nothing. A callback that owns a clone of the client keeps the client alive until then.
     ///
     /// ```
     /// # async fn example() -> Result<(), tenure::Error> {
@@ -431,7 +431,7 @@ pub struct LossCallback {
 }
 
 impl LossCallback {
-    /// The callback is not called any more, save for a loss that it is being told of at this moment.
+    /// The callback does not run any more, except for a loss that is being reported at this moment.
     pub fn unregister(&self) {
         if let Some(driver) = self.driver.upgrade() {
             driver.unregister_loss_callback(self.id);

@@ -315,8 +315,8 @@ impl Lock {
         self.run_under(guard, &owner, body).await
     }
 
-    /// One try: `Ok(None)` when somebody else holds the lock (or waits for it in front of us), and `body` never
-    /// begins. Otherwise as [`run`](Lock::run). For work that may be skipped because another instance is at it.
+    /// One try: `Ok(None)` when another client holds the lock (or waits for it before us); then `body` does not run.
+    /// Otherwise as [`run`](Lock::run). For work that may be skipped because another instance does it.
     ///
     /// The option `wait` makes no difference.
     ///
@@ -324,7 +324,7 @@ impl Lock {
     /// As [`run`](Lock::run).
     ///
     /// # Errors
-    /// Those of [`run`](Lock::run) but `WaitElapsed`.
+    /// Those of [`run`](Lock::run), except `WaitElapsed`.
     ///
     /// # Examples
     /// ```
