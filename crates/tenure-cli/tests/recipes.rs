@@ -1,0 +1,182 @@
+//! The recipes of docs/recipes.md that need no more than this command.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A directory with `tenure` and `write-report` in `bin`, for PATH, and a store of its own.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        symlink(env!("CARGO_BIN_EXE_tenure"), bin.join("tenure")).unwrap();
+        let report = bin.join("write-report");
+        fs::write(&report, "#!/bin/sh\necho \"report $TENURE_TOKEN\"\n").unwrap();
+        fs::set_permissions(&report, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(dir)
+    }
+
+    fn bin(&self) -> PathBuf {
+        self.0.path().join("bin")
+    }
+
+    fn path(&self) -> String {
+        let inherited = std::env::var("PATH").unwrap_or_default();
+        format!("{}:{inherited}", self.bin().display())
+    }
+
+    fn url(&self) -> String {
+        format!("file:{}", self.0.path().join("locks").display())
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .env("PATH", self.path())
+            .env("TENURE_URL", self.url())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .unwrap()
+    }
+}
+
+fn recipe(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/recipes")
+        .join(path)
+}
+
+/// Whether `program` is here; else says that `what` is skipped.
+fn has(program: &str, what: &str) -> bool {
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .any(|directory| directory.join(program).is_file());
+    if !found {
+        let line = format!("\nSKIP recipes {what}: there is no {program} here\n");
+        // Past the capture of a test's output.
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    found
+}
+
+fn holds_and_is_alone(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.starts_with("writing under token "), "{text}");
+    assert!(
+        text.contains("a second one is told that the lock is busy"),
+        "{text}"
+    );
+}
+
+#[test]
+fn python_holds_a_lock() {
+    if has("python3", "python") {
+        let machine = Machine::new();
+        let script = recipe("python/report.py");
+        holds_and_is_alone(&machine.run("python3", &[script.to_str().unwrap()]));
+    }
+}
+
+#[test]
+fn node_holds_a_lock() {
+    if has("node", "node") {
+        let machine = Machine::new();
+        let script = recipe("node/report.js");
+        holds_and_is_alone(&machine.run("node", &[script.to_str().unwrap()]));
+    }
+}
+
+#[test]
+fn the_line_of_cron_runs_the_report_once() {
+    let machine = Machine::new();
+    let table = fs::read_to_string(recipe("cron/tenure-report")).unwrap();
+    let line = table.lines().find(|line| line.starts_with("0 3 ")).unwrap();
+    // Five fields of time, then the user, in a file of /etc/cron.d.
+    let command = line.splitn(7, ' ').last().unwrap();
+    let first = machine.run("sh", &["-c", command]);
+    assert!(first.status.success(), "{first:?}");
+    assert!(
+        first.stdout.starts_with(b"report ") && first.stderr.is_empty(),
+        "{first:?}"
+    );
+    // As if on another machine, whose clock is late: no mail.
+    let second = machine.run("sh", &["-c", command]);
+    assert!(second.status.success(), "{second:?}");
+    assert!(
+        second.stdout.is_empty() && second.stderr.is_empty(),
+        "{second:?}"
+    );
+}
+
+/// The value of `key` in a unit file.
+fn setting<'a>(unit: &'a str, key: &str) -> &'a str {
+    unit.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        .unwrap()
+}
+
+#[test]
+fn the_service_of_systemd_runs_the_report_once() {
+    let machine = Machine::new();
+    let unit = fs::read_to_string(recipe("systemd/tenure-report.service")).unwrap();
+    let command = setting(&unit, "ExecStart").replace("/usr/local/bin/", "");
+    let first = machine.run("sh", &["-c", &command]);
+    assert!(
+        first.status.success() && first.stdout.starts_with(b"report "),
+        "{first:?}"
+    );
+    let second = machine.run("sh", &["-c", &command]);
+    let busy = setting(&unit, "SuccessExitStatus").parse().unwrap();
+    assert_eq!(second.status.code(), Some(busy), "{second:?}");
+}
+
+#[test]
+fn systemd_understands_the_units() {
+    if !has("systemd-analyze", "systemd") {
+        return;
+    }
+    let machine = Machine::new();
+    let bin = format!("{}/", machine.bin().display());
+    let units: Vec<_> = ["tenure-report.service", "tenure-report.timer"]
+        .iter()
+        .map(|name| {
+            let text = fs::read_to_string(recipe("systemd").join(name)).unwrap();
+            let path = machine.0.path().join(name);
+            fs::write(&path, text.replace("/usr/local/bin/", &bin)).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let output = machine.run(
+        "systemd-analyze",
+        &["verify", "--man=no", &units[0], &units[1]],
+    );
+    assert!(output.status.success(), "{output:?}");
+    // Other units of the machine may have something wrong with them.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("tenure-report"), "{said}");
+}
+
+#[test]
+fn the_command_of_kubernetes_runs_the_report_once() {
+    let machine = Machine::new();
+    let manifest = fs::read_to_string(recipe("kubernetes/report.yaml")).unwrap();
+    let command: Vec<_> = manifest
+        .lines()
+        .map(str::trim_start)
+        .skip_while(|line| *line != "command:")
+        .skip(1)
+        .map_while(|line| line.strip_prefix("- "))
+        .collect();
+    let output = machine.run(command[0], &command[1..]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.starts_with(b"report "), "{output:?}");
+}
