@@ -19,6 +19,7 @@ const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn store() -> (memory::Backend, Client) {
+    subscriber::enable_all_spans();
     let store = memory::Backend::with_virtual_clock();
     let client = Client::from_backend(store.clone()).unwrap();
     (store, client)

@@ -5,10 +5,11 @@ use std::pin::pin;
 use tenure::{ErrorKind, LostReason};
 use tracing::Instrument as _;
 
-use crate::subscriber::Spy;
+use crate::subscriber::{Spy, enable_all_spans};
 use crate::{SECOND, futures_poll, settle, store};
 
 fn spied(test: impl AsyncFnOnce(&Spy)) {
+    enable_all_spans();
     let spy = Spy::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -68,6 +68,38 @@ impl Spy {
     pub(crate) fn entered(&self) -> usize {
         self.0.lock().unwrap().entered.len()
     }
+}
+
+/// Wants every span and keeps none. It is there for all threads, from before the first span.
+///
+/// Otherwise a span that one thread reaches first while no subscriber exists could stay off: `tracing` remembers for
+/// each span whether a subscriber wants it, and a subscriber that another thread installs at that moment is missed.
+struct EverySpan;
+
+impl Subscriber for EverySpan {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span()
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// To be called before a test makes its first span.
+pub(crate) fn enable_all_spans() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(EverySpan).unwrap());
 }
 
 /// Ids start at 1.
