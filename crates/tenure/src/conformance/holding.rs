@@ -137,7 +137,7 @@ pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> V
 pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case>) -> Verdict {
     let (client, once, name) = (case.client().await?, case.name("once"), case.name("short"));
     // Later than a tenth of the lease, which is as long as a busy machine may need for the other answers.
-    let ttl = case.ttl() * 6;
+    let ttl = case.ttl() * 3;
     let late = Trouble::Late(ttl / 8);
     // One late answer is an accident.
     case.disturb(Step::Acquire, late).await?;
