@@ -140,14 +140,23 @@ pub struct Status {
     /// The name is free but stays reserved for this long
     /// ([`Lock::min_hold`](crate::Lock::min_hold), [`Lock::lock_delay`](crate::Lock::lock_delay)).
     pub reserved: Option<Duration>,
-    /// The name is free, and the server was started so lately that it may have forgotten a holder. `None` where the name
-    /// is held, where the store forgets nothing, and where `restart_guard=off` says so.
+    /// The name is free, and the server forgets its locks when it restarts: how long it has run, and for how long it
+    /// grants nothing after a start. [`left`](RestartGuard::left) is zero when a request is granted. `None` where the name
+    /// is held, where the store forgets nothing, and with `restart_guard=off`.
     pub restart_guard: Option<RestartGuard>,
     /// How many nodes agree, of how many, where the store consists of several: `(3, 5)`.
     pub nodes: Option<(usize, usize)>,
 }
 
 impl Status {
+    /// Adds what is known of the start of the server. While nothing is granted, the name counts as reserved.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+    pub(crate) fn set_restart_guard(&mut self, guard: Option<RestartGuard>) {
+        let left = guard.as_ref().map(|guard| guard.left(Duration::ZERO));
+        self.reserved = left.filter(|left| !left.is_zero());
+        self.restart_guard = guard;
+    }
+
     /// A name without holders and waiters.
     pub fn free(name: LockName) -> Self {
         Self {

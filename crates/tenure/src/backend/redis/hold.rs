@@ -340,25 +340,25 @@ impl Store {
         ))
     }
 
-    /// Whether the server that has the key started so lately that it may have forgotten who holds it:
+    /// Whether the server that has the key started so lately that it may have forgotten who holds the key:
     /// until when.
     pub(super) fn distrusted(&self, session: &Session, ttl: Duration) -> Option<Time> {
-        let guard = self.settings.restart_guard?;
-        if session.facts.persistence == Persistence::Full {
-            return None;
-        }
+        let guard = self.guard_of(session)?;
         let until = session.trusted_from(guard.max(ttl));
         (until > self.clock.now()).then_some(until)
     }
 
-    /// What people are told of a server that was started lately. `None`: this one forgets nothing, or need not care.
+    /// The same for people. `None`: this server forgets nothing, or `restart_guard=off` says so.
     pub(super) fn restart_guard(&self, session: &Session) -> Option<RestartGuard> {
-        let guard = self.settings.restart_guard?;
-        if session.facts.persistence == Persistence::Full {
-            return None;
-        }
+        let guard = self.guard_of(session)?;
         let uptime = session.uptime(self.clock.now());
         Some(RestartGuard::new(session.host.to_string(), uptime, guard))
+    }
+
+    /// For how long after its start that server grants nothing.
+    fn guard_of(&self, session: &Session) -> Option<Duration> {
+        let forgets = session.facts.persistence != Persistence::Full;
+        self.settings.restart_guard.filter(|_| forgets)
     }
 
     /// Renews, or with `only_look` asks whether it is still ours: in batches, all on their way at once.

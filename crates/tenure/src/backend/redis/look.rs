@@ -40,13 +40,10 @@ impl Store {
         let mut status = Status::free(name);
         let left = left.parse().ok().map(Duration::from_millis);
         match value.as_str() {
-            // Nobody is granted it before the server can be trusted to know who holds what.
+            // The server grants nothing before it can be trusted to know who holds what.
             "" => {
                 let session = self.nodes.session(keys.lock()).await.ok();
-                status.restart_guard = session.and_then(|session| self.restart_guard(&session));
-                let left = status.restart_guard.as_ref();
-                let left = left.map(|guard| guard.left(Duration::ZERO));
-                status.reserved = left.filter(|left| !left.is_zero());
+                status.set_restart_guard(session.and_then(|session| self.restart_guard(&session)));
             }
             "-" => status.reserved = left,
             owner => {

@@ -127,8 +127,8 @@ impl Store {
                 return Ok(());
             };
             let guard = self.restart_guard(&session);
-            let why = guard.as_ref().map(|guard| guard.describe(request.ttl));
-            let why = why.unwrap_or_default();
+            let why = guard.as_ref();
+            let why = why.map_or_else(String::new, |guard| guard.describe(request.ttl));
             if !said && request.wait {
                 said = true;
                 tracing::warn!(name = %request.name, "waiting: {why}");

@@ -136,13 +136,17 @@ fn merge(core: &Core, name: LockName, said: Vec<Status>) -> Status {
     let mut reserved: Vec<_> = said.iter().filter_map(|status| status.reserved).collect();
     reserved.sort_unstable_by(|one, other| other.cmp(one));
     status.reserved = reserved.get(majority - 1).copied().filter(|_| !is_held);
-    // As many nodes as are a majority have to be past it: the youngest of the others does not matter.
+    // The lock can be granted when a majority is past its guard. So as many of the youngest nodes as a majority can do
+    // without do not matter, and the next one does.
     let mut guards: Vec<_> = said
         .iter()
         .filter_map(|status| status.restart_guard.clone())
         .collect();
     guards.sort_unstable_by_key(|guard| guard.uptime);
-    status.restart_guard = guards.into_iter().nth(majority - 1).filter(|_| !is_held);
+    status.restart_guard = guards
+        .into_iter()
+        .nth(said.len().saturating_sub(majority))
+        .filter(|_| !is_held);
     let agreeing = match (is_held, status.reserved) {
         (true, _) => holds.len(),
         (false, Some(_)) => reserved.len(),

@@ -343,10 +343,10 @@ impl Store {
         request: &Request,
         link: &Link,
     ) -> Result<Option<Time>, Error> {
-        let Some(guard) = self.settings.restart_guard else {
+        let Some(option) = self.settings.restart_guard else {
             return Ok(None);
         };
-        let until = link.trusted_from(guard.max(request.ttl));
+        let until = link.trusted_from(option.max(request.ttl));
         // Most often it has been so for long, and no look at the clock is due.
         if until <= link.sent() {
             return Ok(None);
@@ -355,26 +355,25 @@ impl Store {
         if left.is_zero() {
             return Ok(None);
         }
-        let guard = self.restart_guard(link);
-        let why = guard.as_ref().map(|guard| guard.describe(request.ttl));
-        let why = why.unwrap_or_default();
+        let guard = self.restart_guard_of(link, option);
+        let why = guard.describe(request.ttl);
         if !request.wait {
             let err = Error::new(ErrorKind::Unreachable, why);
-            return Err(err.with_restart_guard(guard));
+            return Err(err.with_restart_guard(Some(guard)));
         }
         tracing::warn!(name = %request.name, "waiting: {why}");
         Ok(Some(until))
     }
 
-    /// What people are told of a server that was started lately. `None`: the user does not care.
+    /// What people are told of the start of the server. `None`: `restart_guard=off`.
     pub(super) fn restart_guard(&self, link: &Link) -> Option<RestartGuard> {
-        let guard = self.settings.restart_guard?;
+        let option = self.settings.restart_guard?;
+        Some(self.restart_guard_of(link, option))
+    }
+
+    fn restart_guard_of(&self, link: &Link, option: Duration) -> RestartGuard {
         let uptime = link.uptime(self.clock.now());
-        Some(RestartGuard::new(
-            self.settings.server.to_string(),
-            uptime,
-            guard,
-        ))
+        RestartGuard::new(self.settings.server.to_string(), uptime, option)
     }
 
     /// Whether something has changed on a session by the time that a request may take.

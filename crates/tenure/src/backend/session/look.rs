@@ -113,10 +113,7 @@ impl Store {
         status.queue = Some(waiters.iter().filter_map(waiter).collect());
         if !status.is_held() && self.settings.restart_guard.is_some() {
             let desk = self.desk().await?;
-            status.restart_guard = self.restart_guard(&desk);
-            let left = status.restart_guard.as_ref();
-            let left = left.map(|guard| guard.left(Duration::ZERO));
-            status.reserved = left.filter(|left| !left.is_zero());
+            status.set_restart_guard(self.restart_guard(&desk));
         }
         Ok(status)
     }
