@@ -202,7 +202,7 @@ impl Store {
             taken: Mutex::default(),
             client,
         });
-        // `close` has not seen it. The library ends a session when nobody has it any more.
+        // `close` did not see this session. The library ends a session when its last handle is dropped.
         if self.closing.is_raised() {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
         }
