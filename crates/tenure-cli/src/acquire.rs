@@ -21,7 +21,7 @@ use crate::signals::Signals;
 const WORTH_A_WORD: Duration = Duration::from_millis(100);
 /// Between two looks at who holds what we wait for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same where nobody reads about the holder: only a server that was started lately is worth a line there.
+/// The same where the holder is not printed: only a server that was started lately is worth a line there.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 /// How long the question "who holds it?" may take when the answer is for an error message.
 const ASK_LIMIT: Duration = Duration::from_millis(500);
@@ -199,7 +199,7 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
     if !tells && talk.quiet {
         return pending().await;
     }
-    // Who gives up sooner reads it in the error.
+    // A shorter wait ends with an error that says it.
     tokio::time::sleep(if tells { WORTH_A_WORD } else { LOOK_EVERY }).await;
     let (mut is_first, mut is_explained, mut is_in_event) = (true, false, false);
     loop {

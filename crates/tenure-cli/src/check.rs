@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_the_same_byte_for_byte_as_ever() {
+    fn the_json_of_check_is_known_byte_for_byte() {
         let cells = vec![
             Cell::new(Fault::HolderKilled, Promise::Effects, "why").late(),
             Cell::new(Fault::Failover, Promise::NotApplicable, "alone"),

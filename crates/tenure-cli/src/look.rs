@@ -168,10 +168,9 @@ fn token(hold: &HoldInfo) -> String {
 fn status_text(status: &Status) -> String {
     let mut lines = Vec::new();
     if status.holds.is_empty() {
-        let is_taken = status.reserved.is_some();
-        lines.push(match is_taken {
-            false => format!("{} is free", status.name),
-            true => output::busy(status, Duration::ZERO),
+        lines.push(match status.reserved {
+            None => format!("{} is free", status.name),
+            Some(_) => output::busy(status, Duration::ZERO),
         });
     }
     for hold in &status.holds {

@@ -75,7 +75,7 @@ pub(crate) fn comes_from_keys(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }
 
-/// Those of [`FORWARDED`] that this process was not started with as ignored.
+/// The signals among [`FORWARDED`] that were not ignored when this process started.
 fn wanted() -> impl Iterator<Item = Signal> {
     let ignored = crate::system::ignored_signals();
     FORWARDED

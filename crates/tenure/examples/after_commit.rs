@@ -13,7 +13,7 @@ use tokio_postgres::{NoTls, Transaction};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Adds to an account; returns its new balance. Whoever reads the balance under the lock sees what was committed.
+/// Adds to an account; returns its new balance. A program that reads the balance under the lock sees what was committed.
 pub(crate) async fn deposit(
     locks: &tenure::Client,
     db: &mut tokio_postgres::Client,
@@ -32,7 +32,7 @@ pub(crate) async fn deposit(
         match tx.commit().await {
             // The server said no, so nothing was committed: no need to keep the lock until its lease ends.
             Err(err) if is_definite(&err) => Ok(Err(err)),
-            // Done, or nobody can tell.
+            // Done, or unknown.
             other => other.map(Ok),
         }
     };

@@ -1,4 +1,4 @@
-//! A lock that is released once something has ended for certain, and kept when that is in doubt.
+//! A lock that is released when the outcome of a transaction is known, and kept until its lease ends when it is not.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -70,8 +70,8 @@ impl Guard {
     where
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        // Made before the first poll: what is under way does not depend on that.
-        let kept = KeptInDoubt::new(self);
+        // Made before the first poll: a request of the transaction may be under way before that.
+        let kept = GuardUntilOutcome::new(self);
         async move {
             let ended = tokio::select! {
                 biased;
@@ -83,11 +83,11 @@ impl Guard {
     }
 }
 
-/// A guard that is left to its lease when it is dropped, because something under it may still happen; released only
-/// when that is known to be over.
-pub(crate) struct KeptInDoubt(Option<Guard>);
+/// A guard under which a transaction is ending. Dropping it leaves the lock to its lease, because a request of the
+/// transaction may still be applied; the lock is released only when the outcome is known.
+pub(crate) struct GuardUntilOutcome(Option<Guard>);
 
-impl KeptInDoubt {
+impl GuardUntilOutcome {
     pub(crate) fn new(guard: Guard) -> Self {
         Self(Some(guard))
     }
@@ -100,14 +100,14 @@ impl KeptInDoubt {
         }
     }
 
-    /// The outcome is known: an ordinary guard again.
-    pub(crate) fn known(mut self) -> Option<Guard> {
+    /// The outcome is known: gives back the ordinary guard.
+    pub(crate) fn into_guard(mut self) -> Option<Guard> {
         self.0.take()
     }
 
-    /// What `done` describes was done: releases. It is an error if the lock had ended by then.
+    /// The work that `done` describes was done: releases the lock. An error if the lock had ended by then.
     pub(crate) async fn release(self, done: &str) -> Result<(), Error> {
-        let Some(guard) = self.known() else {
+        let Some(guard) = self.into_guard() else {
             return Ok(());
         };
         let held_to_the_end = guard.is_held();
@@ -121,12 +121,12 @@ impl KeptInDoubt {
                     Error::new(ErrorKind::Lost, message).with_source(err),
                 ))
             }
-            // It was held to the end; the release is repeated in the background.
+            // The lock was held to the end of the work; the release is repeated in the background.
             _ => Ok(()),
         }
     }
 
-    /// Nobody can tell: leaves the lock to its lease, and says so. `doubt` begins the message.
+    /// The outcome is unknown: leaves the lock to its lease, and says so. `doubt` begins the message.
     pub(crate) fn keep(
         mut self,
         doubt: &str,
@@ -141,7 +141,7 @@ impl KeptInDoubt {
 
     fn lost_meanwhile(&self, reason: LostReason) -> Error {
         let message = format!(
-            "the lock was lost while the end of the work was waited for: {reason}; nobody can tell whether that was done"
+            "the lock was lost before the work had ended: {reason}; it is unknown whether the work was done"
         );
         self.explained(Error::new(ErrorKind::Lost, message))
     }
@@ -162,7 +162,7 @@ impl KeptInDoubt {
             Ok(value) => self.release("the work was done").await.map(|()| value),
             Err(err) => {
                 let explain = self.0.as_ref().map(Guard::explainer);
-                let err = self.keep("nobody can tell whether the work was done", err);
+                let err = self.keep("it is unknown whether the work was done", err);
                 Err(match explain {
                     Some(explain) => explain(err),
                     None => err,
@@ -177,7 +177,7 @@ impl KeptInDoubt {
     }
 }
 
-impl Drop for KeptInDoubt {
+impl Drop for GuardUntilOutcome {
     fn drop(&mut self) {
         self.abandon();
     }

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::after::KeptInDoubt;
+use crate::after::GuardUntilOutcome;
 use crate::backend::Finding;
 use crate::client::LossCallback;
 use crate::error::{Error, ErrorKind, Step};
@@ -397,7 +397,7 @@ impl Guard {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         block_on(&self.runtime, std::future::ready(()))?;
-        let kept = KeptInDoubt::new(self.inner);
+        let kept = GuardUntilOutcome::new(self.inner);
         let ended = end();
         block_on(&self.runtime, kept.settle(ended))?
     }

@@ -220,7 +220,7 @@ impl Guard {
             }
             token
         });
-        // Nobody has to wake up for a deadline that has passed.
+        // No timer is needed for a deadline that has passed.
         if !self.is_held() {
             parent.cancel();
         }

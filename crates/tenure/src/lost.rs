@@ -34,7 +34,7 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// A hold that ended without our doing; what [`Client::on_lost`](crate::Client::on_lost) tells.
+/// A hold that was lost, as [`Client::on_lost`](crate::Client::on_lost) reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {

@@ -118,7 +118,7 @@ impl Owner {
     /// How many times this owner has entered the lock `name` of this client: the number of guards of it that it has
     /// now. 0: it does not hold the lock, or has lost it.
     ///
-    /// It is counted in this process; nothing is asked of the store, so it is as right as
+    /// The count is kept in this process, and no request is sent; so the answer is as exact as
     /// [`Guard::is_held`](crate::Guard::is_held). Clones of a client are the same client.
     ///
     /// ```

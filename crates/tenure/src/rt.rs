@@ -256,7 +256,7 @@ impl Flag {
         self.notify.notify_waiters();
     }
 
-    /// Raises it as [`raise`](Flag::raise) does. `false`: it was up already.
+    /// Raises it as [`raise`](Flag::raise) does. Returns whether it was not up before.
     pub(crate) fn raise_once(&self) -> bool {
         let is_first = !self.raised.swap(true, Ordering::SeqCst);
         self.notify.notify_waiters();

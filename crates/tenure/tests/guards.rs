@@ -124,7 +124,7 @@ async fn next(told: &mut mpsc::UnboundedReceiver<Loss>) -> Loss {
 async fn every_loss_of_a_client_is_told_once_and_a_release_never() {
     let (store, client) = store();
     let (mut told, _callback) = listen(&client.clone());
-    // What is released in time, in any way, is told to nobody.
+    // A hold that was released in time, in any way, is not reported.
     take(&client, "released").await.release().await.unwrap();
     drop(take(&client, "dropped").await);
     client.lock("run").run(async |_| ()).await.unwrap();
@@ -349,7 +349,7 @@ impl fmt::Display for CommitError {
 
 impl std::error::Error for CommitError {}
 
-/// That nobody gets the name before the lease is over, and somebody then.
+/// The name is not granted before the lease is over, and is granted then.
 async fn assert_kept_to_its_end(store: &memory::Backend, name: &str) {
     let other = Client::from_backend(store.clone()).unwrap();
     let lock = other.lock(name);
@@ -390,7 +390,7 @@ async fn after_an_unknown_outcome_the_lock_is_kept_until_its_lease_ends() {
     let err = guard.after(commit).await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate);
     let text = err.to_string();
-    for words in ["nobody can tell", "\"a\"", "29.7s", "the connection broke"] {
+    for words in ["it is unknown", "\"a\"", "29.7s", "the connection broke"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert_kept_to_its_end(&store, "a").await;
@@ -428,7 +428,7 @@ async fn a_loss_meanwhile_is_an_error_whether_the_end_was_done_or_not() {
     pass(&store, TTL).await;
     let err = task.await.unwrap().unwrap_err();
     assert!(
-        err.is_lost() && err.to_string().contains("nobody can tell"),
+        err.is_lost() && err.to_string().contains("it is unknown"),
         "{err}"
     );
     assert!(commit.is_closed(), "the end was dropped");
@@ -512,13 +512,13 @@ async fn a_cancellation_token_is_cancelled_by_a_loss_and_not_by_a_release() {
     assert!(guard.cancellation_token().is_cancelled());
     drop(guard);
 
-    // The deadline, while nobody answers.
+    // The deadline, while the store does not answer.
     let guard = take(&client, "c").await;
     let token = guard.cancellation_token();
     store.pause();
     pass(&store, TTL).await;
     assert!(token.is_cancelled());
-    // And where nobody has woken up for it, by the look at the clock.
+    // And where no timer has fired for it, by a look at the clock.
     let (store, client) = self::store();
     let guard = take(&client, "d").await;
     let early = guard.cancellation_token();

@@ -52,7 +52,7 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> E
     answer(talk, async {
         let work = async |client: &Client| {
             let backend = client.guarantees().backend;
-            // Nobody else uses this name.
+            // No other program uses this name.
             let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
             let url = store::url(common);
             let raw = Raw::new(backend, url, &name).await?;

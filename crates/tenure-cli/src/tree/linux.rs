@@ -19,7 +19,7 @@ pub(crate) fn has_orphans() -> bool {
 pub(super) fn send(process: Process, signal: Signal) -> Result<(), Errno> {
     match pidfd_open(process.pid, PidfdFlags::empty()) {
         Ok(pidfd) => {
-            // The descriptor is open: whoever has the id now keeps it until we looked.
+            // The descriptor is open: the process that has the id now keeps it until we have looked.
             let same = stat(process.pid).is_some_and(|now| now.started == process.started);
             if same {
                 pidfd_send_signal(&pidfd, signal)

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::Process;
 
-/// Those that were below us at the last look.
+/// The processes that were below this one at the last look.
 static SEEN: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
 /// Looks at what is below us, to know it again when its parents have ended.

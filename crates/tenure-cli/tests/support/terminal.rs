@@ -102,7 +102,7 @@ impl Terminal {
             self.shown
         );
         match self.keys.read(&mut bytes) {
-            // An error is how a terminal says that nobody is left on its other side.
+            // A terminal reports an error when its other side is closed.
             Ok(0) | Err(_) => false,
             Ok(len) => {
                 self.shown += &String::from_utf8_lossy(&bytes[..len]);

@@ -178,7 +178,7 @@ impl Held {
     #[cfg(feature = "tokio-util")]
     pub(crate) fn cancel_when_lost(&self, token: &tokio_util::sync::CancellationToken) {
         lock(&self.signals.tokens).push(token.clone());
-        // Looked at afterwards: a loss in between would be told to nobody.
+        // The state is read after the token is in the list: a loss before that did not cancel it.
         if matches!(self.state(), State::Lost(_)) {
             token.cancel();
         }

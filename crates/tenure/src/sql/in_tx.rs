@@ -13,7 +13,7 @@ use crate::guard::{Fenced, Guard};
 use crate::name::LockName;
 
 /// A database that this works in: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
-/// feature of that name. Nobody else can implement it.
+/// feature of that name. Other crates cannot implement it.
 pub trait Database: Dialect {}
 
 #[cfg(feature = "mysql")]
@@ -39,7 +39,7 @@ pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> 
 
 /// Takes the lock `name` for the rest of the transaction, and waits for it in the database.
 ///
-/// It excludes every other transaction of this database that takes the same name, and nobody else: holders of
+/// It excludes every other transaction of this database that takes the same name, and nothing else: holders of
 /// [`Client::lock`](crate::Client::lock) are not among them. Waiting takes as long as the limits of the connection
 /// allow: `lock_timeout` in PostgreSQL (none unless it was set), `innodb_lock_wait_timeout` in MySQL (50 s),
 /// `busy_timeout` in SQLite (5 s with `sqlx`); [`lock_in_tx_within`] has a limit of its own.
@@ -147,7 +147,7 @@ fn key(name: &LockName) -> i64 {
 /// Refuses a `token` smaller than the greatest one that this fence has seen for `resource`, in one statement of the
 /// transaction that writes to the resource.
 ///
-/// The fence is a row, locked until the transaction ends: nobody overtakes in between. Call it before the
+/// The fence is a row, locked until the transaction ends: no other holder can pass in between. Call it before the
 /// writes, and give back its error, so that they are rolled back: they are part of this transaction whether it
 /// was refused or not. `resource` is any name of 1 to 1,000 bytes; all who write must use the same one, and
 /// tokens of one lock. Tokens of shared holds and permits say nothing about order; fence exclusive ones.

@@ -64,7 +64,7 @@ impl FenceStatements {
     /// Whether the transaction may go on: `greatest` is what the last statement answered.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost): somebody with a greater token has been here; roll the transaction back.
+    /// [`Lost`](ErrorKind::Lost): a holder with a greater token has been here; roll the transaction back.
     pub fn check(&self, greatest: i64) -> Result<(), Error> {
         match u64::try_from(greatest) {
             Ok(greatest) if greatest > self.token => {
@@ -78,7 +78,7 @@ impl FenceStatements {
 /// The [fence](crate::Fenced) as text, for a client of the database other than `sqlx`: it refuses a `token` smaller than
 /// the greatest one that it has seen for `resource`.
 ///
-/// The row of the fence is locked until the transaction ends: nobody overtakes in between. It is the
+/// The row of the fence is locked until the transaction ends: no other holder can pass in between. It is the
 /// row that `tenure::sql::fence` uses, so programs with `sqlx` and without exclude each other's late writes. The
 /// tables have to be there, see [`create_tables`]. `resource` is any name of 1 to 1,000 bytes; all who write
 /// must use the same one, and tokens of one lock.

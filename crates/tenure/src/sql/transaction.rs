@@ -10,7 +10,7 @@ use sqlx::{Pool, Transaction};
 
 use super::Database;
 use super::outcome::{Asked, explain, named};
-use crate::after::KeptInDoubt;
+use crate::after::GuardUntilOutcome;
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -42,12 +42,12 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Dropped before COMMIT is sent, the transaction is rolled back and the lock released. Dropped while COMMIT is
-    /// under way, nobody can tell, and the lock is kept until its lease ends.
+    /// under way, the outcome is unknown, and the lock is kept until its lease ends.
     ///
     /// # Errors
     /// That of `body`; those of [`acquire`](Lock::acquire); and
     /// - [`Lost`](ErrorKind::Lost): the lock ended before the transaction did. It was rolled back, unless the
-    ///   message says that it was committed or that nobody can tell.
+    ///   message says that it was committed or that this is unknown.
     /// - [`Indeterminate`](ErrorKind::Indeterminate): the connection broke during COMMIT, which may have been done.
     ///   The lock is not released: it is renewed no more, and free when its lease ends, which the message says.
     ///   In stores without leases that is one ttl.
@@ -142,8 +142,8 @@ async fn commit<DB: Database>(mut tx: Transaction<'static, DB>, guard: Guard) ->
         return Err(err);
     }
     let name = guard.name().clone();
-    // From here on nobody can call it back: dropped, the guard is not released.
-    let committing = KeptInDoubt::new(guard);
+    // From here on COMMIT may be applied: a dropped guard is not released any more.
+    let committing = GuardUntilOutcome::new(guard);
     let committed = tokio::select! {
         biased;
         committed = tx.commit() => committed,
@@ -152,14 +152,14 @@ async fn commit<DB: Database>(mut tx: Transaction<'static, DB>, guard: Guard) ->
     match committed {
         Ok(()) => committing.release("the transaction was committed").await,
         Err(sqlx::Error::Database(said)) if DB::is_no(&*said) => {
-            if let Some(guard) = committing.known() {
+            if let Some(guard) = committing.into_guard() {
                 release(guard).await;
             }
             let err = sqlx::Error::Database(said);
             Err(explain::<DB>(err, Asked::Transaction(&name)))
         }
         Err(err) => {
-            let doubt = "nobody can tell whether the transaction was committed";
+            let doubt = "it is unknown whether the transaction was committed";
             let err = committing.keep(doubt, err);
             Err(named::<DB>(err, Asked::Transaction(&name)))
         }
@@ -172,7 +172,7 @@ fn lost(reason: LostReason, what: &str) -> Error {
 }
 
 const ROLLED_BACK: &str = "it was rolled back";
-const UNKNOWN: &str = "COMMIT was under way, and nobody can tell whether it was done";
+const UNKNOWN: &str = "COMMIT was under way, and it is unknown whether it was done";
 
 /// How a body ended.
 enum Done<T, E> {

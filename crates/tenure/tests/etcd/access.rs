@@ -133,7 +133,7 @@ async fn a_wrong_address_is_one_clear_line() {
     assert_says(
         outcome,
         ErrorKind::Unreachable,
-        &["signed by nobody who is trusted"],
+        &["signed by an authority that is not trusted"],
     );
     let outcome = connect(format!("{login}?ca={ca}")).await;
     // It hangs up, and what it says of that may get lost.

@@ -75,7 +75,7 @@ async fn nothing_is_left_when_close_returns() {
     if is_missing() {
         return;
     }
-    /// So much longer a request takes whose end nobody waits for but `close`.
+    /// How much longer the request takes for which only `close` waits.
     const LATE: Fault = Fault::Late(Duration::from_millis(50));
     let etcd = Etcd::start(1, &[]);
     let proxy = Proxy::start(etcd.members[0].port());

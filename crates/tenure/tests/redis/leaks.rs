@@ -226,7 +226,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         let lock = other.lock("x").ttl(ttl);
         let next = tokio::spawn(async move { lock.acquire().await });
         proxy.hold(Direction::Down, false);
-        // The moment ends, and whoever waited has the lock.
+        // The moment ends, and the waiter has the lock.
         let next = soon(next).await.unwrap().unwrap();
         soon(next.release()).await.unwrap();
         assert!(!is_held());

@@ -191,7 +191,7 @@ async fn all_of_it(store: &Store) {
 
     let at = local(port);
     let refused = soon(tenure::connect(&url(&at, "stranger.crt"))).await;
-    let words = ["signed by nobody who is trusted", "ca=FILE"];
+    let words = ["signed by an authority that is not trusted", "ca=FILE"];
     assert_says("wrong authority", refused, Unreachable, &words);
 
     for (name, words) in [
@@ -278,7 +278,7 @@ async fn beyond_this_machine(store: &Store) {
     assert_discreet(store, &tap);
 
     let refused = soon(tenure::connect(&unsaid(port))).await;
-    let words = ["signed by nobody who is trusted", "ca=FILE"];
+    let words = ["signed by an authority that is not trusted", "ca=FILE"];
     assert_says("its own authority", refused, Unreachable, &words);
 
     let tap = Wiretap::before(port, AS_IT_IS);

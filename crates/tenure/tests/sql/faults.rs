@@ -61,7 +61,7 @@ async fn unknown<DB: Bank>(fault: Fault, expected: i64) {
     assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
     assert_says(
         &err,
-        &["nobody can tell", "not released", "another 24.7s", &lock],
+        &["it is unknown", "not released", "another 24.7s", &lock],
     );
     until("the database has decided", async || {
         balance(&direct, &id).await == expected

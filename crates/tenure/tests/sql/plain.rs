@@ -162,7 +162,7 @@ async fn a_definite_no_releases_and_a_connection_that_breaks_keeps_the_lock() {
     assert!(task.await.unwrap_err().is_cancelled());
     let err = soon(guard.after(tx.commit())).await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate);
-    assert_says(&err, &["nobody can tell", "connection closed"]);
+    assert_says(&err, &["it is unknown", "connection closed"]);
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());
     store.advance(Duration::from_secs(31));
     soon(client.lock("a").acquire())

@@ -190,7 +190,7 @@ async fn files_that_are_none() {
     let client = connect(&format!("sqlite:{}", path.display())).await;
     let outcome = soon(client.lock("x").acquire()).await;
     assert_says(outcome, ErrorKind::Denied, &["no SQLite database"]);
-    // No directory; one that is a file; one in which nobody makes files, not even root.
+    // No directory; one that is a file; one in which no user can make files, not even root.
     let nowhere = directory.path().join("nowhere/x.db");
     for path in [nowhere, path.join("x.db"), "/proc/self/x.db".into()] {
         let client = connect(&format!("sqlite:{}", path.display())).await;

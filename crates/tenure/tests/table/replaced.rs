@@ -86,7 +86,7 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
     }
 }
 
-/// Nobody else comes; still the lock is nothing that others would respect.
+/// No other client comes; still no other client would respect the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
     let db = Db::File(Box::new(File::new()));
@@ -100,7 +100,7 @@ async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
     assert!(soon(guard.release()).await.unwrap_err().is_lost());
 }
 
-/// Nobody will ever release the lock in the removed file.
+/// The lock in the removed file is never released.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_goes_on_in_the_new_file() {
     for removal in Removal::ALL {

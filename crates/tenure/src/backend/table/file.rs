@@ -117,7 +117,7 @@ impl DatabaseFile {
     }
 
     /// Looks for the tables again at the next opening.
-    pub(super) fn doubt_tables(&self) {
+    pub(super) fn look_for_tables_again(&self) {
         *lock(&self.prepared) = None;
     }
 

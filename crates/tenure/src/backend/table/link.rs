@@ -173,11 +173,11 @@ impl Pool {
     /// Makes the file and its tables where they are missing, and says what was made.
     #[cfg(feature = "sqlite")]
     pub(super) async fn make_file(&self) -> Result<Vec<String>, Error> {
-        let patience = self.clock.now().after(self.settings.timeout);
+        let retry_until = self.clock.now().after(self.settings.timeout);
         let mut made = Vec::new();
         for attempt in 0.. {
             let Some(file) = &self.file else { break };
-            file.doubt_tables();
+            file.look_for_tables_again();
             let trouble = match file.open(&mut made).await {
                 Ok(link) => {
                     lock(&self.idle).push(Link::Sqlite(link));
@@ -187,7 +187,7 @@ impl Pool {
                 Err(NotOpened::Trouble(trouble)) => Some(trouble),
             };
             let may_pass = trouble.as_ref().is_none_or(outcome::is_conflict);
-            if !may_pass || self.clock.now() >= patience {
+            if !may_pass || self.clock.now() >= retry_until {
                 return Err(match trouble {
                     Some(trouble) => outcome::no_connection(trouble, &self.settings),
                     None => outcome::replaced(),
@@ -353,7 +353,7 @@ impl Pool {
         }
     }
 
-    /// A connection that nobody uses. Those to a file that was removed or replaced are closed.
+    /// An idle connection. Connections to a file that was removed or replaced are closed.
     fn take_idle(&self) -> Result<Option<Link>, Refused> {
         let idle = lock(&self.idle).pop();
         #[cfg(feature = "sqlite")]

@@ -151,7 +151,7 @@ pub(in crate::backend) fn explain(
 fn advice(why: &CertificateError, host: &impl std::fmt::Display) -> String {
     match why {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
-            "the certificate of {host} is signed by nobody who is trusted here; name its authority with ca=FILE"
+            "the certificate of {host} is signed by an authority that is not trusted here; name its authority with ca=FILE"
         ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!(
