@@ -78,7 +78,7 @@ impl Site {
         proxies: Vec<Proxy>,
     ) -> Self {
         Self {
-            url: format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=2s&timeout=2s{options}"),
+            url: format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=2s{options}"),
             servers,
             proxies,
             sees_requests: true,
