@@ -17,5 +17,6 @@ mod queue;
 mod refusals;
 mod sessions;
 mod steps;
+mod stops;
 mod warm;
 mod writes;

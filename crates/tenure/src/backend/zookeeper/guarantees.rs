@@ -33,7 +33,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::HolderPaused,
             Claims,
-            "the holder's deadline comes before the end of the session, with a known gap in ensembles (docs/stores/zookeeper.md); `Guard::put` or the token stops a late write",
+            "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
         ),
         Cell::new(
             Fault::Partition,
@@ -71,7 +71,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::new(
             Fault::ClientSuspended,
             Claims,
-            "deadlines are measured on a clock that continues during the suspension; the gap is that of `pause`",
+            "deadlines are measured on a clock that continues during the suspension",
         ),
     ];
     let setting = match (of.is_single, of.is_session_prefix) {

@@ -18,6 +18,7 @@ use crate::options::Mode;
 use crate::rt::{Clock, Flag, Spawner, lock};
 use crate::time::Time;
 
+use super::contact::Lease;
 use super::names;
 use super::outcome::Failed;
 use super::session::{Session, Sessions};
@@ -78,8 +79,8 @@ pub(super) struct Place {
     pub(super) number: i32,
     /// czxid: the number of the transaction that made it.
     pub(super) token: u64,
-    /// When the request was sent that made it.
-    pub(super) sent: Time,
+    /// Of the request that made it.
+    pub(super) lease: Lease,
     pub(super) round_trip: Duration,
 }
 
@@ -205,13 +206,13 @@ impl Store {
             if tries > 0 {
                 unless_stopped(request)?;
             }
-            let sent = self.clock.now();
+            let lease = self.begin_lease(session);
             let answer = self
                 .ask(session.client.create(&path, &data, &options))
                 .await;
             match answer {
                 Ok((stat, sequence)) => {
-                    session.confirm(sent);
+                    session.confirm(lease);
                     let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
                     // As the server has put it together.
                     let name = format!("{stem}{}", Padded(number));
@@ -222,8 +223,8 @@ impl Store {
                         name,
                         number,
                         token: stat.czxid.unsigned_abs(),
-                        sent,
-                        round_trip: self.clock.now().since(sent),
+                        lease,
+                        round_trip: self.clock.now().since(lease.sent),
                     });
                 }
                 Err(failed) if failed.is(&Said::NoNode) && tries < TRIES => {
@@ -233,7 +234,7 @@ impl Store {
                 Err(failed) if failed.is_unclear() && tries < TRIES => {
                     let found = self.find(session, kept).await;
                     match found.map_err(|_| self.explain(failed.clone()))? {
-                        Some(place) => return Ok(Place { sent, ..place }),
+                        Some(place) => return Ok(Place { lease, ..place }),
                         None if request.stop.is_raised() || failed == Failed::Silent => {
                             // Definitely not there, and it will not be made any more.
                             let mut err = self.explain(failed);
@@ -294,7 +295,7 @@ impl Store {
             return Ok(None);
         };
         let path = format!("{}/{name}", kept.dir);
-        let sent = self.clock.now();
+        let lease = self.begin_lease(session);
         let stat = self.ask(session.client.check_stat(&path)).await?;
         let number = names::Child::parse(&name).map(|child| child.number);
         let Some((stat, number)) = stat.zip(number) else {
@@ -310,8 +311,8 @@ impl Store {
             name,
             number,
             token: stat.czxid.unsigned_abs(),
-            sent,
-            round_trip: self.clock.now().since(sent),
+            lease,
+            round_trip: self.clock.now().since(lease.sent),
         }))
     }
 
@@ -414,10 +415,10 @@ impl Store {
                 None => return Ok(false),
             },
         };
-        let sent = self.clock.now();
+        let lease = self.begin_lease(session);
         match self.ask(session.client.delete(&path, None)).await {
             Ok(()) => {
-                session.confirm(sent);
+                session.confirm(lease);
                 Ok(true)
             }
             Err(failed) if failed.is(&Said::NoNode) => Ok(false),

@@ -14,6 +14,7 @@ use crate::lost::LostReason;
 use crate::rt::lock;
 use crate::time::Time;
 
+use super::contact::Lease;
 use super::hold::{Kept, Store};
 use super::outcome::Failed;
 use super::session::Session;
@@ -26,14 +27,9 @@ type Numbered = (usize, Arc<str>);
 
 impl Store {
     /// From now on the node is renewed, and watched over. The lease that is granted.
-    pub(super) fn keep(
-        self: &Arc<Self>,
-        request: &Request,
-        session: &Session,
-        sent: Time,
-    ) -> Duration {
-        let lease = self.lease(session).min(request.ttl);
-        let until = sent.after(lease);
+    pub(super) fn keep(self: &Arc<Self>, request: &Request, lease: Lease) -> Duration {
+        let ttl = lease.length().min(request.ttl);
+        let until = lease.sent.after(ttl);
         if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
             kept.until = Some(until);
         }
@@ -50,11 +46,11 @@ impl Store {
             }
             Some(_) => {}
         }
-        lease
+        ttl
     }
 
-    fn prolong(&self, hold: &Hold, session: &Session, sent: Time) -> Renewal {
-        let ttl = self.lease(session).min(hold.ttl);
+    fn prolong(&self, hold: &Hold, lease: Lease) -> Renewal {
+        let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
         if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
             kept.until = kept.until.max(Some(sent.after(ttl)));
         }
@@ -136,7 +132,7 @@ impl Store {
                 rest = later;
                 for (at, answer) in self.renew_batch(&session, batch).await {
                     answers[at] = Some(match answer {
-                        Ok(sent) => self.prolong(&holds[at], &session, sent),
+                        Ok(lease) => self.prolong(&holds[at], lease),
                         Err(no) => no,
                     });
                 }
@@ -152,16 +148,15 @@ impl Store {
         &self,
         session: &Arc<Session>,
         batch: &[Numbered],
-    ) -> Vec<(usize, Result<Time, Renewal>)> {
+    ) -> Vec<(usize, Result<Lease, Renewal>)> {
         let mut there: Vec<_> = batch.iter().collect();
         let mut answers = Vec::with_capacity(batch.len());
         // Some may go away between two questions; then the driver asks again.
         for _ in 0..3 {
-            let sent = self.clock.now();
             let paths: Vec<_> = there.iter().map(|(_, path)| &**path).collect();
             let failed = match self.confirm(session, &paths).await {
-                Ok(()) => {
-                    answers.extend(there.iter().map(|(at, _)| (*at, Ok(sent))));
+                Ok(lease) => {
+                    answers.extend(there.iter().map(|(at, _)| (*at, Ok(lease))));
                     return answers;
                 }
                 Err(failed) => failed,
@@ -202,9 +197,9 @@ impl Store {
         answers
     }
 
-    /// Whether all of these are there. A write that changes nothing, so that a majority has to agree.
-    pub(super) async fn confirm(&self, session: &Session, paths: &[&str]) -> Result<(), Failed> {
-        let sent = self.clock.now();
+    /// Asks whether all of these are there. A write that changes nothing, so that a majority has to agree.
+    pub(super) async fn confirm(&self, session: &Session, paths: &[&str]) -> Result<Lease, Failed> {
+        let lease = self.begin_lease(session);
         let mut writer = session.client.new_multi_writer();
         for path in paths {
             writer.add_check_version(path, -1).map_err(Failed::Said)?;
@@ -217,8 +212,8 @@ impl Store {
             })
         };
         self.ask(asked).await?;
-        session.confirm(sent);
-        Ok(())
+        session.confirm(lease);
+        Ok(lease)
     }
 
     /// Asks whether all holds of a session are there, when its connection was broken.

@@ -7,11 +7,12 @@
 //! Taking a free lock costs two round trips the first time and one from then on, see `warm`.
 //!
 //! # Reading order
-//! `names` (paths and node names) · `session` (sessions, and until when they are good) · `hold` (a node made,
+//! `names` (paths and node names) · `session` (sessions) · `contact` (until when they are good) · `hold` (a node made,
 //! found again, deleted) · `keep` (renewed) · `wait` (the queue, from the waiter's side) · `warm` (one round trip) · `outcome` (what
 //! errors mean) · `probe` (why there is no session) · `look` ·
 //! `write` (writes that need the hold).
 
+mod contact;
 mod guarantees;
 #[cfg(feature = "zookeeper-tls")]
 mod handshake;

@@ -1,7 +1,7 @@
 //! Sessions: one per client and timeout, with a deadline by our own clock.
 //!
 //! The library says that a session has expired long after the servers gave its nodes away, so nothing here
-//! waits for that. A session is good for [`Store::lease`] from the sending of the last write that the
+//! waits for that. A session is good for a [`Lease`] from the sending of the last write that the
 //! servers applied in it. A *write*, because a majority of the servers has to agree to it: a server that is
 //! cut off from the others answers reads for a while as if nothing had happened.
 
@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::rt::{Flag, lock};
 use crate::time::Time;
 
+use super::contact::{Contact, Lease};
 use super::hold::Store;
 use super::outcome::{self, Failed};
 use super::probe;
@@ -30,8 +31,9 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// When the servers end a session that they do not hear of.
     pub(super) timeout: Duration,
-    /// When the last write was sent that was applied.
-    confirmed: AtomicU64,
+    pub(super) contact: Mutex<Contact>,
+    /// Of the write that was applied and makes the session last longest.
+    confirmed: Mutex<Lease>,
     /// When somebody last asked for this session.
     used: AtomicU64,
     pub(super) ended: Flag,
@@ -47,13 +49,21 @@ impl Session {
         self.client.session_id().0
     }
 
-    /// A write that was sent then has been applied.
-    pub(super) fn confirm(&self, sent: Time) {
-        self.confirmed.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+    /// The write that began this lease has been applied.
+    pub(super) fn confirm(&self, lease: Lease) {
+        let mut confirmed = lock(&self.confirmed);
+        if lease.end > confirmed.end {
+            *confirmed = lease;
+        }
     }
 
-    pub(super) fn confirmed(&self) -> Time {
-        Time::from_nanos(self.confirmed.load(Ordering::SeqCst))
+    pub(super) fn confirmed(&self) -> Lease {
+        *lock(&self.confirmed)
+    }
+
+    /// From when on a lease has its whole length again, after this process was stopped.
+    pub(super) fn settled(&self) -> Time {
+        lock(&self.contact).settled()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -96,6 +106,10 @@ impl Sessions {
             .cloned()
     }
 
+    fn has(&self, ttl: Duration) -> bool {
+        lock(&self.open).contains_key(&ttl.as_millis())
+    }
+
     fn forget(&self, gone: &Session) {
         lock(&self.open).retain(|_, all| {
             all.retain(|session| !std::ptr::eq(&**session, gone));
@@ -109,7 +123,7 @@ impl Sessions {
 }
 
 impl Store {
-    /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `lease`.
+    /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `whole_lease`.
     fn asked(&self, ttl: Duration) -> Duration {
         match self.is_ensemble() {
             true => ttl + (ttl / 4).min(SILENCE / 2),
@@ -117,18 +131,27 @@ impl Store {
         }
     }
 
-    /// How long a session lasts for certain after a write in it was sent.
+    /// How long a session lasts for certain after a write in it was sent, when this process was not stopped before.
     ///
-    /// A server hears of its own clients at once, and a follower tells its leader at its next tick. When it is
-    /// cut off before that, the leader counts from what it heard before: from the ping or request before
-    /// the write. The library pings when nothing was sent for three eighths of the time that a server may be
-    /// silent, and looks at its clock at every eighth, so that is half of that time at most.
-    pub(super) fn lease(&self, session: &Session) -> Duration {
-        let timeout = session.timeout;
+    /// `timeout`: of the session.
+    pub(super) fn whole_lease(&self, timeout: Duration) -> Duration {
         match self.is_ensemble() {
             true => timeout.saturating_sub(Settings::silence(timeout) / 2),
             false => timeout,
         }
+    }
+
+    /// The lease of a write that is about to be sent.
+    pub(super) fn begin_lease(&self, session: &Session) -> Lease {
+        lock(&session.contact).lease(self.clock.now(), !self.is_ensemble())
+    }
+
+    /// A session of which the leader may not know yet that its client runs again begins short leases only.
+    fn is_settled(&self, session: &Session) -> bool {
+        let now = self.clock.now();
+        let mut contact = lock(&session.contact);
+        contact.runs(now);
+        !self.is_ensemble() || contact.settled() <= now
     }
 
     /// A session for leases of that length, opened if there is none. In the dialect where a session has one node in a
@@ -140,7 +163,8 @@ impl Store {
     ) -> Result<Arc<Session>, Error> {
         let key = ttl.as_millis();
         let dir = dir.filter(|_| self.settings.dialect == Dialect::SessionPrefix);
-        let fits = |session: &Session| dir.is_none_or(|dir| session.take(dir));
+        let fits =
+            |session: &Session| self.is_settled(session) && dir.is_none_or(|dir| session.take(dir));
         let found = match self.sessions.find(key, fits) {
             Some(found) => found,
             None => {
@@ -150,7 +174,9 @@ impl Store {
                     None => {
                         // In a box, since it is large and rarely done: every request would have to have room for it.
                         let opened = Box::pin(self.open(ttl)).await?;
-                        fits(&opened);
+                        if let Some(dir) = dir {
+                            opened.take(dir);
+                        }
                         let mut open = lock(&self.sessions.open);
                         open.entry(key).or_default().push(opened.clone());
                         opened
@@ -179,11 +205,13 @@ impl Store {
         let limit = Settings::silence(timeout)
             .max(self.settings.timeout)
             .saturating_mul(hosts);
+        let mut contact = Contact::new(timeout, sent);
         let opening = self.log_in(connector);
         let opened = tokio::select! {
             biased;
             opened = opening => opened,
             () = self.clock.sleep_until(sent.after(limit)) => Err(Said::Timeout),
+            () = self.follow(&mut contact) => unreachable!("BUG: it has no end"),
         };
         let client = match opened {
             Ok(client) => client,
@@ -191,10 +219,16 @@ impl Store {
         };
         let states = client.state_watcher();
         let granted = client.session_timeout();
+        contact.grant(granted);
+        contact.runs(self.clock.now());
         let session = Arc::new(Session {
             timeout: granted,
-            // To open a session is a write.
-            confirmed: AtomicU64::new(sent.as_nanos()),
+            contact: Mutex::new(contact),
+            // The leader makes a session, and counts from there.
+            confirmed: Mutex::new(Lease {
+                sent,
+                end: sent.after(self.whole_lease(granted)),
+            }),
             used: AtomicU64::new(sent.as_nanos()),
             ended: Flag::new(),
             dropped: Arc::default(),
@@ -208,12 +242,22 @@ impl Store {
         }
         let (store, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
         self.spawner.spawn(observe(store, observed, states));
-        if ttl != self.settings.ttl {
+        // The first one of the default ttl stays.
+        if ttl != self.settings.ttl || self.sessions.has(ttl) {
             let (store, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
             self.spawner.spawn(end_unused(store, unused));
         }
         tracing::debug!(asked = ?timeout, ?granted, "session opened");
         Ok(session)
+    }
+
+    /// Sees whether this process runs, until the caller drops the future.
+    async fn follow(&self, contact: &mut Contact) {
+        loop {
+            let now = self.clock.now();
+            contact.runs(now);
+            self.clock.sleep_until(now.after(contact.interval())).await;
+        }
     }
 
     /// Opens a session and says who we are.
@@ -262,11 +306,25 @@ impl Store {
     }
 }
 
-/// Follows what the library says of a session, to its end.
+/// Follows what the library says of a session, to its end, and whether this process runs meanwhile.
 async fn observe(store: Weak<Store>, session: Weak<Session>, mut states: StateWatcher) {
     let mut was_away = false;
     loop {
-        let state = states.changed().await;
+        let (clock, is_ensemble, look) = {
+            let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+                return;
+            };
+            let now = store.clock.now();
+            let mut contact = lock(&session.contact);
+            contact.runs(now);
+            let look = now.after(contact.interval());
+            (store.clock.clone(), store.is_ensemble(), look)
+        };
+        let state = tokio::select! {
+            biased;
+            state = states.changed() => state,
+            () = clock.sleep_until(look), if is_ensemble => continue,
+        };
         let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
             return;
         };

@@ -14,6 +14,7 @@ use crate::kernel::queue::{Contender, Turn, decide};
 use crate::options::Mode;
 use crate::time::Time;
 
+use super::contact::Lease;
 use super::hold::{Place, Store};
 use super::names::{self, Child};
 use super::outcome::Failed;
@@ -126,7 +127,7 @@ impl Store {
     ) -> Result<Answer, Error> {
         let session = self.session(request.ttl, Some(dir)).await?;
         *used = Some(session.clone());
-        let lease = self.lease(&session);
+        let lease = self.whole_lease(session.timeout);
         if lease < request.min_lease {
             session.give_back(dir);
             return Err(Error::new(
@@ -140,7 +141,7 @@ impl Store {
         let place = self.enter(request, &session, dir).await?;
         let (holds, is_watched) = self.take_known(&place);
         if holds && request.mode == Mode::Exclusive {
-            return Ok(self.granted(request, &place, place.sent));
+            return Ok(self.granted(request, &place, place.lease));
         }
         let first = async {
             // One that is alone holds, and the watch tells us next time that it is the same directory.
@@ -158,8 +159,8 @@ impl Store {
         };
         match seen {
             // With less than half of it left, a lease is begun anew, where there is time for that.
-            Ok(Seen::Held) if !request.wait || self.clock.now().since(place.sent) <= lease / 2 => {
-                Ok(self.granted(request, &place, place.sent))
+            Ok(Seen::Held) if !request.wait || self.is_enough(request, &place, place.lease) => {
+                Ok(self.granted(request, &place, place.lease))
             }
             Ok(_) if !request.wait => self.leave(request).await.map(|()| Answer::Busy),
             Ok(seen) => match self.wait(request, &place, seen, patience).await {
@@ -217,9 +218,9 @@ impl Store {
         unreachable!("BUG: the loop ends by its patience")
     }
 
-    fn granted(self: &Arc<Self>, request: &Request, place: &Place, sent: Time) -> Answer {
-        let lease = Some(self.keep(request, &place.session, sent));
-        Answer::Granted(Grant::new(place.token, sent, place.round_trip, lease))
+    fn granted(self: &Arc<Self>, request: &Request, place: &Place, lease: Lease) -> Answer {
+        let ttl = Some(self.keep(request, lease));
+        Answer::Granted(Grant::new(place.token, lease.sent, place.round_trip, ttl))
     }
 
     /// Whether our node is the only one. Lays a watch on the directory, see [`warm`](super::warm).
@@ -305,7 +306,7 @@ impl Store {
         loop {
             let ahead = match seen {
                 Seen::Held => match self.turn(request, place).await? {
-                    Some(sent) => return Ok(self.granted(request, place, sent)),
+                    Some(lease) => return Ok(self.granted(request, place, lease)),
                     None => Vec::new(),
                 },
                 Seen::Behind(ahead) => ahead,
@@ -331,20 +332,41 @@ impl Store {
         }
     }
 
-    /// When the lease that comes with our turn was sent; `None`: it is not our turn any more.
-    async fn turn(&self, request: &Request, place: &Place) -> Result<Option<Time>, Failed> {
-        let lease = self.lease(&place.session).min(request.ttl);
-        let sent = place.session.confirmed().max(place.sent);
-        let age = self.clock.now().since(sent);
-        if age <= lease / 2 && lease.saturating_sub(age) >= request.min_lease {
-            return Ok(Some(sent));
+    /// The lease that comes with our turn; `None`: it is not our turn any more.
+    async fn turn(&self, request: &Request, place: &Place) -> Result<Option<Lease>, Failed> {
+        let lease = place.session.confirmed();
+        let is_long = self.left(request, lease) >= request.min_lease;
+        if is_long && self.is_enough(request, place, lease) {
+            return Ok(Some(lease));
         }
-        let sent = self.clock.now();
-        match self.confirm(&place.session, &[&*place.path]).await {
-            Ok(()) => Ok(Some(sent)),
-            Err(failed) if failed.is(&Said::NoNode) => Ok(None),
-            Err(failed) => Err(failed),
+        loop {
+            tokio::select! {
+                biased;
+                () = request.stop.raised() => {}
+                () = self.clock.sleep_until(place.session.settled()) => {}
+            }
+            let lease = match self.confirm(&place.session, &[&*place.path]).await {
+                Ok(lease) => lease,
+                Err(failed) if failed.is(&Said::NoNode) => return Ok(None),
+                Err(failed) => return Err(failed),
+            };
+            let is_whole = lease.length() >= self.whole_lease(place.session.timeout);
+            if is_whole || request.stop.is_raised() {
+                return Ok(Some(lease));
+            }
         }
+    }
+
+    /// How much of a lease is left for that request.
+    fn left(&self, request: &Request, lease: Lease) -> Duration {
+        let age = self.clock.now().since(lease.sent);
+        lease.length().min(request.ttl).saturating_sub(age)
+    }
+
+    /// Whether a lease is as long as it has to be, and no more than half of what a whole one has is gone.
+    fn is_enough(&self, request: &Request, place: &Place, lease: Lease) -> bool {
+        let whole = self.whole_lease(place.session.timeout).min(request.ttl);
+        lease.length() >= request.min_lease && self.left(request, lease) >= whole / 2
     }
 
     /// Watches these; `None` when one of them is gone already.
@@ -407,7 +429,10 @@ impl Store {
     ) -> Result<Seen, Failed> {
         for attempt in 0_u32.. {
             let confirmed = match confirms {
-                true => self.confirm(&place.session, &[&*place.path]).await,
+                true => self
+                    .confirm(&place.session, &[&*place.path])
+                    .await
+                    .map(drop),
                 false => Ok(()),
             };
             let seen = match confirmed {

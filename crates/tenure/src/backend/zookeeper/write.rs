@@ -78,7 +78,7 @@ impl Store {
         key: &str,
         change: Change<'_>,
     ) -> Result<Written, Failed> {
-        let sent = self.clock.now();
+        let lease = self.begin_lease(session);
         let mut writer = session.client.new_multi_writer();
         for path in holds {
             writer.add_check_version(path, -1).map_err(Failed::Said)?;
@@ -89,7 +89,7 @@ impl Store {
         let commit = writer.commit();
         match self.ask(async { Ok(commit.await) }).await? {
             Ok(_) => {
-                session.confirm(sent);
+                session.confirm(lease);
                 Ok(Written::Yes)
             }
             Err(MultiWriteError::OperationFailed { index, .. }) if index < holds.len() => {

@@ -1,0 +1,123 @@
+//! A client whose process was stopped, in an ensemble: a follower's answer is no proof that the leader has heard of it.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use tenure::{Client, Lock};
+
+use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
+use crate::support::{ROOT, connect, nodes, soon, unique, until};
+
+static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
+
+/// Sessions last 7 s with it.
+const TTL: Duration = Duration::from_secs(6);
+
+/// Long enough that the client notices it, and shorter than the silence of 2 s that ends a connection.
+const STOP: Duration = Duration::from_millis(1_500);
+
+/// The leader has heard of every client of a follower by then: a quarter of the session.
+const HEARD: Duration = Duration::from_millis(1_750);
+
+async fn client() -> Client {
+    let hosts = ENSEMBLE.hosts();
+    connect(&format!(
+        "zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=6s&timeout=3s"
+    ))
+    .await
+}
+
+/// Stops everything in this runtime, the pings of the client library as well. Returns when the stop began and ended.
+fn stop() -> (Instant, Instant) {
+    let began = Instant::now();
+    std::thread::sleep(STOP);
+    (began, Instant::now())
+}
+
+async fn acquire(lock: &Lock) -> (tenure::Guard, Instant) {
+    let guard = soon(lock.acquire()).await.expect("a lock");
+    (guard, Instant::now())
+}
+
+/// One thread, so that a blocking call stops all of it.
+#[tokio::test]
+async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_of() {
+    if is_missing() {
+        return;
+    }
+    let name = unique("stopped-waiter");
+    let (waiter, other) = (client().await, client().await);
+    let held = soon(other.lock(&name).acquire()).await.unwrap();
+    let lock = waiter.lock(&name).ttl(TTL);
+    let waiting = tokio::spawn(async move { acquire(&lock).await });
+    let look = || nodes(&ENSEMBLE.nodes[0], &name).len() == 2;
+    until("it waits", look).await;
+    soon(held.release()).await.unwrap();
+    let (began, resumed) = stop();
+    let (guard, granted) = soon(waiting).await.unwrap();
+    let end = Instant::now() + guard.remaining();
+    assert!(
+        end <= began + TTL || granted >= resumed + HEARD,
+        "granted {:?} after the stop, until {:?} after it",
+        granted - resumed,
+        end - resumed
+    );
+    guard.release().await.unwrap();
+    waiter.close().await;
+    other.close().await;
+}
+
+/// It has a session that the leader makes, so neither has to wait.
+#[tokio::test]
+async fn who_asks_after_a_stop_gets_a_whole_lease() {
+    if is_missing() {
+        return;
+    }
+    let client = client().await;
+    for tries in [false, true] {
+        let lock = client.lock(&unique("free")).ttl(TTL);
+        let (began, _) = stop();
+        let guard = match tries {
+            true => soon(lock.try_acquire())
+                .await
+                .unwrap()
+                .expect("a free name"),
+            false => acquire(&lock).await.0,
+        };
+        let end = Instant::now() + guard.remaining();
+        assert!(
+            end > began + TTL + STOP / 2,
+            "no more than {:?} are left",
+            guard.remaining()
+        );
+        guard.release().await.unwrap();
+    }
+    client.close().await;
+}
+
+/// Held before the stop: the first renewals after it extend the lease only as far as the leader is sure to go.
+#[tokio::test]
+async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
+    if is_missing() {
+        return;
+    }
+    let client = client().await;
+    let lock = client.lock(&unique("holder")).ttl(TTL);
+    let (guard, _) = acquire(&lock).await;
+    let (began, resumed) = stop();
+    // Renewals come now; each end is compared with what the leader may count from.
+    while resumed.elapsed() < HEARD / 2 {
+        let end = Instant::now() + guard.remaining();
+        // A machine that is busy may have looked late.
+        if resumed.elapsed() < HEARD {
+            assert!(end <= began + TTL, "{:?} too long", end - (began + TTL));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // And then it is a whole one again.
+    let is_whole = || Instant::now() + guard.remaining() > began + TTL + STOP / 2;
+    until("the lease is extended", is_whole).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    client.close().await;
+}
