@@ -24,7 +24,7 @@ use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};
 use super::entries::{Entries, Stage};
 use super::hold::Store;
-use super::job::{Answer, Failure, Job, Outcome, Said, undo};
+use super::job::{Answer, Failure, Job, Outcome, Said, is_still_to_do, undo};
 use super::names::Key;
 
 /// Requests in one statement.
@@ -194,20 +194,7 @@ impl Link {
         mut connection: OwnedMutexGuard<Option<Connection>>,
         mut jobs: Vec<Job>,
     ) {
-        // Nobody wants these any more, and the server does not know of them.
-        jobs.retain(|job| match (&job.ask, job.owner) {
-            (Ask::Take { .. }, Some(owner)) => {
-                let mut entries = lock(&self.entries);
-                let is_unwanted = entries
-                    .get(&owner)
-                    .is_none_or(|entry| entry.stage == Stage::Unwanted);
-                if is_unwanted {
-                    entries.remove(&owner);
-                }
-                !is_unwanted
-            }
-            _ => true,
-        });
+        jobs.retain_mut(|job| is_still_to_do(&mut lock(&self.entries), job));
         if jobs.is_empty() {
             return;
         }
