@@ -117,6 +117,17 @@ async fn a_ttl_beyond_the_servers_bounds() {
     let guard = soon(lock.acquire()).await.unwrap();
     assert!(guard.remaining() <= Duration::from_secs(5));
     soon(guard.release()).await.unwrap();
+    // As many milliseconds as the protocol has no number for.
+    let month = Duration::from_secs(30 * 24 * 3600);
+    let guard = soon(client.lock("month").ttl(month).acquire())
+        .await
+        .unwrap();
+    let shortest = Duration::from_millis(2 * crate::servers::zookeeper::TICK);
+    assert!(
+        guard.remaining() > shortest,
+        "a session of the shortest length"
+    );
+    soon(guard.release()).await.unwrap();
     let fixed = lock.renew(tenure::Renew::Never);
     assert_says(
         soon(fixed.acquire()).await,

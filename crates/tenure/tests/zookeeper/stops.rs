@@ -75,7 +75,7 @@ async fn who_asks_after_a_stop_gets_a_whole_lease() {
     }
     let client = client().await;
     for tries in [false, true] {
-        let lock = client.lock(&unique("free")).ttl(TTL);
+        let lock = client.lock(unique("free")).ttl(TTL);
         let (began, _) = stop();
         let guard = match tries {
             true => soon(lock.try_acquire())
@@ -102,7 +102,7 @@ async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
         return;
     }
     let client = client().await;
-    let lock = client.lock(&unique("holder")).ttl(TTL);
+    let lock = client.lock(unique("holder")).ttl(TTL);
     let (guard, _) = acquire(&lock).await;
     let (began, resumed) = stop();
     // Renewals come now; each end is compared with what the leader may count from.

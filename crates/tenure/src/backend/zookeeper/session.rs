@@ -23,6 +23,9 @@ use super::probe;
 use super::settings::{Dialect, SILENCE, Settings};
 use super::warm::Warm;
 
+/// The longest timeout that can be asked for: the protocol has a signed number of 32 bits for the milliseconds.
+const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// How long a session of a timeout of its own is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -125,10 +128,11 @@ impl Sessions {
 impl Store {
     /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `whole_lease`.
     fn asked(&self, ttl: Duration) -> Duration {
-        match self.is_ensemble() {
+        let timeout = match self.is_ensemble() {
             true => ttl + (ttl / 4).min(SILENCE / 2),
             false => ttl,
-        }
+        };
+        timeout.min(LONGEST)
     }
 
     /// How long a session lasts for certain after a write in it was sent, when this process was not stopped before.
