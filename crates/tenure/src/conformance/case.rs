@@ -23,8 +23,11 @@ use super::harness::{Harness, Look, Trouble};
 /// the thing did not happen.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Between two looks at something that nobody tells us about.
+/// Between two looks at something that nobody tells us about, at first.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// And after a while: a look may be a new connection, and what ends with a lease takes seconds.
+const LOOK_AGAIN_LATER: Duration = Duration::from_millis(20);
 
 /// A behaviour that was not shown: what was expected and what was seen, and where in the suite.
 #[derive(Clone, Debug)]
@@ -195,6 +198,14 @@ impl Case {
         }
     }
 
+    /// Before another look at the state of a guard. Virtual time could pass by a state during a sleep.
+    pub(super) async fn look_again(&self) {
+        match self.harness.advance(Duration::ZERO) {
+            Some(_) => tokio::task::yield_now().await,
+            None => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+
     /// A step of virtual time.
     fn step(&self) -> Duration {
         self.ttl() / 64
@@ -304,7 +315,8 @@ impl Case {
                 if start.elapsed() > SOON {
                     return Err(Failure(format!("{never}, last look: {look:?}")));
                 }
-                tokio::time::sleep(LOOK_AGAIN).await;
+                let pause = start.elapsed() / 50;
+                tokio::time::sleep(pause.clamp(LOOK_AGAIN, LOOK_AGAIN_LATER)).await;
             }
         }
     }

@@ -173,13 +173,13 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         }
         let seen = async {
             while guard.state() != State::AtRisk {
-                tokio::task::yield_now().await;
+                case.look_again().await;
             }
         };
         case.in_time(ttl, "the hold is at risk", seen).await?;
         let healed = async {
             while guard.state() == State::AtRisk {
-                tokio::task::yield_now().await;
+                case.look_again().await;
             }
         };
         case.in_time(ttl, "the hold is safe again", healed).await?;
