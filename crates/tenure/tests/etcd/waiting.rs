@@ -139,7 +139,7 @@ async fn a_watch_that_breaks_is_opened_again() {
         // One that works is cut, again and again.
         let other = wait_behind(&SHARED, &holder, &name, 1).await;
         for _ in 0..3 {
-            proxy.seen();
+            proxy.take_seen();
             proxy.cut();
         }
         // It may be told that nobody knows what came of it.
@@ -161,7 +161,10 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
     let guard = take(&holder, &name, TTL).await;
     proxy.block("events");
     let waiting = wait_behind(&SHARED, &waiter, &name, 1).await;
-    until("it watches", || proxy.seen().contains(&"watch".to_owned())).await;
+    until("it watches", || {
+        proxy.take_seen().contains(&"watch".to_owned())
+    })
+    .await;
     soon(guard.release()).await.unwrap();
     soon(soon(waiting).await.unwrap().unwrap().release())
         .await
@@ -186,10 +189,13 @@ async fn a_compaction_loses_no_wake_up() {
         // Another name each time, for which nobody watches yet.
         let name = format!("x{round}");
         let guard = take(&holder, &name, TTL).await;
-        proxy.seen();
+        proxy.take_seen();
         let waiting = wait_behind(&etcd, &waiter, &name, 1).await;
         // Before that the cut could hit the request for the place itself.
-        until("it watches", || proxy.seen().contains(&"watch".to_owned())).await;
+        until("it watches", || {
+            proxy.take_seen().contains(&"watch".to_owned())
+        })
+        .await;
         if round % 2 == 0 {
             proxy.cut();
         }

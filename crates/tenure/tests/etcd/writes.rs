@@ -58,12 +58,12 @@ async fn a_write_that_arrives_late_does_not_count() {
     let (proxy, first) = proxied().await;
     let (lock, total) = (name("late"), name("late-total"));
     let old = take(&first, &lock, TTL).await;
-    proxy.seen();
+    proxy.take_seen();
     proxy.hold(Direction::Up, true);
     let key = total.clone();
     let writing = tokio::spawn(async move { (old.put(&key, "late").await, old) });
     until("it is on its way", || {
-        proxy.seen().contains(&"write".to_owned())
+        proxy.take_seen().contains(&"write".to_owned())
     })
     .await;
     let next = direct().await.lock(&lock).ttl(TTL);

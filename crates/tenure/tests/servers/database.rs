@@ -158,6 +158,7 @@ async fn read_up(
             let step = step(protocol, &bytes);
             if !step.is_empty() && !IS_SET_UP.contains(&step.as_str()) {
                 shared.requests.fetch_add(1, Ordering::SeqCst);
+                lock(&shared.seen).push(step.clone());
             }
             let plan = {
                 let mut all = lock(&shared.plans);

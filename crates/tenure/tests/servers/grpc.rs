@@ -112,7 +112,7 @@ impl Proxy {
     }
 
     /// The steps of all requests since the last call.
-    pub(crate) fn seen(&self) -> Vec<String> {
+    pub(crate) fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.shared.seen))
     }
 

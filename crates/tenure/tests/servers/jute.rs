@@ -383,6 +383,10 @@ impl Link {
         let (xid, opcode) = (int(bytes, 4).ok_or(())?, int(bytes, 8).ok_or(())?);
         if !is_upkeep(opcode) {
             self.shared.requests.fetch_add(1, Ordering::SeqCst);
+            lock(&self.shared.seen).push(match step(opcode) {
+                "" => format!("opcode {opcode}"),
+                step => step.to_owned(),
+            });
         }
         let step = step(opcode);
         let plan = {

@@ -68,6 +68,8 @@ pub(super) struct Shared {
     /// Plans whose fault has not happened yet.
     under_way: Arc<AtomicU64>,
     pub(super) requests: AtomicU64,
+    /// What the requests do, in the order in which they came.
+    pub(super) seen: Mutex<Vec<String>>,
     pub(super) connections: AtomicU64,
     pub(super) weather: [watch::Sender<Weather>; 2],
     /// Grow with each call of `cut` and `resume`.
@@ -124,6 +126,7 @@ impl Proxy {
             plans: Mutex::default(),
             under_way: Arc::default(),
             requests: AtomicU64::new(0),
+            seen: Mutex::default(),
             connections: AtomicU64::new(0),
             weather: [(); 2].map(|()| watch::Sender::new(Weather::default())),
             cuts: watch::Sender::new(0),
@@ -154,6 +157,12 @@ impl Proxy {
     /// load a script, subscribe, or ask how the server is.
     pub(crate) fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// What the requests since the last call did: the step of each, or its name in the protocol. As with
+    /// [`requests`](Self::requests), nothing that only sets up or keeps a connection; but what subscribes.
+    pub(crate) fn take_seen(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.shared.seen))
     }
 
     /// Connections accepted so far.
@@ -375,6 +384,7 @@ impl Link {
             }
             "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "SSUBSCRIBE"
             | "SUNSUBSCRIBE" => {
+                lock(&self.shared.seen).push(command.to_ascii_lowercase());
                 *lock(&self.is_raw) |= !*lock(&self.has_pushes);
                 return Ok(Some(Duration::ZERO));
             }
@@ -382,6 +392,11 @@ impl Link {
         };
         if !IS_SET_UP.contains(&command.as_str()) {
             self.shared.requests.fetch_add(1, Ordering::SeqCst);
+            let seen = match step.is_empty() {
+                true => command.to_ascii_lowercase(),
+                false => step.clone(),
+            };
+            lock(&self.shared.seen).push(seen);
         }
         let plan = {
             let mut plans = lock(&self.shared.plans);

@@ -127,6 +127,7 @@ impl Link {
         let Some(step) = step else {
             return Ok(Some(Duration::ZERO));
         };
+        lock(&self.shared.seen).push(step.clone());
         if matches!(step.as_str(), "acquire" | "release" | "renew" | "wait") {
             self.shared.requests.fetch_add(1, Ordering::SeqCst);
         }

@@ -1,0 +1,64 @@
+//! Takes out of a record what differs from run to run: numbers that count or tell the time, ids, this process.
+
+/// `text` with `HOST`, `PID`, `UUID`, `HEX`, `HEX8` and `N` in place of what differs, and control characters escaped.
+pub(crate) fn mask(text: &str) -> String {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let text = text.replace(&format!("\"host\":\"{host}\""), "\"host\":\"HOST\"");
+    let mut masked = String::new();
+    let mut rest = text.as_str();
+    while let Some(first) = rest.chars().next() {
+        if let Some((uuid, after)) = rest.split_at_checked(36)
+            && is_uuid(uuid)
+        {
+            masked += "UUID";
+            rest = after;
+            continue;
+        }
+        let end = rest
+            .find(|char: char| !char.is_ascii_alphanumeric())
+            .unwrap_or(rest.len());
+        if end == 0 {
+            match first.is_control() {
+                true => masked.extend(first.escape_debug()),
+                false => masked.push(first),
+            }
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        masked += word(&rest[..end]);
+        rest = &rest[end..];
+    }
+    masked
+}
+
+fn word(word: &str) -> &str {
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+    let is_hex = word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match word {
+        _ if word == std::process::id().to_string() => "PID",
+        _ if is_number && word.len() >= 10 => "N",
+        _ if is_hex && word.len() >= 12 => "HEX",
+        // The name of a client.
+        _ if is_hex && word.len() == 8 => "HEX8",
+        _ => word,
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<_> = text.split('-').map(str::len).collect();
+    let is_hex = |byte: u8| byte == b'-' || byte.is_ascii_hexdigit();
+    lengths == [8, 4, 4, 4, 12] && text.bytes().all(is_hex)
+}
+
+#[test]
+fn what_differs_is_masked_and_the_rest_is_not() {
+    let text = format!(
+        "TOKEN 1795571316000123 ttl 30000 {} 0123456789abcdef0123456789abcdef \
+         12345678 6f1c2a34-0000-4000-8000-0123456789ab \"é\"\0",
+        std::process::id()
+    );
+    assert_eq!(mask(&text), "TOKEN N ttl 30000 PID HEX HEX8 UUID \"é\"\\0");
+}

@@ -1,0 +1,287 @@
+//! What stands in a store while a lock is held, while somebody waits for it, and after its release.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{connect, soon, until};
+use crate::mask::mask;
+use crate::servers::database::File;
+use crate::servers::etcd;
+use crate::servers::etcd::Etcd;
+use crate::servers::jute::Wire;
+use crate::servers::mariadb::{self, MariaDb};
+use crate::servers::operator::Row;
+use crate::servers::postgres::{self, Postgres};
+use crate::servers::process::Directory;
+use crate::servers::redis::{self, Redis};
+use crate::servers::zookeeper::{self, PASSWORD, USER, Zookeeper};
+
+const NAME: &str = "orders/42";
+const TTL: Duration = Duration::from_secs(600);
+
+/// Where the lines of a record come from; they are masked and sorted afterwards.
+type Dump<'a> = &'a dyn Fn() -> Vec<String>;
+
+/// Of which clients a store shows the labels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    Nothing,
+    Holder,
+    HolderAndWaiter,
+}
+
+async fn compare(store: &str, url: &str, dump: Dump<'_>, shows: Shows) {
+    let (holder, waiter) = (connect(url).await, connect(url).await);
+    let mut text = String::new();
+    let mut note = |moment: &str| {
+        let mut lines: Vec<_> = dump().iter().map(|line| mask(line)).collect();
+        lines.sort();
+        text += &format!("# {moment}\n{}\n", lines.join("\n"));
+    };
+    let lock = |client: &tenure::Client, label: &str| client.lock(NAME).ttl(TTL).label(label);
+    let guard = soon(lock(&holder, "the holder").acquire()).await.unwrap();
+    let is_noted = || shows == Shows::Nothing || dump().join(" ").contains("the holder");
+    until("the holder is noted", is_noted).await;
+    note("held");
+    if shows == Shows::HolderAndWaiter {
+        let waiting = lock(&waiter, "the waiter");
+        let waiting = tokio::spawn(async move { waiting.acquire().await });
+        until("somebody waits", || dump().join(" ").contains("the waiter")).await;
+        note("held, and somebody waits");
+        waiting.abort();
+        let _ = waiting.await;
+    }
+    soon(guard.release()).await.unwrap();
+    waiter.close().await;
+    holder.close().await;
+    note("released");
+    crate::compare(&format!("records/{store}"), &text);
+}
+
+fn redis_keys(server: &Redis) -> Vec<String> {
+    let keys = server.order(&["KEYS", "*"]).items();
+    let line = |key: &str| {
+        let kind = server.order(&["TYPE", key]).text();
+        let content = match kind.as_str() {
+            "string" => server.order(&["GET", key]),
+            "list" => server.order(&["LRANGE", key, "0", "-1"]),
+            "hash" => server.order(&["HGETALL", key]),
+            "zset" => server.order(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
+            other => panic!("{key} is a {other}"),
+        };
+        format!("{key} ({kind}): {}", content.text())
+    };
+    keys.iter().map(|key| line(&key.text())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis() {
+    if redis::is_missing() {
+        return;
+    }
+    for (store, options, shows) in [
+        ("redis", "", Shows::HolderAndWaiter),
+        ("redis-redisson", "&dialect=redisson", Shows::Nothing),
+    ] {
+        let server = Redis::start(&[]);
+        let url = format!(
+            "{}?restart_guard=off{options}",
+            server.url_by(server.port())
+        );
+        compare(store, &url, &|| redis_keys(&server), shows).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd() {
+    if etcd::is_missing() {
+        return;
+    }
+    let server = Etcd::start(1, &[]);
+    let dump = || {
+        let keys = server.keys("");
+        let lease = |lease| if lease == 0 { "no lease" } else { "a lease" };
+        let line = |key: &etcd::Key| format!("{} ({}): {}", key.key, lease(key.lease), key.value);
+        keys.iter().map(line).collect()
+    };
+    compare("etcd", &server.url(), &dump, Shows::HolderAndWaiter).await;
+}
+
+/// All nodes below this one.
+fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for child in wire.children(path) {
+        let child = format!("{path}/{child}");
+        let data = wire.get(&child).map(|node| node.data).unwrap_or_default();
+        lines.push(format!("{child}: {}", String::from_utf8_lossy(&data)));
+        lines.extend(nodes(wire, &child));
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zookeeper() {
+    if zookeeper::is_missing() {
+        return;
+    }
+    let server = Zookeeper::start(&[]);
+    let url = format!(
+        "zookeeper://{USER}:{PASSWORD}@127.0.0.1:{}/locks",
+        server.port()
+    );
+    for (store, options) in [
+        ("zookeeper", ""),
+        ("zookeeper-session-prefix", "?dialect=session-prefix"),
+    ] {
+        let dump = || {
+            let mut wire = server.wire();
+            wire.sync("/");
+            nodes(&mut wire, "/locks")
+        };
+        compare(
+            store,
+            &format!("{url}{options}"),
+            &dump,
+            Shows::HolderAndWaiter,
+        )
+        .await;
+        server.wire().delete_all("/locks");
+    }
+}
+
+/// A line for each row, with the names of its columns.
+fn rows(table: &str, columns: &[&str], rows: &dyn Fn(&str) -> Vec<Row>) -> Vec<String> {
+    let found = rows(&format!("SELECT {} FROM {table}", columns.join(",")));
+    let cell = |(column, value): (&&str, Option<String>)| {
+        format!("{column}={}", value.unwrap_or_else(|| "NULL".into()))
+    };
+    let line = |row: Row| {
+        let cells: Vec<_> = columns.iter().zip(row).map(cell).collect();
+        format!("{table}: {}", cells.join(" "))
+    };
+    found.into_iter().map(line).collect()
+}
+
+/// The tables of a lease table, without those columns in which a number depends on the time of the run.
+const LOCKS: [&str; 6] = ["name", "owner", "token", "min_hold", "delay", "holder"];
+const WAITERS: [&str; 3] = ["name", "owner", "holder"];
+/// The table in which sessions note who holds. It has bytes where text is.
+const HOLDERS_OF_MYSQL: [&str; 6] = [
+    "lock_key",
+    "CONVERT(name USING utf8mb4)",
+    "mode",
+    "CONVERT(holder USING utf8mb4)",
+    "ttl",
+    "wanted",
+];
+const HOLDERS_OF_POSTGRES: [&str; 6] = [
+    "lock_key",
+    "convert_from(name, 'UTF8')",
+    "mode",
+    "convert_from(holder, 'UTF8')",
+    "ttl",
+    "wanted",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql() {
+    if mariadb::is_missing() {
+        return;
+    }
+    let server = MariaDb::start(&[]);
+    let operator = server.operator();
+    let ask = |sql: &str| operator.rows(sql);
+    let url = server.url_at(server.port());
+    let table = |name: &str| format!("{}.{name}", mariadb::DATABASE);
+    init(&format!("{url}?mode=table&tls=off")).await;
+    let dump = || {
+        let locks = rows(&table("tenure_locks"), &LOCKS, &ask);
+        let waiters = rows(&table("tenure_locks_waiters"), &WAITERS, &ask);
+        [locks, waiters].concat()
+    };
+    let by = format!("{url}?mode=table&tls=off");
+    compare("mysql-table", &by, &dump, Shows::HolderAndWaiter).await;
+    let by = format!("{url}?tls=off&restart_guard=off");
+    init(&by).await;
+    let dump = || rows(&table("tenure_holders"), &HOLDERS_OF_MYSQL, &ask);
+    compare("mysql", &by, &dump, Shows::Holder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres() {
+    if postgres::is_missing() {
+        return;
+    }
+    let server = Postgres::start(&[]);
+    let inside = server.inside();
+    let ask = |sql: &str| inside.rows(sql);
+    let url = server.url_at(server.port());
+    let by = format!("{url}?mode=table&tls=off");
+    init(&by).await;
+    let dump = || lease_tables(&ask);
+    compare("postgres-table", &by, &dump, Shows::HolderAndWaiter).await;
+    let by = format!("{url}?tls=off&restart_guard=off");
+    init(&by).await;
+    let dump = || rows("tenure_holders", &HOLDERS_OF_POSTGRES, &ask);
+    compare("postgres", &by, &dump, Shows::Holder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() {
+    let file = File::new();
+    init(&file.url()).await;
+    let ask = |sql: &str| file.rows(sql);
+    let dump = || lease_tables(&ask);
+    compare("sqlite", &file.url(), &dump, Shows::HolderAndWaiter).await;
+}
+
+fn lease_tables(ask: &dyn Fn(&str) -> Vec<Row>) -> Vec<String> {
+    let locks = rows("tenure_locks", &LOCKS, ask);
+    [locks, rows("tenure_locks_waiters", &WAITERS, ask)].concat()
+}
+
+async fn init(url: &str) {
+    let client = connect(url).await;
+    client.init().await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn file() {
+    let dir = Directory::new("records");
+    let dump = || {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        let line = |path: PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            format!("{name}: {}", lock_file(&std::fs::read(&path).unwrap()))
+        };
+        files.map(|entry| line(entry.unwrap().path())).collect()
+    };
+    let url = format!("file:{}", dir.path().display());
+    compare("file", &url, &dump, Shows::Holder).await;
+}
+
+/// A lock file as its format says: two slots of 1,024 bytes, each with eight bytes of text, ten numbers of 64 bits, and
+/// a holder at byte 96. Anything else as it is.
+fn lock_file(content: &[u8]) -> String {
+    if !content.starts_with(b"tenure1\n") {
+        return String::from_utf8_lossy(content).into_owned();
+    }
+    let slot = |slot: &[u8]| {
+        let (head, rest) = slot.split_at(88);
+        let (magic, numbers) = head.split_at(8);
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap()).to_string();
+        let numbers: Vec<_> = numbers.chunks(8).map(number).collect();
+        format!(
+            "{} {} {}",
+            String::from_utf8_lossy(magic),
+            numbers.join(" "),
+            String::from_utf8_lossy(rest).trim_matches([' ', '\0', '\n'])
+        )
+    };
+    content
+        .chunks(1_024)
+        .map(slot)
+        .collect::<Vec<_>>()
+        .join(" | ")
+}
