@@ -26,8 +26,6 @@ mod harness {
     feature = "postgres",
     feature = "sqlite"
 ))]
-mod servers;
-
 use harness::skips::{
     CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, NEVER_SILENT, NO_CONNECTION, NO_COUNT,
     NO_COUNT_OF_LEASES, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
@@ -120,7 +118,7 @@ fn file() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis() {
-    if servers::redis::is_missing() {
+    if tenure_testkit::redis::is_missing() {
         return;
     }
     run(&Setup {
@@ -137,7 +135,7 @@ fn redis() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_redisson() {
-    if servers::redis::is_missing() {
+    if tenure_testkit::redis::is_missing() {
         return;
     }
     run(&Setup {
@@ -154,7 +152,7 @@ fn redis_redisson() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_tls_with_password() {
-    if servers::redis::Certificates::is_impossible() {
+    if tenure_testkit::redis::Certificates::is_impossible() {
         return;
     }
     run(&Setup {
@@ -177,7 +175,7 @@ fn redis_tls_with_password() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_sentinel() {
-    if servers::redis::is_missing() {
+    if tenure_testkit::redis::is_missing() {
         return;
     }
     run(&Setup {
@@ -201,7 +199,7 @@ fn redis_sentinel() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_cluster() {
-    if servers::redis::is_missing() {
+    if tenure_testkit::redis::is_missing() {
         return;
     }
     run(&Setup {
@@ -226,7 +224,7 @@ fn redis_cluster() {
 #[cfg(feature = "redis")]
 #[test]
 fn redlock() {
-    if servers::redis::is_missing() {
+    if tenure_testkit::redis::is_missing() {
         return;
     }
     run(&Setup {
@@ -303,7 +301,7 @@ fn redlock_over_memory_on_the_real_clock() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
-    if servers::etcd::is_missing() {
+    if tenure_testkit::etcd::is_missing() {
         return;
     }
     run(&Setup {
@@ -320,7 +318,7 @@ fn etcd() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_three_members() {
-    if servers::etcd::is_missing() {
+    if tenure_testkit::etcd::is_missing() {
         return;
     }
     run(&Setup {
@@ -343,7 +341,7 @@ fn etcd_three_members() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_tls_with_password() {
-    if servers::etcd::is_missing() || servers::is_missing(&["openssl"]) {
+    if tenure_testkit::etcd::is_missing() || tenure_testkit::is_missing(&["openssl"]) {
         return;
     }
     run(&Setup {
@@ -365,7 +363,7 @@ fn etcd_tls_with_password() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_lease_per_lock() {
-    if servers::etcd::is_missing() {
+    if tenure_testkit::etcd::is_missing() {
         return;
     }
     run(&Setup {
@@ -389,7 +387,7 @@ fn etcd_lease_per_lock() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper() {
-    if servers::zookeeper::is_missing() {
+    if tenure_testkit::zookeeper::is_missing() {
         return;
     }
     run(&Setup {
@@ -405,7 +403,7 @@ fn zookeeper() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_ensemble() {
-    if servers::zookeeper::is_missing() {
+    if tenure_testkit::zookeeper::is_missing() {
         return;
     }
     run(&Setup {
@@ -426,7 +424,7 @@ fn zookeeper_ensemble() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_tls() {
-    if servers::zookeeper::is_missing_for_tls() {
+    if tenure_testkit::zookeeper::is_missing_for_tls() {
         return;
     }
     run(&Setup {
@@ -450,7 +448,7 @@ fn zookeeper_tls() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn mysql() {
-    if servers::mariadb::is_missing() {
+    if tenure_testkit::mariadb::is_missing() {
         return;
     }
     run(&Setup {
@@ -474,7 +472,7 @@ fn mysql() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn postgres() {
-    if servers::postgres::is_missing() {
+    if tenure_testkit::postgres::is_missing() {
         return;
     }
     run(&Setup {
@@ -497,7 +495,7 @@ fn postgres() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn mysql_table() {
-    if servers::mariadb::is_missing() {
+    if tenure_testkit::mariadb::is_missing() {
         return;
     }
     run(&Setup {
@@ -513,7 +511,7 @@ fn mysql_table() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn postgres_table() {
-    if servers::postgres::is_missing() {
+    if tenure_testkit::postgres::is_missing() {
         return;
     }
     run(&Setup {

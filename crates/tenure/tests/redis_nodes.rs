@@ -3,15 +3,13 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-mod servers;
-
 use std::time::Duration;
 
-use servers::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
-use servers::resp::Value;
-use servers::until;
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
+use tenure_testkit::resp::Value;
+use tenure_testkit::until;
 
 /// Longer than any failover here.
 const TTL: Duration = Duration::from_secs(20);
@@ -25,7 +23,7 @@ async fn client(url: &str) -> Client {
 
 async fn held(client: &Client, name: &str) -> Guard {
     loop {
-        let lock = client.lock(name).ttl(TTL).wait(servers::PATIENCE);
+        let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
         match lock.acquire().await {
             // It was under way when a server died.
             Err(err) if err.kind() == ErrorKind::Indeterminate => {}
@@ -145,7 +143,7 @@ fn queue(
     client: &Client,
     name: &'static str,
 ) -> tokio::task::JoinHandle<Result<Guard, tenure::Error>> {
-    let lock = client.lock(name).ttl(TTL).wait(servers::PATIENCE);
+    let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     let slot = cluster.slot(name);
     let queue = format!("tenure:{{{name}}}:queue");
@@ -201,7 +199,7 @@ async fn cluster_keeps_locks_of_redisson() {
     for name in ["a", "b", "c"] {
         let guard = held(&one, name).await;
         assert!(two.lock(name).try_acquire().await.unwrap().is_none());
-        let lock = two.lock(name).ttl(TTL).wait(servers::PATIENCE);
+        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let owner = cluster.owner(cluster.slot(name));

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::OnRedis;
-use crate::servers::redis::{self, Certificates, PASSWORD, Redis};
 use crate::support::{Store, text};
+use tenure_testkit::redis::{self, Certificates, PASSWORD, Redis};
 
 /// Measures a little, as JSON: pair, pairs side by side, hand-off.
 fn bench(url: &str) -> Vec<Value> {

@@ -3,9 +3,9 @@
 use rustix::process::{Signal, kill_process};
 
 use crate::OnRedis;
-use crate::servers::until;
 use crate::support::signs::{Signs, TTL, TTL_NANOS, now};
 use crate::support::{children, wait_until_stopped};
+use tenure_testkit::until;
 
 #[test]
 fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes() {

@@ -4,9 +4,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::OnRedis;
-use crate::servers::redis;
-use crate::servers::redis::Redis;
 use crate::support::{Store, next_event, text};
+use tenure_testkit::redis;
+use tenure_testkit::redis::Redis;
 
 fn json(bytes: &[u8]) -> Vec<Value> {
     text(bytes)

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../../../tenure/tests/servers/mod.rs"]
-mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -15,8 +13,8 @@ mod wait;
 
 use std::ops::Deref;
 
-use servers::redis::{self, Redis};
 use support::Store;
+use tenure_testkit::redis::{self, Redis};
 
 /// A server and the store that it is.
 struct OnRedis {
@@ -49,7 +47,7 @@ impl OnRedis {
     /// Returns when so many wait for `name`.
     fn until_waiting(&self, name: &str, count: i64) {
         let queue = format!("tenure:{{{name}}}:queue");
-        servers::until("all wait", || {
+        tenure_testkit::until("all wait", || {
             self.server.order(&["LLEN", &queue]).int() == 2 * count
         });
     }

@@ -3,10 +3,10 @@
 use rustix::process::Signal;
 
 use crate::OnRedis;
-use crate::servers::process::Port;
-use crate::servers::redis::{self, Certificates, PASSWORD, Redis, USER};
-use crate::servers::until;
 use crate::support::{Store, next_event, text};
+use tenure_testkit::process::Port;
+use tenure_testkit::redis::{self, Certificates, PASSWORD, Redis, USER};
+use tenure_testkit::until;
 
 /// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
 fn try_url(url: &str, options: &[&str]) -> (i32, String) {

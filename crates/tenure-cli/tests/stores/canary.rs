@@ -3,15 +3,15 @@
 
 use std::process::Output;
 
-use crate::servers::database::File;
-use crate::servers::etcd::{self, Etcd};
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::process::Port;
-use crate::servers::redis::{self, PASSWORD, Redis, USER};
-use crate::servers::until;
-use crate::servers::zookeeper::{self, Zookeeper};
 use crate::support::{Store, Talk, text};
+use tenure_testkit::database::File;
+use tenure_testkit::etcd::{self, Etcd};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::process::Port;
+use tenure_testkit::redis::{self, PASSWORD, Redis, USER};
+use tenure_testkit::until;
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 /// Whoever keeps a server up for as long as it lives.
 type Keeper = Box<dyn std::any::Any>;

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::servers::database::File;
-use crate::servers::etcd::{self, Etcd};
-use crate::servers::jute;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::operator::Row;
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::proxy::Direction;
-use crate::servers::redis::{self, Redis};
-use crate::servers::zookeeper::{self, Zookeeper};
-use crate::servers::{self, PATIENCE};
 use crate::support::{Store, Talk};
+use tenure_testkit::database::File;
+use tenure_testkit::etcd::{self, Etcd};
+use tenure_testkit::jute;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::operator::Row;
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::proxy::Direction;
+use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::{self, PATIENCE};
 
 /// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
 const TTL: &str = "50s";
@@ -79,7 +79,7 @@ impl Site {
         let mut holder = self.store.start(&["hold", "--ttl", TTL, "x"]);
         holder.line();
         let pid = holder.child.id();
-        servers::until("the holder can be seen", || {
+        tenure_testkit::until("the holder can be seen", || {
             let output = self.store.output(&["status", "--json", "x"]);
             let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
             let nodes = &status["nodes"];
@@ -348,12 +348,12 @@ fn a_signal_while_a_session_is_being_opened_leaves_none() {
     proxy.hold(Direction::Down, true);
     let mut run = store.start_run(&["--ttl", TTL], "x", "echo ran");
     let sessions = || zookeeper_sessions(&server);
-    servers::until("the server has opened it", || !sessions().is_empty());
+    tenure_testkit::until("the server has opened it", || !sessions().is_empty());
     run.signal(Signal::INT);
     proxy.hold(Direction::Down, false);
     assert_eq!(run.code(), 130);
     assert_eq!(run.rest(), "");
-    servers::until("the session has ended", || sessions().is_empty());
+    tenure_testkit::until("the session has ended", || sessions().is_empty());
 }
 
 /// How a database is asked.

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../../../tenure/tests/servers/mod.rs"]
-mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -17,11 +15,11 @@ mod wait;
 
 use std::ops::Deref;
 
-use servers::etcd::{self, Etcd};
-use servers::mariadb::{self, MariaDb};
-use servers::postgres::{self, Postgres};
-use servers::zookeeper::{self, Zookeeper};
 use support::Store;
+use tenure_testkit::etcd::{self, Etcd};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 /// A server of one of these kinds.
 enum Server {
@@ -141,7 +139,7 @@ impl On {
 
     /// Returns when so many wait for `name`.
     fn until_waiting(&self, name: &str, count: usize) {
-        servers::until("all wait", || {
+        tenure_testkit::until("all wait", || {
             self.status(name)["queue"].as_array().unwrap().len() == count
         });
     }

@@ -2,10 +2,10 @@
 
 use rustix::process::Signal;
 
-use crate::servers::process::Port;
-use crate::servers::until;
 use crate::support::{Store, text};
 use crate::{On, on_each};
+use tenure_testkit::process::Port;
+use tenure_testkit::until;
 
 on_each![
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,

@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod broken;
-#[path = "../../../tenure/tests/servers/mod.rs"]
-mod servers;
 mod store;
 
 use std::sync::Arc;

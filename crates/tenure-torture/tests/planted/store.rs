@@ -13,7 +13,7 @@ use tenure_torture::clock::now;
 use tenure_torture::nemesis::Site;
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
+use tenure_testkit::clock::Clock;
 
 #[derive(Default)]
 struct Data {

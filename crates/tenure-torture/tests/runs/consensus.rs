@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
-use crate::servers::etcd::{self, Etcd};
-use crate::servers::tap;
-use crate::servers::zookeeper::{self, Ensemble, Zookeeper};
 use crate::{Run, is_clock_missing};
+use tenure_testkit::clock::Clock;
+use tenure_testkit::etcd::{self, Etcd};
+use tenure_testkit::tap;
+use tenure_testkit::zookeeper::{self, Ensemble, Zookeeper};
 
 /// Longer than an election takes, twice.
 const TTL: Duration = Duration::from_secs(2);

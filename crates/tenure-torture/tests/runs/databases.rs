@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
-use crate::servers::mariadb::{self as mariadb_server, MariaDb};
-use crate::servers::postgres::{self as postgres_server, Postgres};
 use crate::{Run, is_clock_missing, text};
+use tenure_testkit::clock::Clock;
+use tenure_testkit::mariadb::{self as mariadb_server, MariaDb};
+use tenure_testkit::postgres::{self as postgres_server, Postgres};
 use tenure_torture::checker::Verdict;
 
 /// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
-use crate::servers::database::File;
 use crate::{Run, is_clock_missing};
+use tenure_testkit::clock::Clock;
+use tenure_testkit::database::File;
 
 #[test]
 fn file() {

@@ -10,8 +10,6 @@ mod consensus;
 mod databases;
 mod files;
 mod redis;
-#[path = "../../../tenure/tests/servers/mod.rs"]
-mod servers;
 mod site;
 
 use std::sync::Arc;
@@ -65,7 +63,7 @@ impl Run {
         name: &'static str,
         url: String,
         store: Option<Box<dyn Store>>,
-        clock: Option<servers::clock::Clock>,
+        clock: Option<tenure_testkit::clock::Clock>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let around = Around::new(store, clock);
@@ -198,7 +196,7 @@ async fn until_it_grants(url: &str) {
     let attempt = async || client.lock("tenure-torture-0").ttl(ttl).try_acquire().await;
     let start = Instant::now();
     while let Err(error) = attempt().await.map(drop) {
-        assert!(start.elapsed() < servers::PATIENCE, "{error}");
+        assert!(start.elapsed() < tenure_testkit::PATIENCE, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     client.close().await;
@@ -229,7 +227,7 @@ fn long() -> Option<Duration> {
 
 /// Whether the compiler is missing with which clocks are made.
 pub(crate) fn is_clock_missing() -> bool {
-    servers::is_missing(&["cc"])
+    tenure_testkit::is_missing(&["cc"])
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
-use crate::servers::redis::{self, Cluster, Redis, Watched, redlock_url};
 use crate::site::Masters;
 use crate::{Run, is_clock_missing};
+use tenure_testkit::clock::Clock;
+use tenure_testkit::redis::{self, Cluster, Redis, Watched, redlock_url};
 
 const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tenure_torture::nemesis::Site;
 use tenure_torture::plan::Kind;
 
-use crate::servers::clock::Clock;
-use crate::servers::etcd::{Etcd, Member};
-use crate::servers::mariadb::MariaDb;
-use crate::servers::postgres::Postgres;
-use crate::servers::redis::{Cluster, Redis, Watched};
-use crate::servers::until;
-use crate::servers::zookeeper::{Ensemble, Zookeeper};
+use tenure_testkit::clock::Clock;
+use tenure_testkit::etcd::{Etcd, Member};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::redis::{Cluster, Redis, Watched};
+use tenure_testkit::until;
+use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
 /// One process of a store.
 pub(crate) trait Node {

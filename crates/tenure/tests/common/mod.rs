@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tenure::{Client, Error, ErrorKind, Guard};
 
-use crate::servers::{PASSWORD, PATIENCE};
+use tenure_testkit::{PASSWORD, PATIENCE};
 
 /// Awaits what happens at once on an idle machine.
 #[track_caller]

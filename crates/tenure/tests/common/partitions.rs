@@ -6,7 +6,7 @@ use tenure::{Client, ErrorKind, LostReason};
 use tokio::task::JoinHandle;
 
 use super::{answered, assert_says, connect, soon, take, until, until_renewed};
-use crate::servers::network::Network;
+use tenure_testkit::network::Network;
 
 /// Three servers that elect a leader.
 pub(crate) trait Trio {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::{FencingToken, Renew};
 
 use super::{answered, connect, soon};
-use crate::servers::disk::Disk;
+use tenure_testkit::disk::Disk;
 
 /// What was given out before and after.
 pub(crate) struct Tokens {

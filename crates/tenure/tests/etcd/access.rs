@@ -6,9 +6,9 @@ use std::time::Duration;
 use tenure::backend::Severity;
 use tenure::{ErrorKind, LostReason};
 
-use crate::servers::etcd::{Etcd, is_missing};
-use crate::servers::redis::{Certificates, PASSWORD, USER};
 use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
+use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::redis::{Certificates, PASSWORD, USER};
 
 /// The token of a login is good for a second, and a renewal comes every two.
 #[tokio::test(flavor = "multi_thread")]
@@ -89,11 +89,11 @@ async fn a_wrong_login_is_one_clear_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_address_is_one_clear_line() {
-    if is_missing() || crate::servers::is_missing(&["openssl"]) {
+    if is_missing() || tenure_testkit::is_missing(&["openssl"]) {
         return;
     }
     let connect = |url: String| async move { soon(tenure::connect(&url)).await };
-    let nobody = crate::servers::process::Port::reserve();
+    let nobody = tenure_testkit::process::Port::reserve();
     let url = format!("etcd://127.0.0.1:{}", nobody.number());
     assert_says(
         connect(url).await,

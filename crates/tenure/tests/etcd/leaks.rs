@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure::Renew;
 
-use crate::servers::etcd::{Etcd, is_missing};
-use crate::servers::grpc::{Fault, Proxy};
 use crate::support::{TTL, connect, soon, take, until, until_renewed};
+use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::grpc::{Fault, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_waits_leave_nothing() {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard, LostReason};
 
 use crate::common::power;
-use crate::servers::disk::Disk;
-use crate::servers::etcd::{Etcd, is_missing};
-use crate::servers::relay::Relay;
-use crate::servers::tap;
 use crate::support::{
     LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
 };
+use tenure_testkit::disk::Disk;
+use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::relay::Relay;
+use tenure_testkit::tap;
 
 /// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
 /// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
@@ -212,7 +212,7 @@ async fn all_members_are_started_again() {
     etcd.until_ready();
     assert_works(&etcd, &guard).await;
     assert!(guard.is_held());
-    let created = |keys: &[crate::servers::etcd::Key]| -> Vec<u64> {
+    let created = |keys: &[tenure_testkit::etcd::Key]| -> Vec<u64> {
         keys.iter().map(|key| key.created).collect()
     };
     assert_eq!(created(&etcd.keys("x/"))[0], created(&before)[0]);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::partitions::{self, Trio};
-use crate::servers::etcd::{Etcd, is_missing};
-use crate::servers::network::Network;
 use crate::support::{LONG, TTL};
+use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::network::Network;
 
 impl Trio for Etcd {
     const TTL: Duration = TTL;

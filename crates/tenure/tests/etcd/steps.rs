@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tenure::{ErrorKind, LostReason, State};
 
-use crate::servers::etcd::is_missing;
-use crate::servers::grpc::Fault;
 use crate::support::{
     SHARED, TTL, assert_says, direct, name, proxied, soon, take, until, until_renewed, wait_behind,
 };
+use tenure_testkit::etcd::is_missing;
+use tenure_testkit::grpc::Fault;
 
 /// Later than the client waits for an answer.
 const LATE: Duration = Duration::from_secs(3);

@@ -8,8 +8,8 @@ use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
 pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
-use crate::servers::etcd::Etcd;
-use crate::servers::grpc::Proxy;
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::grpc::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);

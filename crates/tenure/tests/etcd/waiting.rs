@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use tenure::ErrorKind;
 
-use crate::servers::etcd::{Etcd, is_missing};
-use crate::servers::grpc::{Fault, Proxy};
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, until, wait_behind,
 };
+use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::grpc::{Fault, Proxy};
 
 /// etcd-io/etcd#11456: the lease of a waiter ran out while it waited, and it was told that it holds the lock.
 #[tokio::test(flavor = "multi_thread")]

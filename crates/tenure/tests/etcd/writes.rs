@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use tenure::{ErrorKind, Guard};
 
-use crate::servers::etcd::{base64, is_missing};
-use crate::servers::grpc::{Direction, Fault};
 use crate::support::{SHARED, TTL, assert_says, direct, name, proxied, soon, take, until};
+use tenure_testkit::etcd::{base64, is_missing};
+use tenure_testkit::grpc::{Direction, Fault};
 
 fn read(key: &str) -> String {
     let keys = SHARED.keys(key);

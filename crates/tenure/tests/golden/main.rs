@@ -16,8 +16,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../servers/mod.rs"]
-mod servers;
 
 mod mask;
 mod records;

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::common::{connect, soon, until};
 use crate::mask::mask;
-use crate::servers::database::File;
-use crate::servers::etcd;
-use crate::servers::etcd::Etcd;
-use crate::servers::jute::Wire;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::operator::Row;
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::process::Directory;
-use crate::servers::redis::{self, Redis};
-use crate::servers::zookeeper::{self, PASSWORD, USER, Zookeeper};
+use tenure_testkit::database::File;
+use tenure_testkit::etcd;
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::jute::Wire;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::operator::Row;
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::process::Directory;
+use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
 const TTL: Duration = Duration::from_secs(600);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::{Client, Guard};
 
 use crate::common::{connect, soon, take, until_renewed};
-use crate::servers::{PATIENCE, grpc, proxy};
+use tenure_testkit::{PATIENCE, grpc, proxy};
 
 /// No renewal is due within a story.
 const LONG: Duration = Duration::from_secs(30 * 60);

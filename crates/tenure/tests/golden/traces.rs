@@ -3,15 +3,15 @@
 //! Each story has clients of its own and ends with `close`, which waits for everything that the clients have under
 //! way, so nothing depends on time. What an operation costs is the difference between two stories.
 
-use crate::servers::etcd::Etcd;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::proxy::Proxy;
-use crate::servers::redis::{self, Redis, independent};
-use crate::servers::statements::{self, Protocol};
-use crate::servers::zookeeper::{self, PASSWORD, USER, Zookeeper};
-use crate::servers::{database, etcd, grpc, jute};
 use crate::stories::{Counted, Site, Traced, tell_all};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::proxy::Proxy;
+use tenure_testkit::redis::{self, Redis, independent};
+use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
+use tenure_testkit::{database, etcd, grpc, jute};
 
 /// No lease ends and no renewal is due during a story, and a server that has just started is trusted.
 const OPTIONS: &str = "timeout=20s&restart_guard=off";

@@ -11,10 +11,10 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use crate::servers::etcd::{Etcd, Key, Member};
-use crate::servers::grpc::{Fault, Planner, Proxy};
-use crate::servers::redis::{Certificates, PASSWORD};
-use crate::servers::relay::Relay;
+use tenure_testkit::etcd::{Etcd, Key, Member};
+use tenure_testkit::grpc::{Fault, Planner, Proxy};
+use tenure_testkit::redis::{Certificates, PASSWORD};
+use tenure_testkit::relay::Relay;
 
 /// One member, each harness with a proxy of its own in front.
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {

@@ -11,12 +11,12 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use crate::servers::proxy::{Fault, Proxy};
-use crate::servers::redis::{
+use tenure_testkit::proxy::{Fault, Proxy};
+use tenure_testkit::redis::{
     Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
 };
-use crate::servers::resp::Value;
-use crate::servers::until;
+use tenure_testkit::resp::Value;
+use tenure_testkit::until;
 
 /// One server that has every write on disk before it answers, each harness with a proxy of its own in front.
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
@@ -370,5 +370,5 @@ fn slot(hashed: &str) -> u16 {
             (crc << 1) ^ if carry { 0x1021 } else { 0 }
         })
     });
-    crc % crate::servers::redis::SLOTS
+    crc % tenure_testkit::redis::SLOTS
 }

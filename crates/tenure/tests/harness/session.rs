@@ -11,12 +11,12 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::operator::Operator;
-use crate::servers::postgres::Postgres;
-use crate::servers::proxy::{Direction, Fault, Proxy};
-use crate::servers::statements::{self, Protocol};
-use crate::servers::until;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::operator::Operator;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::until;
 
 /// MariaDB, each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {

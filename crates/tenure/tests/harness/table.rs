@@ -15,11 +15,11 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use crate::servers::database::{self, File};
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::operator::{Operator, Row};
-use crate::servers::postgres::Postgres;
-use crate::servers::proxy::{Direction, Fault, Planner, Proxy};
+use tenure_testkit::database::{self, File};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::operator::{Operator, Row};
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::{Direction, Fault, Planner, Proxy};
 
 const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 

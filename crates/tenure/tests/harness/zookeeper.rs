@@ -11,10 +11,10 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use crate::servers::jute::{self, Wire};
-use crate::servers::proxy::{Fault, Proxy};
-use crate::servers::redis::Certificates;
-use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
+use tenure_testkit::jute::{self, Wire};
+use tenure_testkit::proxy::{Fault, Proxy};
+use tenure_testkit::redis::Certificates;
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
 
 /// Under it all locks of the suite lie.
 const ROOT: &str = "/tests/locks";

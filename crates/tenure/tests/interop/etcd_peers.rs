@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::servers::etcd::{self, base64, unbase64};
-use crate::servers::is_missing;
 use crate::support::{Driver, LONG, PATIENCE, Server, millis, soon, until};
+use tenure_testkit::etcd::{self, base64, unbase64};
+use tenure_testkit::is_missing;
 
 /// A server of its own for each test.
 #[derive(Clone)]

@@ -12,8 +12,6 @@
 ))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../servers/mod.rs"]
-mod servers;
 mod support;
 
 mod etcd;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tenure::{Client, Renew};
 
-use crate::servers::{mariadb, postgres};
 use crate::support::{
     Driver, LONG, PATIENCE, Scratch, Server, add_one, hex, is_refused, soon, take, waiting,
 };
+use tenure_testkit::{mariadb, postgres};
 
 macro_rules! on_both {
     ($($test:ident)*) => {

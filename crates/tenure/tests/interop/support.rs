@@ -11,8 +11,8 @@ use tenure::conformance::taker::Taker;
 use tenure::{Client, Guard, OwnerId};
 use tokio::task::JoinHandle;
 
-use crate::servers::redis;
-use crate::servers::resp::Value;
+use tenure_testkit::redis;
+use tenure_testkit::resp::Value;
 
 /// How long anything may take. Generous: when it is over, somebody is stuck.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
@@ -170,7 +170,7 @@ impl Redis {
     pub(crate) fn listen(&self, channel: &str) -> impl FnMut() -> String + use<> {
         let mut connection = self.0.connection();
         connection.ask(&["SUBSCRIBE", channel]).unwrap();
-        move || connection.next().unwrap().items()[2].text()
+        move || connection.receive().unwrap().items()[2].text()
     }
 }
 

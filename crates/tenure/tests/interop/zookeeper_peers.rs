@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure::Client;
 
-use crate::servers::zookeeper;
 use crate::support::{Driver, PATIENCE, Server, soon, until_told};
+use tenure_testkit::zookeeper;
 
 /// A server of its own for each test.
 pub(crate) struct Zookeeper {

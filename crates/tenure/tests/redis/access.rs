@@ -5,9 +5,9 @@ use std::path::Path;
 use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
-use crate::servers::redis::{self, Cluster, Redis, Watched};
-use crate::servers::resp::Value;
 use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
+use tenure_testkit::redis::{self, Cluster, Redis, Watched};
+use tenure_testkit::resp::Value;
 
 /// Neither in an access list nor anywhere else.
 const WORD: &str = "word-of-a-weak-user";

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::servers::clock::Clock;
-use crate::servers::proxy::{Fault, Proxy};
-use crate::servers::redis::{self, Redis};
 use crate::support::{
     TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, until, waiting,
 };
+use tenure_testkit::clock::Clock;
+use tenure_testkit::proxy::{Fault, Proxy};
+use tenure_testkit::redis::{self, Redis};
 
 /// A thousand names waited for at once: one connection, one subscription, and each has its turn.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,10 @@
 //! The server's wall clock jumps. Redis ends leases by it, so a jump forward voids claims; what must hold
 //! all the same is the order of tokens.
 
-use crate::servers::PATIENCE;
-use crate::servers::clock::Clock;
-use crate::servers::redis::Redis;
 use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::clock::Clock;
+use tenure_testkit::redis::Redis;
 
 const HOUR: i64 = 3_600;
 

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use tenure::{ErrorKind, State};
 
-use crate::servers::PATIENCE;
-use crate::servers::redis::{self, Cluster, Redis};
 use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take, until,
 };
+use tenure_testkit::PATIENCE;
+use tenure_testkit::redis::{self, Cluster, Redis};
 
 fn url(cluster: &Cluster) -> String {
     format!("{}?timeout=500ms&restart_guard=off", cluster.url())
@@ -197,7 +197,7 @@ async fn some_nodes_of_the_url_are_down() {
         return;
     }
     let cluster = Cluster::start(true);
-    let down = crate::servers::process::Port::reserve();
+    let down = tenure_testkit::process::Port::reserve();
     let nodes = [down.number(), cluster.nodes[1].port()].map(|port| format!("127.0.0.1:{port}"));
     let options = "?timeout=500ms&restart_guard=off";
     let client = connect(&format!("redis+cluster://{}{options}", nodes.join(","))).await;

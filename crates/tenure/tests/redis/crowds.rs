@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 use tenure::ErrorKind::Indeterminate;
 use tenure::{Client, Error, ErrorKind, Guard};
 
-use crate::servers::clock::Clock;
-use crate::servers::proxy::Proxy;
-use crate::servers::redis::{self, Redis};
 use crate::steps::{FAULTS, Site};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, assert_clear, client_of, connect, keys, owner, soon, until,
 };
+use tenure_testkit::clock::Clock;
+use tenure_testkit::proxy::Proxy;
+use tenure_testkit::redis::{self, Redis};
 
 /// Far more than are served one by one.
 const MANY: usize = 64;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::servers::PATIENCE;
-use crate::servers::redis::{self, Redis, SERVICE, Watched};
 use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::redis::{self, Redis, SERVICE, Watched};
 
 /// What a primary may be silent for, in ms.
 const DOWN_AFTER: u32 = 1_000;

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use tenure::backend::Severity;
 
-use crate::servers::PATIENCE;
-use crate::servers::redis::{self, Redis};
 use crate::support::{TTL, assert_all_expire, client_of, keys, owner, soon, take, until};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::redis::{self, Redis};
 
 /// Real eviction: the memory is filled until the keys of the lock are gone.
 #[tokio::test(flavor = "multi_thread")]

@@ -4,11 +4,11 @@ use std::process::Command;
 
 use tenure::conformance::taker::Taker;
 
-use crate::servers::PATIENCE;
-use crate::servers::redis::{self, Redis};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, keys, owner, soon, until, waiting,
 };
+use tenure_testkit::PATIENCE;
+use tenure_testkit::redis::{self, Redis};
 
 fn taker(server: &Redis, options: &[&str]) -> Taker {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));

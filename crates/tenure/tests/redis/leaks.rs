@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::servers::PATIENCE;
-use crate::servers::proxy::{Direction, Proxy};
-use crate::servers::redis::{self, Redis};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
 };
+use tenure_testkit::PATIENCE;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::redis::{self, Redis};
 
 /// Connections of clients, ours for looking not counted.
 fn connections(server: &Redis) -> usize {

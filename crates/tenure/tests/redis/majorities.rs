@@ -7,13 +7,13 @@ use tenure::ErrorKind::{self, Unreachable};
 use tenure::backend::{Answer, Backend, Hold, Release, Request};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 
-use crate::servers::PATIENCE;
-use crate::servers::clock::Clock;
-use crate::servers::proxy::{Direction, Proxy};
-use crate::servers::redis::{self, Redis, independent, redlock_url};
 use crate::support::{
     TRUSTED, TTL, assert_says, calls, connect, owner, soon, take, until, waiting,
 };
+use tenure_testkit::PATIENCE;
+use tenure_testkit::clock::Clock;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::redis::{self, Redis, independent, redlock_url};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::servers::proxy::{Direction, Fault, Proxy};
-use crate::servers::redis::{self, Redis};
-use crate::servers::resp::{Connection, Value};
-use crate::servers::until;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::resp::{Connection, Value};
+use tenure_testkit::until;
 
 const ACQUIRE: &str = "-- tenure:acquire\nreturn redis.call('INCR', KEYS[1])";
 const RELEASE: &str = "-- tenure:release\nreturn redis.call('DEL', KEYS[1])";
@@ -62,12 +62,12 @@ fn a_request_is_answered_in_the_servers_place_and_in_its_turn() {
     client.send(&["SET", "k", "5"]).unwrap();
     client.send(&acquire()).unwrap();
     client.send(&["GET", "k"]).unwrap();
-    assert_eq!(client.next().unwrap(), Value::Text("OK".into()));
+    assert_eq!(client.receive().unwrap(), Value::Text("OK".into()));
     assert_eq!(
-        client.next().unwrap(),
+        client.receive().unwrap(),
         Value::Error("LOADING not yet".into())
     );
-    assert_eq!(client.next().unwrap(), Value::Bulk(b"5".into()));
+    assert_eq!(client.receive().unwrap(), Value::Bulk(b"5".into()));
     assert!(site.proxy.is_done());
 }
 
@@ -110,7 +110,7 @@ fn a_connection_is_cut_before_or_after_the_request() {
     let mut client = site.connect();
     assert_eq!(client.ask(&["PING"]).unwrap().text(), "PONG");
     site.proxy.cut();
-    assert!(client.next().is_err());
+    assert!(client.receive().is_err());
 }
 
 #[test]
@@ -124,12 +124,12 @@ fn a_reply_stays_away_until_the_proxy_resumes() {
     client.send(&acquire()).unwrap();
     client.send(&["EVAL", RELEASE, "1", "k"]).unwrap();
     client.send(&["PING"]).unwrap();
-    assert_eq!(client.next().unwrap(), Value::Int(1));
+    assert_eq!(client.receive().unwrap(), Value::Int(1));
     until("the request is applied", || site.count().is_empty());
     assert_eq!(other.ask(&["PING"]).unwrap().text(), "PONG");
     site.proxy.resume();
-    assert_eq!(client.next().unwrap(), Value::Int(1));
-    assert_eq!(client.next().unwrap().text(), "PONG");
+    assert_eq!(client.receive().unwrap(), Value::Int(1));
+    assert_eq!(client.receive().unwrap().text(), "PONG");
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn a_request_arrives_late_and_a_reply_byte_by_byte() {
     site.proxy.plan("acquire", Fault::Late(late));
     client.send(&acquire()).unwrap();
     client.send(&["SET", "k", "5"]).unwrap();
-    assert_eq!(client.next().unwrap(), Value::Int(1));
-    assert_eq!(client.next().unwrap().text(), "OK");
+    assert_eq!(client.receive().unwrap(), Value::Int(1));
+    assert_eq!(client.receive().unwrap().text(), "OK");
     assert!(start.elapsed() >= late);
     let start = std::time::Instant::now();
     site.proxy.plan("acquire", Fault::Trickle(late / 4));
@@ -165,12 +165,12 @@ fn a_direction_is_held_or_delayed() {
     client.send(&acquire()).unwrap();
     until("the request is applied", || site.count() == "1");
     site.proxy.resume();
-    assert_eq!(client.next().unwrap(), Value::Int(1));
+    assert_eq!(client.receive().unwrap(), Value::Int(1));
     site.proxy.hold(Direction::Up, true);
     client.send(&acquire()).unwrap();
     assert_eq!(site.count(), "1");
     site.proxy.resume();
-    assert_eq!(client.next().unwrap(), Value::Int(2));
+    assert_eq!(client.receive().unwrap(), Value::Int(2));
     let start = std::time::Instant::now();
     let delay = Duration::from_millis(100);
     site.proxy.delay(Direction::Up, delay);
@@ -190,13 +190,13 @@ fn pushes_are_no_replies() {
         client.ask(&["HELLO", protocol]).unwrap();
         client.ask(&["SUBSCRIBE", "c"]).unwrap();
         assert_eq!(other.ask(&["PUBLISH", "c", "m"]).unwrap(), Value::Int(1));
-        assert_eq!(client.next().unwrap().text(), "message c m");
+        assert_eq!(client.receive().unwrap().text(), "message c m");
         if protocol == "3" {
             site.proxy.plan("acquire", Fault::CutAfter);
             client.send(&["PING"]).unwrap();
             client.send(&acquire()).unwrap();
-            assert_eq!(client.next().unwrap().text(), "PONG");
-            assert!(client.next().is_err());
+            assert_eq!(client.receive().unwrap().text(), "PONG");
+            assert!(client.receive().is_err());
         }
     }
 }

@@ -6,11 +6,11 @@ use std::net::TcpListener;
 
 use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
 
-use crate::servers::process::{Port, new_directory};
-use crate::servers::redis::{self, Cluster, PASSWORD, Redis, USER};
 use crate::support::{
     TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take, until,
 };
+use tenure_testkit::process::{Port, new_directory};
+use tenure_testkit::redis::{self, Cluster, PASSWORD, Redis, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_listens_there() {
@@ -281,7 +281,7 @@ async fn a_server_that_still_loads_is_not_ready() {
             .unwrap();
     }
     for _ in 0..8_000 {
-        connection.next().unwrap();
+        connection.receive().unwrap();
     }
     server.restart();
     assert_eq!(server.info("persistence", "loading"), "1");

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard};
 
 use crate::common::power;
-use crate::servers::disk::Disk;
-use crate::servers::proxy::{Direction, Proxy};
-use crate::servers::redis::{self, Redis};
-use crate::servers::{PATIENCE, is_missing};
 use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
+use tenure_testkit::disk::Disk;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::{PATIENCE, is_missing};
 
 /// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
 /// after it.

@@ -1,9 +1,9 @@
 //! The servers are what the tests take them for.
 
-use crate::servers::clock::Clock;
-use crate::servers::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER, Watched};
-use crate::servers::resp::Connection;
-use crate::servers::until;
+use tenure_testkit::clock::Clock;
+use tenure_testkit::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER, Watched};
+use tenure_testkit::resp::Connection;
+use tenure_testkit::until;
 
 #[test]
 fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
@@ -27,7 +27,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
         let mut connection = Connection::open(before).unwrap();
         connection.send(&["PING"]).unwrap();
         server.go_on();
-        assert_eq!(connection.next().unwrap().text(), "PONG");
+        assert_eq!(connection.receive().unwrap().text(), "PONG");
         let dir = server.dir().to_owned();
         drop(server);
         assert!(!dir.exists());

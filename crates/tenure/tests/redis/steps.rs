@@ -7,13 +7,13 @@ use std::time::Duration;
 use tenure::ErrorKind::{self, Backend, Indeterminate, Unreachable};
 use tenure::{Client, Error, Guard, State};
 
-use crate::servers::PATIENCE;
-use crate::servers::proxy::{Direction, Fault, Proxy};
-use crate::servers::redis::{self, Redis};
 use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon, take,
     until, waiting,
 };
+use tenure_testkit::PATIENCE;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::redis::{self, Redis};
 
 /// What a request meets, and the error that comes of it when it is not repeated.
 pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[

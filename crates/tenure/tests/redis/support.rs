@@ -7,7 +7,7 @@ use tenure::Client;
 pub(crate) use crate::common::{
     assert_clear, assert_says, connect, soon, take, until, until_renewed,
 };
-use crate::servers::redis::Redis;
+use tenure_testkit::redis::Redis;
 
 /// Far above what the server and a machine with other work need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);

@@ -2,8 +2,8 @@
 
 use tenure::ErrorKind::{Denied, Invalid, Unreachable};
 
-use crate::servers::redis::{Certificates, PASSWORD, Redis, USER};
 use crate::support::{assert_says, connect, soon};
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
 
 /// Nothing here is slow but a server that does not understand us and says nothing.
 const TIMEOUT: &str = "timeout=1s";

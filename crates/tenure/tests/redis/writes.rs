@@ -2,9 +2,9 @@
 
 use tenure::{ErrorKind, Guard};
 
-use crate::servers::proxy::{Direction, Fault, Proxy};
-use crate::servers::redis::{self, Cluster, Redis};
 use crate::support::{TRUSTED, TTL, assert_says, client_of, connect, owner, soon, take, until};
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::redis::{self, Cluster, Redis};
 
 fn read(server: &Redis, key: &str) -> String {
     server.ask(&["GET", key]).text()

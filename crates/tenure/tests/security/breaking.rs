@@ -7,14 +7,14 @@ use serde_json::json;
 use tenure::{Client, Guard};
 
 use crate::common::{connect, soon, take};
-use crate::servers::PASSWORD;
-use crate::servers::etcd::{self, Etcd};
-use crate::servers::mariadb::{self, DATABASE, MariaDb};
-use crate::servers::operator::Operator;
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::redis::{self, Redis, USER};
-use crate::servers::resp::Value;
-use crate::servers::zookeeper::{self, Zookeeper};
+use tenure_testkit::PASSWORD;
+use tenure_testkit::etcd::{self, Etcd};
+use tenure_testkit::mariadb::{self, DATABASE, MariaDb};
+use tenure_testkit::operator::Operator;
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::redis::{self, Redis, USER};
+use tenure_testkit::resp::Value;
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 const TTL: Duration = Duration::from_secs(20);
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tenure::{Error, Guard};
 
 use crate::logs;
-use crate::servers::etcd::{self, Etcd, base64};
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::process::Port;
-use crate::servers::redis::{self, Redis};
-use crate::servers::zookeeper::{self, Zookeeper};
 use crate::support::soon;
+use tenure_testkit::etcd::{self, Etcd, base64};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::process::Port;
+use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 /// Who logs in with it.
 const USER: &str = "bird";

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::{Client, Error};
 
-use crate::servers::PATIENCE;
-use crate::servers::etcd::{self, Etcd, base64};
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::redis::PASSWORD;
 use crate::support::{assert_says, soon};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::etcd::{self, Etcd, base64};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::redis::PASSWORD;
 
 const TTL: Duration = Duration::from_secs(5);
 

@@ -3,14 +3,14 @@
 
 use tenure::ErrorKind::{Invalid, Unreachable};
 
-use crate::servers::etcd::Etcd;
-use crate::servers::mariadb::MariaDb;
-use crate::servers::postgres::Postgres;
-use crate::servers::redis::{Certificates, PASSWORD, Redis, USER};
-use crate::servers::wiretap::{Tamper, Wiretap};
-use crate::servers::zookeeper::Zookeeper;
-use crate::servers::{etcd, mariadb, postgres, zookeeper};
 use crate::support::{assert_says, soon};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
+use tenure_testkit::wiretap::{Tamper, Wiretap};
+use tenure_testkit::zookeeper::Zookeeper;
+use tenure_testkit::{etcd, mariadb, postgres, zookeeper};
 
 /// Whoever keeps a server up for as long as it lives.
 type Keeper = Box<dyn std::any::Any>;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tenure::ErrorKind;
 use tenure::backend::Severity;
 
-use crate::servers::mariadb::{self, DATABASE, MariaDb, PASSWORD, USER};
-use crate::servers::postgres::{self, Postgres};
 use crate::support::{
     Database, MARIADB, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone,
     soon, take,
 };
+use tenure_testkit::mariadb::{self, DATABASE, MariaDb, PASSWORD, USER};
+use tenure_testkit::postgres::{self, Postgres};
 
 on_both!(a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
 on_both_alone!(the_board_is_made_when_asked_for);

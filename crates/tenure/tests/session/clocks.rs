@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::servers::PATIENCE;
-use crate::servers::clock::Clock;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
 use crate::support::{Database, TTL, connect, name, soon, take, wait_as};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::clock::Clock;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
 
 const HOURS: i64 = 4 * 3_600;
 
@@ -58,7 +58,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() || crate::servers::is_missing(&["cc"]) {
+    if mariadb::is_missing() || tenure_testkit::is_missing(&["cc"]) {
         return;
     }
     let clock = Clock::make();
@@ -68,7 +68,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() || crate::servers::is_missing(&["cc"]) {
+    if postgres::is_missing() || tenure_testkit::is_missing(&["cc"]) {
         return;
     }
     let clock = Clock::make();

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use tenure::conformance::taker::Taker;
 use tenure::{ErrorKind, LostReason};
 
-use crate::servers::proxy::Direction;
-use crate::servers::statements::{self, Protocol};
-use crate::servers::{mariadb, postgres};
 use crate::support::{
     Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
     wait_as,
 };
+use tenure_testkit::proxy::Direction;
+use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
 on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);

@@ -1,9 +1,9 @@
 //! Another server answers under the same address. It knows nothing of the sessions of the first.
 
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::relay::Relay;
 use crate::support::{Database, OPTIONS, connect, name, soon, take};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::relay::Relay;
 
 /// The table says so: the first server may live on, cut off from those who now go to the second.
 async fn two_hold_it(first: &dyn Database, second: &dyn Database) {

@@ -5,8 +5,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../servers/mod.rs"]
-mod servers;
 
 mod support;
 

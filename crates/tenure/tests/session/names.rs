@@ -2,8 +2,8 @@
 
 use tenure::ErrorKind;
 
-use crate::servers::{mariadb, postgres};
 use crate::support::{MARIADB, OPTIONS, POSTGRES, assert_says, connect, name, soon, take};
+use tenure_testkit::{mariadb, postgres};
 
 /// What `IS_USED_LOCK` finds.
 #[tokio::test(flavor = "multi_thread")]

@@ -2,10 +2,10 @@
 
 use tenure::ErrorKind;
 
-use crate::servers::pgbouncer::{Pooler, is_missing};
 use crate::support::{
     Database, OPTIONS, POSTGRES, assert_says, connect, name, soon, take, until, wait_as,
 };
+use tenure_testkit::pgbouncer::{Pooler, is_missing};
 
 fn url(pooler: &Pooler) -> String {
     format!("{}?{OPTIONS}", POSTGRES.url_at(pooler.port()))

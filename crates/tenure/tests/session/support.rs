@@ -8,9 +8,9 @@ use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
 pub(crate) use crate::common::{assert_says, connect, soon, until};
-use crate::servers::mariadb::MariaDb;
-use crate::servers::operator::Row;
-use crate::servers::postgres::Postgres;
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::operator::Row;
+use tenure_testkit::postgres::Postgres;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -28,14 +28,14 @@ macro_rules! on_both {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !crate::servers::mariadb::is_missing() {
+                if !tenure_testkit::mariadb::is_missing() {
                     super::$name(&*crate::support::MARIADB).await;
                 }
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !crate::servers::postgres::is_missing() {
+                if !tenure_testkit::postgres::is_missing() {
                     super::$name(&*crate::support::POSTGRES).await;
                 }
             }
@@ -49,15 +49,15 @@ macro_rules! on_both_alone {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !crate::servers::mariadb::is_missing() {
-                    super::$name(&crate::servers::mariadb::MariaDb::start(&[])).await;
+                if !tenure_testkit::mariadb::is_missing() {
+                    super::$name(&tenure_testkit::mariadb::MariaDb::start(&[])).await;
                 }
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !crate::servers::postgres::is_missing() {
-                    super::$name(&crate::servers::postgres::Postgres::start(&[])).await;
+                if !tenure_testkit::postgres::is_missing() {
+                    super::$name(&tenure_testkit::postgres::Postgres::start(&[])).await;
                 }
             }
         }

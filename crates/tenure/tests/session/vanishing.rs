@@ -6,11 +6,11 @@ use std::process::Command;
 
 use tenure::conformance::taker::Taker;
 
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::network::Network;
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::process::Directory;
 use crate::support::{Database, OPTIONS, TTL, connect, name, soon};
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::network::Network;
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::process::Directory;
 
 async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
     let name = name("vanished");

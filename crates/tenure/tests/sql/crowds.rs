@@ -155,7 +155,7 @@ async fn rolled_back_under_waiters(level: &'static str) {
     let waiting = format!(
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT INTO tenure_tx_locks%' \
          AND db = '{}' AND time_ms > 20",
-        crate::servers::mariadb::DATABASE
+        tenure_testkit::mariadb::DATABASE
     );
     let operator = crate::support::MARIADB.operator();
     until("all wait", async || {

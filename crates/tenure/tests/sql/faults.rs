@@ -6,13 +6,13 @@ use sqlx::{MySql, Postgres};
 use tenure::sql::{init, lock_in_tx};
 use tenure::{Error, ErrorKind};
 
-use crate::servers::mariadb::MariaDb;
-use crate::servers::postgres::Postgres as Server;
-use crate::servers::proxy::Fault;
-use crate::servers::wire;
 use crate::support::{
     Bank, account, assert_says, balance, bank, bank_at, locks, name, read, soon, until, write,
 };
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::postgres::Postgres as Server;
+use tenure_testkit::proxy::Fault;
+use tenure_testkit::wire;
 
 macro_rules! on_servers {
     ($($test:ident),* $(,)?) => {

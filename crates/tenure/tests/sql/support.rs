@@ -14,10 +14,10 @@ use tenure::{Client, Error};
 use tokio::sync::oneshot;
 
 pub(crate) use crate::common::soon;
-use crate::servers::PATIENCE;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres;
-use crate::servers::process::Directory;
+use tenure_testkit::PATIENCE;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres;
+use tenure_testkit::process::Directory;
 
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<postgres::Postgres> =

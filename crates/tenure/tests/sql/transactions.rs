@@ -6,12 +6,12 @@ use tenure::sql::lock_in_tx;
 use tenure::{Client, Error, ErrorKind, Fenced as _, LostReason};
 use tokio::sync::oneshot;
 
-use crate::servers::proxy::Fault;
-use crate::servers::wire;
 use crate::support::{
     Bank, account, assert_says, balance, bank, bank_at, locks, name, on_each, read, soon, until,
     write,
 };
+use tenure_testkit::proxy::Fault;
+use tenure_testkit::wire;
 
 on_each!(
     it_commits_and_then_releases,

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::common::power;
-use crate::servers::disk::Disk;
-use crate::servers::is_missing;
-use crate::servers::mariadb::{self, MariaDb};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::relay::Relay;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
+use tenure_testkit::disk::Disk;
+use tenure_testkit::is_missing;
+use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::relay::Relay;
 
 /// The table says so: what was not copied is not there.
 async fn two_hold_it(first: &Db, second: &Db) {

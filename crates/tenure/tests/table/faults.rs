@@ -2,9 +2,9 @@
 
 use tenure::LostReason;
 
-use crate::servers::PATIENCE;
-use crate::servers::proxy::Direction;
 use crate::support::{Db, TTL, connect, soon, take, until, until_renewed, wait_as};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::proxy::Direction;
 
 /// What was granted is on disk: the holder goes on, and so do those who wait.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Holders in processes of their own that are stopped and killed; looked at from the database's side.
 
-use crate::servers::PATIENCE;
 use crate::support::{TTL, connect, name, shared, soon, taker};
+use tenure_testkit::PATIENCE;
 
 /// It goes on when somebody else has the lock, and neither its renewals nor its release touch that.
 #[tokio::test(flavor = "multi_thread")]

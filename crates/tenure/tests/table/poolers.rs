@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure::Renew;
 
-use crate::servers::pgbouncer::{self, Pooler};
-use crate::servers::postgres::Postgres;
 use crate::support::{OPTIONS, connect, name, soon, take, until_renewed};
+use tenure_testkit::pgbouncer::{self, Pooler};
+use tenure_testkit::postgres::Postgres;
 
 /// Few sessions for many clients: whatever was left behind in one would be met by another.
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,9 @@
 use tenure::backend::Severity;
 use tenure::{Error, ErrorKind, Guard};
 
-use crate::servers::database::File;
-use crate::servers::mariadb::{DATABASE, PASSWORD, USER};
 use crate::support::{Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, until};
+use tenure_testkit::database::File;
+use tenure_testkit::mariadb::{DATABASE, PASSWORD, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password() {
@@ -173,7 +173,7 @@ async fn a_full_connection_table() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_listens_there() {
-    let port = crate::servers::process::Port::reserve();
+    let port = tenure_testkit::process::Port::reserve();
     for scheme in ["mysql", "postgres"] {
         let address = format!("127.0.0.1:{}", port.number());
         let url = format!("{scheme}://{USER}:{PASSWORD}@{address}/{DATABASE}{OPTIONS}");

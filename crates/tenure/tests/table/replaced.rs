@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tenure::LostReason;
 
-use crate::servers::PATIENCE;
-use crate::servers::database::File;
 use crate::support::{Db, TTL, connect, soon, take, taker, wait_as};
+use tenure_testkit::PATIENCE;
+use tenure_testkit::database::File;
 
 /// Much longer than the time between two renewals on a busy machine: what ends the hold is a renewal.
 const LONG: Duration = TTL.saturating_mul(12);

@@ -6,8 +6,8 @@ use tenure::ErrorKind;
 use tenure::backend::{Finding, Severity};
 use tenure::conformance::taker::Taker;
 
-use crate::servers::database::File;
 use crate::support::{Db, TTL, assert_says, connect, soon, take, taker};
+use tenure_testkit::database::File;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_only_when_asked_for() {

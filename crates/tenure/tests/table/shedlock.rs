@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure::Client;
 
-use crate::servers::operator::Row;
 use crate::support::{Db, TTL, connect, name, soon, take, until_renewed};
+use tenure_testkit::operator::Row;
 
 async fn open(db: &Db) -> Client {
     let client = connect(&format!("{}&dialect=shedlock", db.url())).await;

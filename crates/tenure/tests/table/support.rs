@@ -11,13 +11,13 @@ use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
 pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
-use crate::servers::PASSWORD;
-use crate::servers::database::{self, File};
-use crate::servers::mariadb::{self, DATABASE, MariaDb, USER};
-use crate::servers::operator::{Operator, Row};
-use crate::servers::postgres::{self, Postgres};
-use crate::servers::process::Directory;
-use crate::servers::proxy::Proxy;
+use tenure_testkit::PASSWORD;
+use tenure_testkit::database::{self, File};
+use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
+use tenure_testkit::operator::{Operator, Row};
+use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::process::Directory;
+use tenure_testkit::proxy::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(2);

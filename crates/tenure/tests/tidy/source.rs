@@ -38,7 +38,12 @@ impl Source {
 
     /// Whether the whole file is test code.
     pub(crate) fn is_test(&self) -> bool {
-        let is_test = |part| matches!(part, "tests" | "tests.rs" | "examples" | "benches");
+        let is_test = |part| {
+            matches!(
+                part,
+                "tests" | "tests.rs" | "examples" | "benches" | "tenure-testkit"
+            )
+        };
         self.path.split('/').any(is_test)
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::servers::zookeeper::{self, Ensemble, PASSWORD, USER};
 use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until, until_renewed};
+use tenure_testkit::zookeeper::{self, Ensemble, PASSWORD, USER};
 
 /// Long enough for an election.
 const TTL: Duration = Duration::from_secs(15);

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::servers::zookeeper::{self, Zookeeper};
 use crate::support::{ROOT, client_of, nodes, soon, take, until};
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 const TTL: Duration = Duration::from_secs(20);
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::partitions::{self, Trio};
-use crate::servers::network::Network;
-use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
 use crate::support::{ROOT, TTL, nodes};
+use tenure_testkit::network::Network;
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
 
 impl Trio for Ensemble {
     const TTL: Duration = TTL;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::servers::zookeeper;
 use crate::support::{
     ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, unique, until, url,
 };
+use tenure_testkit::zookeeper;
 
 /// Two hundred contenders in eight clients are served in the order of their nodes.
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tenure::ErrorKind;
 use tenure::backend::Severity;
 
-use crate::servers::process::Port;
-use crate::servers::redis::Certificates;
-use crate::servers::zookeeper::{self, PASSWORD, USER, Zookeeper};
 use crate::support::{ROOT, SHARED, assert_says, client_of, connect, soon, take, unique, url};
+use tenure_testkit::process::Port;
+use tenure_testkit::redis::Certificates;
+use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_there_or_somebody_else() {
@@ -122,7 +122,7 @@ async fn a_ttl_beyond_the_servers_bounds() {
     let guard = soon(client.lock("month").ttl(month).acquire())
         .await
         .unwrap();
-    let shortest = Duration::from_millis(2 * crate::servers::zookeeper::TICK);
+    let shortest = Duration::from_millis(2 * tenure_testkit::zookeeper::TICK);
     assert!(
         guard.remaining() > shortest,
         "a session of the shortest length"

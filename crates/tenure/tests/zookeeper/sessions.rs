@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use tenure::LostReason;
 
 use crate::common::power;
-use crate::servers::disk::Disk;
-use crate::servers::proxy::Direction;
-use crate::servers::zookeeper::{self, Zookeeper};
-use crate::servers::{is_missing, jute};
 use crate::support::{
     SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed, url,
 };
+use tenure_testkit::disk::Disk;
+use tenure_testkit::proxy::Direction;
+use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::{is_missing, jute};
 
 /// At several lengths of a session: the holder is told before its node goes.
 #[tokio::test(flavor = "multi_thread")]
@@ -32,7 +32,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
             }
             let look = name.clone();
             let gone = tokio::task::spawn_blocking(move || {
-                crate::servers::until("the node is gone", || nodes(&SHARED, &look).is_empty());
+                tenure_testkit::until("the node is gone", || nodes(&SHARED, &look).is_empty());
                 Instant::now()
             });
             let reason = soon(guard.lost()).await;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::servers::jute;
-use crate::servers::proxy::{Direction, Fault};
-use crate::servers::zookeeper;
 use crate::support::{
     SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
 };
+use tenure_testkit::jute;
+use tenure_testkit::proxy::{Direction, Fault};
+use tenure_testkit::zookeeper;
 
 /// Somebody else finds it taken, and free afterwards.
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tenure::{Client, Lock};
 
-use crate::servers::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
 use crate::support::{ROOT, connect, nodes, soon, unique, until};
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
 
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tenure::Client;
 
 pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
-use crate::servers::proxy::Proxy;
-use crate::servers::zookeeper::{PASSWORD, USER, Zookeeper};
+use tenure_testkit::proxy::Proxy;
+use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 /// Far above what the server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);

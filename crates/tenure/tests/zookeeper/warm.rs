@@ -1,8 +1,8 @@
 //! The short way to a lock that was held before, and what must not lead onto it.
 
-use crate::servers::jute;
-use crate::servers::zookeeper::{self, Zookeeper};
 use crate::support::{ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+use tenure_testkit::jute;
+use tenure_testkit::zookeeper::{self, Zookeeper};
 
 /// Requests of one acquire and its release.
 const WARM: u64 = 2;
@@ -51,8 +51,8 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
     let dir = format!("{ROOT}/{name}");
     take(&client, &name, TTL).await.release().await.unwrap();
     for direction in [
-        crate::servers::proxy::Direction::Up,
-        crate::servers::proxy::Direction::Down,
+        tenure_testkit::proxy::Direction::Up,
+        tenure_testkit::proxy::Direction::Down,
     ] {
         proxy.hold(direction, true);
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::servers::jute;
-use crate::servers::proxy::Direction;
-use crate::servers::zookeeper::{self, PASSWORD, USER};
 use crate::support::{SHARED, TTL, assert_says, client_by, client_of, soon, take, unique};
+use tenure_testkit::jute;
+use tenure_testkit::proxy::Direction;
+use tenure_testkit::zookeeper::{self, PASSWORD, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_applied_while_the_lock_is_held() {

@@ -26,7 +26,7 @@ use super::resp::Value;
 
 /// What can happen to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// Not forwarded; this error is the answer.
     Answer(&'static str),
     /// Not forwarded; these bytes are the answer.
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     NoReply,
     /// It and all that follow on that connection are forwarded this much later.
     Late(Duration),
-    /// The first [`SLOW`] bytes of its reply come one by one, with a pause after each.
+    /// The first `SLOW` bytes of its reply come one by one, with a pause after each.
     Trickle(Duration),
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
 const SLOW: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From clients to the server.
     Up,
     /// From the server to clients.
@@ -56,31 +56,31 @@ pub(crate) enum Direction {
 
 /// How a direction is now.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Weather {
+pub(crate) struct Weather {
     held: bool,
-    pub(super) delay: Duration,
+    pub(crate) delay: Duration,
 }
 
-pub(super) struct Shared {
-    pub(super) target: SocketAddr,
+pub(crate) struct Shared {
+    pub(crate) target: SocketAddr,
     /// First come, first served.
-    pub(super) plans: Mutex<VecDeque<Plan>>,
+    pub(crate) plans: Mutex<VecDeque<Plan>>,
     /// Plans whose fault has not happened yet.
     under_way: Arc<AtomicU64>,
-    pub(super) requests: AtomicU64,
+    pub(crate) requests: AtomicU64,
     /// What the requests do, in the order in which they came.
-    pub(super) seen: Mutex<Vec<String>>,
-    pub(super) connections: AtomicU64,
-    pub(super) weather: [watch::Sender<Weather>; 2],
+    pub(crate) seen: Mutex<Vec<String>>,
+    pub(crate) connections: AtomicU64,
+    pub(crate) weather: [watch::Sender<Weather>; 2],
     /// Grow with each call of `cut` and `resume`.
-    pub(super) cuts: watch::Sender<u64>,
-    pub(super) resumed: watch::Sender<u64>,
+    pub(crate) cuts: watch::Sender<u64>,
+    pub(crate) resumed: watch::Sender<u64>,
 }
 
 /// The next request of this step (`acquire`, `renew` ..) has this fault. Dropped when that has happened.
-pub(super) struct Plan {
-    pub(super) step: String,
-    pub(super) fault: Fault,
+pub(crate) struct Plan {
+    pub(crate) step: String,
+    pub(crate) fault: Fault,
     under_way: Arc<AtomicU64>,
 }
 
@@ -91,13 +91,13 @@ impl Drop for Plan {
 }
 
 /// One per harness or test. Dropped, it cuts everybody.
-pub(crate) struct Proxy {
+pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
 }
 
-pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).thread_name("proxy").enable_all();
     builder.build().unwrap()
@@ -106,18 +106,18 @@ pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// Digest of a script to its step. For all proxies of this program: its servers have seen the same scripts.
 static SCRIPTS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Proxy {
     /// In front of that port of this machine.
-    pub(crate) fn start(target: u16) -> Self {
+    pub fn start(target: u16) -> Self {
         Self::start_with(target, serve)
     }
 
     /// The same, where each connection is served by `serve`.
-    pub(super) fn start_with<F: Future<Output = ()> + Send + 'static>(
+    pub(crate) fn start_with<F: Future<Output = ()> + Send + 'static>(
         target: u16,
         serve: impl Fn(Arc<Shared>, TcpStream) -> F + Send + 'static,
     ) -> Self {
@@ -149,74 +149,74 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Requests of clients that were meant for the server: none of those that only set up a connection,
     /// load a script, subscribe, or ask how the server is.
-    pub(crate) fn requests(&self) -> u64 {
+    pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
     }
 
     /// What the requests since the last call did: the step of each, or its name in the protocol. As with
     /// [`requests`](Self::requests), nothing that only sets up or keeps a connection; but what subscribes.
-    pub(crate) fn take_seen(&self) -> Vec<String> {
+    pub fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.shared.seen))
     }
 
     /// Connections accepted so far.
-    pub(crate) fn connections(&self) -> u64 {
+    pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
     /// What outlives a borrow of the proxy, for futures.
-    pub(crate) fn planner(&self) -> Planner {
+    pub fn planner(&self) -> Planner {
         Planner(self.shared.clone())
     }
 
     /// See [`Planner::plan`].
-    pub(crate) fn plan(&self, step: &str, fault: Fault) {
+    pub fn plan(&self, step: &str, fault: Fault) {
         self.planner().plan(step, fault);
     }
 
     /// Whether all that was planned has happened.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.to_come() == 0
     }
 
     /// How much of what was planned has not happened yet.
-    pub(crate) fn to_come(&self) -> u64 {
+    pub fn to_come(&self) -> u64 {
         self.shared.under_way.load(Ordering::SeqCst)
     }
 
     /// See [`Planner::cut`].
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.planner().cut();
     }
 
     /// Nothing passes in that direction, or everything again.
-    pub(crate) fn hold(&self, direction: Direction, held: bool) {
+    pub fn hold(&self, direction: Direction, held: bool) {
         self.shared.weather[direction as usize].send_modify(|weather| weather.held = held);
     }
 
     /// From now on everything in that direction takes this much longer, and overtakes nothing.
-    pub(crate) fn delay(&self, direction: Direction, delay: Duration) {
+    pub fn delay(&self, direction: Direction, delay: Duration) {
         self.shared.weather[direction as usize].send_modify(|weather| weather.delay = delay);
     }
 
     /// See [`Planner::resume`].
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.planner().resume();
     }
 }
 
 /// Gives orders to a proxy.
-pub(crate) struct Planner(Arc<Shared>);
+pub struct Planner(Arc<Shared>);
 
 impl Planner {
     /// The next request of that step, by any client, has this fault.
-    pub(crate) fn plan(&self, step: &str, fault: Fault) {
+    pub fn plan(&self, step: &str, fault: Fault) {
         self.0.under_way.fetch_add(1, Ordering::SeqCst);
         lock(&self.0.plans).push_back(Plan {
             step: step.to_owned(),
@@ -226,12 +226,12 @@ impl Planner {
     }
 
     /// Cuts all connections. New ones are welcome.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.0.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Ends [`hold`](Proxy::hold), and lets go of what [`Fault::NoReply`] keeps.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         for weather in &self.0.weather {
             weather.send_modify(|weather| weather.held = false);
         }
@@ -255,7 +255,7 @@ enum Expected {
 }
 
 /// Something on its way through.
-pub(super) enum Parcel {
+pub(crate) enum Parcel {
     Bytes {
         due: Instant,
         bytes: Vec<u8>,
@@ -526,7 +526,7 @@ fn learn(text: &str) -> String {
 }
 
 /// Carries parcels to their end, each at its time; returns when there will be no more.
-pub(super) async fn deliver(
+pub(crate) async fn deliver(
     shared: &Shared,
     direction: Direction,
     mut queue: mpsc::UnboundedReceiver<Parcel>,

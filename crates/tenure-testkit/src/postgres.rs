@@ -12,14 +12,14 @@ use super::process::{Directory, Port, Process, is_root, new_directory};
 use super::redis::Certificates;
 use super::until;
 
-pub(crate) use super::PASSWORD;
+pub use super::PASSWORD;
 
 /// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
-pub(crate) const USER: &str = "tenure";
-pub(crate) const DATABASE: &str = "locks";
+pub const USER: &str = "tenure";
+pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     if programs().is_some() {
         return false;
     }
@@ -113,7 +113,7 @@ fn template() -> &'static Directory {
 }
 
 /// One server, which can be killed and started again on its port and directory.
-pub(crate) struct Postgres {
+pub struct Postgres {
     port: Port,
     dir: PathBuf,
     command: Vec<String>,
@@ -123,12 +123,12 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     /// A server with [`USER`] and [`DATABASE`], and these settings (`name=value`) added.
-    pub(crate) fn start(settings: &[&str]) -> Self {
+    pub fn start(settings: &[&str]) -> Self {
         Self::start_with(&[], settings)
     }
 
     /// It offers TLS under that certificate, on its one port.
-    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+    pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         // The server wants the key to be its own, and reads it while it starts.
         let own = Directory::new("postgres-certificate");
         let mut settings = vec![
@@ -146,7 +146,7 @@ impl Postgres {
     }
 
     /// `before`: what stands before the program, to set its environment.
-    pub(crate) fn start_with(before: &[String], settings: &[&str]) -> Self {
+    pub fn start_with(before: &[String], settings: &[&str]) -> Self {
         let (dir, port) = (new_directory("postgres"), Port::reserve());
         super::process::copy(&template().path().join("data"), &dir);
         give_away(&dir);
@@ -193,7 +193,7 @@ impl Postgres {
     }
 
     /// Starts it (again) and waits until it answers.
-    pub(crate) fn launch(&self) {
+    pub fn launch(&self) {
         let mut place = self.process.lock().unwrap();
         until("PostgreSQL answers", || {
             // The children of one that was killed may still be on their way out; then the new one ends at once.
@@ -209,7 +209,7 @@ impl Postgres {
 
     /// SIGKILL of all its processes at one instant, as when its machine, its container or its kernel ends. Of the
     /// first one alone the others would notice one by one, and one that is late could pass on what another had held.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.stop();
         self.signal(Signal::KILL);
         self.process.lock().unwrap().take().unwrap().kill();
@@ -217,7 +217,7 @@ impl Postgres {
     }
 
     /// SIGSTOP of all its processes.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stands_still =
             |pid| super::process::state(pid).is_none_or(|state| matches!(state, 'T' | 'Z'));
@@ -229,12 +229,12 @@ impl Postgres {
     }
 
     /// The directory with its data.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// SIGCONT.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -258,22 +258,22 @@ impl Postgres {
     }
 
     /// The number of that process.
-    pub(crate) fn process(&self) -> u32 {
+    pub fn process(&self) -> u32 {
         self.process.lock().unwrap().as_ref().unwrap().pid()
     }
 
     /// A superuser, in the database `postgres`.
-    pub(crate) fn operator(&self) -> &Operator {
+    pub fn operator(&self) -> &Operator {
         &self.operator
     }
 
     /// A superuser in [`DATABASE`].
-    pub(crate) fn inside(&self) -> Operator {
+    pub fn inside(&self) -> Operator {
         self.inside_as("postgres")
     }
 
     /// Whoever logs in with [`PASSWORD`].
-    pub(crate) fn inside_as(&self, role: &str) -> Operator {
+    pub fn inside_as(&self, role: &str) -> Operator {
         let options = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
             .port(self.port.number())
@@ -284,22 +284,22 @@ impl Postgres {
         Operator::postgres(options)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 
     /// `postgres://..`, without options.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url_at(self.port.number())
     }
 
     /// The same by way of another port.
-    pub(crate) fn url_at(&self, port: u16) -> String {
+    pub fn url_at(&self, port: u16) -> String {
         format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
     }
 
     /// Starts it again as a standby of a primary that is not there: it answers, and writes nothing.
-    pub(crate) fn become_standby(&self) {
+    pub fn become_standby(&self) {
         // What is in the log has to be whole, or it waits for the rest of it.
         self.operator.rows("CHECKPOINT");
         self.kill();

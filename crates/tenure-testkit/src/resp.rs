@@ -7,7 +7,7 @@ use super::PATIENCE;
 
 /// A value on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub enum Value {
     /// `+`, and everything else that is one line: numbers with a fraction, booleans.
     Text(String),
     Error(String),
@@ -22,7 +22,7 @@ pub(crate) enum Value {
 
 impl Value {
     /// The first value in `bytes` and its length there; `None`: there is more to come.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(2).position(|two| two == b"\r\n")?;
         let line = String::from_utf8_lossy(bytes[..end].get(1..).unwrap_or_default()).into_owned();
         let mut at = end + 2;
@@ -67,7 +67,7 @@ impl Value {
     }
 
     /// Its text, whatever it is.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::Text(text) | Self::Error(text) => text.clone(),
             Self::Int(number) => number.to_string(),
@@ -81,14 +81,14 @@ impl Value {
     }
 
     #[track_caller]
-    pub(crate) fn int(&self) -> i64 {
+    pub fn int(&self) -> i64 {
         match self {
             Self::Int(number) => *number,
             other => panic!("{other:?} is no number"),
         }
     }
 
-    pub(crate) fn items(self) -> Vec<Self> {
+    pub fn items(self) -> Vec<Self> {
         match self {
             Self::Array(items) | Self::Push(items) => items,
             _ => Vec::new(),
@@ -97,7 +97,7 @@ impl Value {
 }
 
 /// A request as bytes.
-pub(crate) fn request<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
+pub fn request<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend(format!("${}\r\n", word.as_ref().len()).bytes());
@@ -108,14 +108,14 @@ pub(crate) fn request<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
 }
 
 /// A connection that blocks this thread.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
     /// To a port of this machine.
-    pub(crate) fn open(port: u16) -> std::io::Result<Self> {
+    pub fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
@@ -124,12 +124,12 @@ impl Connection {
     }
 
     /// Sends without waiting for the answer.
-    pub(crate) fn send<A: AsRef<[u8]>>(&mut self, words: &[A]) -> std::io::Result<()> {
+    pub fn send<A: AsRef<[u8]>>(&mut self, words: &[A]) -> std::io::Result<()> {
         self.stream.write_all(&request(words))
     }
 
     /// The next value that comes.
-    pub(crate) fn next(&mut self) -> std::io::Result<Value> {
+    pub fn receive(&mut self) -> std::io::Result<Value> {
         loop {
             if let Some((value, length)) = Value::parse(&self.buffer) {
                 self.buffer.drain(..length);
@@ -144,8 +144,8 @@ impl Connection {
     }
 
     /// Sends and waits for the answer.
-    pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> std::io::Result<Value> {
+    pub fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> std::io::Result<Value> {
         self.send(words)?;
-        self.next()
+        self.receive()
     }
 }

@@ -14,10 +14,10 @@ use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
 use super::until;
 
-pub(crate) use super::PASSWORD;
+pub use super::PASSWORD;
 
 /// The user and password of our clients, where they have one.
-pub(crate) const USER: &str = "tenure";
+pub const USER: &str = "tenure";
 
 /// Where the jars are, or those of another version.
 fn jars() -> PathBuf {
@@ -25,7 +25,7 @@ fn jars() -> PathBuf {
 }
 
 /// Whether there is no ZooKeeper here; then it has said so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     if super::is_missing(&["java"]) {
         return true;
     }
@@ -36,15 +36,15 @@ pub(crate) fn is_missing() -> bool {
     !is_there
 }
 
-pub(crate) fn is_missing_for_tls() -> bool {
+pub fn is_missing_for_tls() -> bool {
     is_missing() || super::is_missing(&["openssl"])
 }
 
 /// In ms: how exactly a server measures sessions. The shortest session is two of them.
-pub(crate) const TICK: u64 = 200;
+pub const TICK: u64 = 200;
 
 /// One server process.
-pub(crate) struct Zookeeper {
+pub struct Zookeeper {
     host: Host,
     port: Port,
     tls: Option<Port>,
@@ -57,7 +57,7 @@ pub(crate) struct Zookeeper {
 
 impl Zookeeper {
     /// A server alone, with these lines added to its configuration.
-    pub(crate) fn start(lines: &[&str]) -> Self {
+    pub fn start(lines: &[&str]) -> Self {
         let server = Self::prepare(&Host::here(), &[]);
         server.configure(lines);
         server.begin();
@@ -66,7 +66,7 @@ impl Zookeeper {
     }
 
     /// With these settings of the Java machine as well (`-Dname=value`).
-    pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
+    pub fn start_with(settings: &[&str], lines: &[&str]) -> Self {
         let server = Self::prepare(&Host::here(), settings);
         server.configure(lines);
         server.begin();
@@ -75,12 +75,12 @@ impl Zookeeper {
     }
 
     /// A server whose wall clock the test sets.
-    pub(crate) fn start_with_clock(clock: &Clock) -> Self {
+    pub fn start_with_clock(clock: &Clock) -> Self {
         Self::start_after(&clock.command(), &[])
     }
 
     /// `before`: what stands before the program, to set its environment.
-    pub(crate) fn start_after(before: &[String], settings: &[&str]) -> Self {
+    pub fn start_after(before: &[String], settings: &[&str]) -> Self {
         let mut server = Self::prepare(&Host::here(), settings);
         server.command.splice(0..0, before.iter().cloned());
         server.configure(&[]);
@@ -90,7 +90,7 @@ impl Zookeeper {
     }
 
     /// TLS on [`tls_port`](Zookeeper::tls_port), and no TLS on the other.
-    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+    pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         let mut server = Self::prepare(
             &Host::here(),
             &["-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"],
@@ -182,13 +182,13 @@ impl Zookeeper {
     ///
     /// # Panics
     /// When it runs already.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
         *slot = Some(Process::start(&self.dir, &self.command));
     }
 
-    pub(crate) fn until_serving(&self) {
+    pub fn until_serving(&self) {
         until("the server serves", || {
             let slot = self.process.lock().unwrap();
             if slot.as_ref().is_some_and(Process::has_ended) {
@@ -205,25 +205,25 @@ impl Zookeeper {
     }
 
     /// `kill -9`.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
     /// Kills it and starts it again.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.kill();
         self.begin();
         self.until_serving();
     }
 
     /// SIGSTOP.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.with_process(Process::stop);
     }
 
     /// SIGCONT; returns when it has read what was sent to it meanwhile.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.with_process(Process::go_on);
         until("the server reads", || {
             let ports = [Some(self.port()), self.tls.as_ref().map(Port::number)];
@@ -236,29 +236,29 @@ impl Zookeeper {
         act(slot.as_ref().expect("it runs"));
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.process.lock().unwrap().is_some()
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 
     /// `host:port`, as clients say it.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.host.address(), self.port())
     }
 
-    pub(crate) fn tls_port(&self) -> u16 {
+    pub fn tls_port(&self) -> u16 {
         self.tls.as_ref().expect("started with TLS").number()
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The answer to a word of four letters; empty when there is none.
-    pub(crate) fn word(&self, word: &str) -> String {
+    pub fn word(&self, word: &str) -> String {
         let ask = || {
             let mut stream = TcpStream::connect((self.host.address(), self.port())).ok()?;
             let limit = Some(Duration::from_secs(1));
@@ -272,7 +272,7 @@ impl Zookeeper {
     }
 
     /// `standalone`, `leader`, `follower`, `read-only`; `None` while it serves nobody.
-    pub(crate) fn mode(&self) -> Option<String> {
+    pub fn mode(&self) -> Option<String> {
         let answer = self.word("srvr");
         let mut lines = answer.lines();
         lines
@@ -282,12 +282,12 @@ impl Zookeeper {
 
     /// A session of the test's own.
     #[track_caller]
-    pub(crate) fn wire(&self) -> Wire {
+    pub fn wire(&self) -> Wire {
         self.wire_as(Some(&format!("{USER}:{PASSWORD}")))
     }
 
     #[track_caller]
-    pub(crate) fn wire_as(&self, login: Option<&str>) -> Wire {
+    pub fn wire_as(&self, login: Option<&str>) -> Wire {
         // While they elect a leader it hangs up.
         let mut wire = None;
         until("it lets us in", || {
@@ -319,26 +319,26 @@ fn unread(port: u16) -> u64 {
 }
 
 /// Three servers that vote.
-pub(crate) struct Ensemble {
-    pub(crate) nodes: Vec<Zookeeper>,
+pub struct Ensemble {
+    pub nodes: Vec<Zookeeper>,
 }
 
 impl Ensemble {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[], &[])
     }
 
     /// Servers whose wall clock the test sets.
-    pub(crate) fn start_with_clock(clock: &Clock) -> Self {
+    pub fn start_with_clock(clock: &Clock) -> Self {
         Self::begin(&[(); 3].map(|()| Host::here()), &clock.command(), &[], &[])
     }
 
-    pub(crate) fn start_with(settings: &[&str], lines: &[&str]) -> Self {
+    pub fn start_with(settings: &[&str], lines: &[&str]) -> Self {
         Self::begin(&[(); 3].map(|()| Host::here()), &[], settings, lines)
     }
 
     /// A server on each host of that network, which answers this machine too.
-    pub(crate) fn start_on(network: &Network) -> Self {
+    pub fn start_on(network: &Network) -> Self {
         Self::begin(&network.hosts, &[], &[], &[])
     }
 
@@ -370,7 +370,7 @@ impl Ensemble {
 
     /// All that run serve, one of them as the leader. A leader that stood still says for a moment more that it leads,
     /// and then serves nobody until it has found the new one.
-    pub(crate) fn until_whole(&self) {
+    pub fn until_whole(&self) {
         let up = || self.nodes.iter().filter(|node| node.is_up());
         up().for_each(Zookeeper::until_serving);
         until("the others follow one leader", || {
@@ -387,7 +387,7 @@ impl Ensemble {
     }
 
     /// Who leads now.
-    pub(crate) fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         let mut leader = None;
         until("somebody leads", || {
             let leads = |node: &Zookeeper| node.is_up() && node.mode().as_deref() == Some("leader");
@@ -397,7 +397,7 @@ impl Ensemble {
         leader.unwrap()
     }
 
-    pub(crate) fn hosts(&self) -> String {
+    pub fn hosts(&self) -> String {
         let hosts: Vec<_> = self.nodes.iter().map(Zookeeper::address).collect();
         hosts.join(",")
     }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::proxy::{Fault, Proxy, Shared, lock};
 
 /// In front of that port of this machine. Plans name a word; only faults that cut, and `NoReply`, happen here.
-pub(crate) fn start(target: u16) -> Proxy {
+pub fn start(target: u16) -> Proxy {
     Proxy::start_with(target, serve)
 }
 

@@ -7,7 +7,7 @@ use super::clock::{Clock, compile};
 use super::{is_missing, say_skip};
 
 /// Made by the compiler from `tap.c` in `dir`: what stands before the program.
-pub(crate) fn tap(dir: &Path) -> String {
+pub fn tap(dir: &Path) -> String {
     let program = dir.join("tap");
     std::fs::write(dir.join("clock.c"), include_str!("clock.c")).unwrap();
     std::fs::write(dir.join("disk.c"), include_str!("disk.c")).unwrap();
@@ -16,7 +16,7 @@ pub(crate) fn tap(dir: &Path) -> String {
 }
 
 /// Not every machine lets a process look at another one.
-pub(crate) fn is_impossible() -> bool {
+pub fn is_impossible() -> bool {
     if is_missing(&["cc"]) {
         return true;
     }

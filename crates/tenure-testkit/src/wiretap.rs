@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// What becomes of the first bytes that a server sends on a connection.
-pub(crate) type Tamper = fn(&mut Vec<u8>);
+pub type Tamper = fn(&mut Vec<u8>);
 
 /// Ends with the test program: whoever listens here holds nothing but a port.
-pub(crate) struct Wiretap {
+pub struct Wiretap {
     port: u16,
     /// What clients said, connection by connection.
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -17,7 +17,7 @@ pub(crate) struct Wiretap {
 
 impl Wiretap {
     /// In front of that port of this machine.
-    pub(crate) fn before(target: u16, tamper: Tamper) -> Self {
+    pub fn before(target: u16, tamper: Tamper) -> Self {
         Self::start(move |client, note| {
             let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
                 return;
@@ -37,7 +37,7 @@ impl Wiretap {
     }
 
     /// Nobody is behind it: this is all that a client gets for its first bytes.
-    pub(crate) fn instead(answer: &'static [u8]) -> Self {
+    pub fn instead(answer: &'static [u8]) -> Self {
         Self::start(move |mut client, note| {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = client.read(&mut bytes) {
@@ -73,12 +73,12 @@ impl Wiretap {
         Self { port, heard }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// What every client said so far.
-    pub(crate) fn heard(&self) -> Vec<Vec<u8>> {
+    pub fn heard(&self) -> Vec<Vec<u8>> {
         self.heard.lock().unwrap().clone()
     }
 }

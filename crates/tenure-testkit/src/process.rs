@@ -18,7 +18,7 @@ use super::until;
 ///
 /// From below the range that the kernel picks from. On Linux 6.18 a server could not listen on a port of that range
 /// although a socket was bound to it: probably the kernel had used it for a connection to somewhere as well.
-pub(crate) struct Port {
+pub struct Port {
     _socket: TcpSocket,
     number: u16,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Port {
 const PORTS_FROM: u16 = 10_000;
 
 impl Port {
-    pub(crate) fn reserve() -> Self {
+    pub fn reserve() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
         let picked_from = range
@@ -53,7 +53,7 @@ impl Port {
         }
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 }
@@ -69,7 +69,7 @@ fn bind_alone(port: u16) -> Option<TcpSocket> {
 }
 
 /// Whether this is root, whom some servers refuse to run as and others have to be told.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn is_root() -> bool {
 ///
 /// In memory where there is such a place: a server that syncs each write would make all tests wait for the
 /// disk, and none of them is about what a disk forgets.
-pub(crate) fn new_directory(what: &str) -> PathBuf {
+pub fn new_directory(what: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     match memory.is_dir() {
         true => new_directory_in(memory, what),
@@ -86,8 +86,11 @@ pub(crate) fn new_directory(what: &str) -> PathBuf {
 }
 
 /// The same on a disk.
-pub(crate) fn new_directory_on_disk(what: &str) -> PathBuf {
-    new_directory_in(Path::new(env!("CARGO_TARGET_TMPDIR")), what)
+pub fn new_directory_on_disk(what: &str) -> PathBuf {
+    // A test program is target/debug/deps/NAME.
+    let program = std::env::current_exe().unwrap();
+    let target = program.ancestors().nth(3).unwrap();
+    new_directory_in(&target.join("tmp"), what)
 }
 
 fn new_directory_in(place: &Path, what: &str) -> PathBuf {
@@ -95,19 +98,19 @@ fn new_directory_in(place: &Path, what: &str) -> PathBuf {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let dir = place.join(format!("tenure-test-{what}-{}-{count}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir(&dir).unwrap();
+    std::fs::create_dir_all(&dir).unwrap();
     dir
 }
 
 /// A new directory without a process, removed when this is dropped and also when this test program ends
 /// otherwise (what lies in a static is never dropped).
-pub(crate) struct Directory {
+pub struct Directory {
     path: PathBuf,
     janitor: Child,
 }
 
 impl Directory {
-    pub(crate) fn new(what: &str) -> Self {
+    pub fn new(what: &str) -> Self {
         let path = new_directory(what);
         let mut janitor = Command::new("sh");
         janitor
@@ -118,7 +121,7 @@ impl Directory {
         Self { path, janitor }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -132,7 +135,7 @@ impl Drop for Directory {
 }
 
 /// `R`, `S`, `T` (stopped), `Z` (it has ended), as in proc(5); `None`: there is no such process (any more).
-pub(crate) fn state(pid: u32) -> Option<char> {
+pub fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
@@ -150,14 +153,14 @@ kill -9 $!; wait $!
 "#;
 
 /// A server process. Dropped, it is killed and its directory removed.
-pub(crate) struct Process {
+pub struct Process {
     watcher: Child,
     pid: Pid,
 }
 
 impl Process {
     /// Starts `command` (a program and its arguments); what it says goes to `dir/log`.
-    pub(crate) fn start(dir: &Path, command: &[String]) -> Self {
+    pub fn start(dir: &Path, command: &[String]) -> Self {
         let mut watcher = Command::new("sh");
         watcher.args(["-c", WATCHER, "sh"]).arg(dir).args(command);
         // Out of reach of a Ctrl-C at the terminal, which would leave the directory behind.
@@ -174,7 +177,7 @@ impl Process {
         Self { watcher, pid }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
@@ -182,12 +185,12 @@ impl Process {
         state(self.pid()).unwrap()
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.state() == 'Z'
     }
 
     /// SIGSTOP; returns when it stands still.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
         // The small one: for whoever looks on, too.
         until("the server stands still", || {
@@ -196,12 +199,12 @@ impl Process {
     }
 
     /// SIGCONT.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         kill_process(self.pid, Signal::CONT).unwrap();
     }
 
     /// SIGKILL; returns when it is gone. Its directory stays.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
         let stdin = self.watcher.stdin.as_mut();
         stdin.unwrap().write_all(b"keep\n").unwrap();
     }
@@ -216,7 +219,7 @@ impl Drop for Process {
 }
 
 /// The end of a server, which may be down: a process that runs takes its directory along.
-pub(crate) fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
+pub fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
     let process = process
         .get_mut()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -226,7 +229,7 @@ pub(crate) fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
 }
 
 /// With owners and rights.
-pub(crate) fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(copied.unwrap().success(), "cp");
 }

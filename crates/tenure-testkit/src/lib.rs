@@ -6,50 +6,47 @@
 //! the clocks of a process, [`disk`] takes its power, [`tap`] does both to Go's, [`network`] cuts servers off from each other, [`operator`] is
 //! somebody at a database's console.
 
-#![allow(
-    dead_code,
-    reason = "several test programs share this, and each needs its own part"
-)]
+#![allow(missing_docs, reason = "for tests, whose authors read the code")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../../src/conformance/calm.rs"]
+#[path = "../../tenure/src/conformance/calm.rs"]
 mod calm;
-pub(crate) mod clock;
-pub(crate) mod database;
-pub(crate) mod disk;
-pub(crate) mod etcd;
-pub(crate) mod grpc;
-pub(crate) mod jute;
-pub(crate) mod mariadb;
-pub(crate) mod network;
-pub(crate) mod operator;
-pub(crate) mod pgbouncer;
-pub(crate) mod postgres;
-pub(crate) mod process;
-pub(crate) mod proxy;
-pub(crate) mod redis;
-pub(crate) mod relay;
-pub(crate) mod resp;
-pub(crate) mod statements;
-pub(crate) mod tap;
-pub(crate) mod wire;
-pub(crate) mod wiretap;
-pub(crate) mod zookeeper;
+pub mod clock;
+pub mod database;
+pub mod disk;
+pub mod etcd;
+pub mod grpc;
+pub mod jute;
+pub mod mariadb;
+pub mod network;
+pub mod operator;
+pub mod pgbouncer;
+pub mod postgres;
+pub mod process;
+pub mod proxy;
+pub mod redis;
+pub mod relay;
+pub mod resp;
+pub mod statements;
+pub mod tap;
+pub mod wire;
+pub mod wiretap;
+pub mod zookeeper;
 
 use std::time::{Duration, Instant};
 
 /// How long anything may take that happens soon on an idle machine. When it is over, it did not happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What every server wants to hear from us, and nobody else may see.
-pub(crate) const PASSWORD: &str = "not-for-your-eyes";
+pub const PASSWORD: &str = "not-for-your-eyes";
 
 /// Asks again and again, for what nobody announces; blocks this thread.
 ///
 /// # Panics
 /// When it never comes true.
 #[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "never happened: {what}");
@@ -59,7 +56,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Whether one of these programs is missing. Says so on a line of its own, past the capture of output:
 /// `scripts/test` counts it, and in CI it is a failure. If none is, a test begins, as soon as the machine has time.
-pub(crate) fn is_missing(programs: &[&str]) -> bool {
+pub fn is_missing(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -71,14 +68,14 @@ pub(crate) fn is_missing(programs: &[&str]) -> bool {
     true
 }
 
-pub(crate) fn say_missing(missing: &str) {
+pub fn say_missing(missing: &str) {
     say_skip(&format!(
         "{missing} is not installed; scripts/test --only servers does it"
     ));
 }
 
 /// The test that runs on this thread does nothing, and why.
-pub(crate) fn say_skip(why: &str) {
+pub fn say_skip(why: &str) {
     use std::io::Write as _;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

@@ -9,21 +9,21 @@ use super::process::{Directory, Port, Process, new_directory};
 use super::resp::{Connection, Value};
 use super::until;
 
-pub(crate) use super::PASSWORD;
+pub use super::PASSWORD;
 
 /// The user and password of servers that have one, and of their URLs.
-pub(crate) const USER: &str = "tenure";
+pub const USER: &str = "tenure";
 
 /// The name under which the sentinels of [`Watched`] know their primary.
-pub(crate) const SERVICE: &str = "mymaster";
+pub const SERVICE: &str = "mymaster";
 
 /// Whether there is no redis-server here; then it has said so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     super::is_missing(&["redis-server"])
 }
 
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
-pub(crate) struct Redis {
+pub struct Redis {
     port: Port,
     /// For TLS or for the cluster bus.
     other: Port,
@@ -35,26 +35,26 @@ pub(crate) struct Redis {
 
 impl Redis {
     /// A server without persistence, with these lines added to its configuration.
-    pub(crate) fn start(lines: &[&str]) -> Self {
+    pub fn start(lines: &[&str]) -> Self {
         let server = Self::prepare(&[]);
         server.launch_with(lines);
         server
     }
 
     /// The same with [`USER`] and [`PASSWORD`], and nobody else let in.
-    pub(crate) fn start_secured(lines: &[&str]) -> Self {
+    pub fn start_secured(lines: &[&str]) -> Self {
         let mut server = Self::prepare(&[]);
         server.secure_and_launch(lines);
         server
     }
 
     /// TLS on [`tls_port`](Redis::tls_port), with [`PASSWORD`]. Looks take the ordinary port.
-    pub(crate) fn start_tls(certificates: &Certificates) -> Self {
+    pub fn start_tls(certificates: &Certificates) -> Self {
         Self::start_tls_as(certificates, "server", false)
     }
 
     /// The same under another certificate of those, and maybe only for clients that have one too.
-    pub(crate) fn start_tls_as(certificates: &Certificates, name: &str, asks: bool) -> Self {
+    pub fn start_tls_as(certificates: &Certificates, name: &str, asks: bool) -> Self {
         let mut server = Self::prepare(&[]);
         let file = |name: &str| certificates.file(name).display().to_string();
         let auth = if asks { "yes" } else { "optional" };
@@ -69,12 +69,12 @@ impl Redis {
     }
 
     /// A server whose wall clock the test sets.
-    pub(crate) fn start_with_clock(clock: &Clock, lines: &[&str]) -> Self {
+    pub fn start_with_clock(clock: &Clock, lines: &[&str]) -> Self {
         Self::start_with(&clock.command(), lines)
     }
 
     /// `before`: what stands before the program, to set its environment.
-    pub(crate) fn start_with(before: &[String], lines: &[&str]) -> Self {
+    pub fn start_with(before: &[String], lines: &[&str]) -> Self {
         let server = Self::prepare(before);
         server.launch_with(lines);
         server
@@ -89,7 +89,7 @@ impl Redis {
 
     /// A node that knows no other yet. The port for others is one of ours too: the usual one, 10,000 above, may be taken
     /// by a connection of anybody.
-    pub(crate) fn start_in_cluster() -> Self {
+    pub fn start_in_cluster() -> Self {
         let server = Self::prepare(&[]);
         let bus = format!("cluster-port {}", server.other.number());
         server.launch_with(&["cluster-enabled yes", "cluster-node-timeout 1000", &bus]);
@@ -135,7 +135,7 @@ impl Redis {
     ///
     /// # Panics
     /// When it runs already, or will not.
-    pub(crate) fn launch(&self) {
+    pub fn launch(&self) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
         let process = Process::start(&self.dir, &self.command);
@@ -151,24 +151,24 @@ impl Redis {
     }
 
     /// `kill -9`. What it has not written to its directory is gone.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
     /// Kills it and starts it again.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.kill();
         self.launch();
     }
 
     /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.with_process(Process::stop);
     }
 
     /// SIGCONT.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.with_process(Process::go_on);
     }
 
@@ -177,23 +177,23 @@ impl Redis {
         act(slot.as_ref().expect("it runs"));
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.process.lock().unwrap().is_some()
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    pub(crate) fn tls_port(&self) -> u16 {
+    pub fn tls_port(&self) -> u16 {
         self.other.number()
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
 
@@ -204,21 +204,21 @@ impl Redis {
     }
 
     /// Where clients find it.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url_by(self.port())
     }
 
     /// The same by way of another port, that of a proxy.
-    pub(crate) fn url_by(&self, port: u16) -> String {
+    pub fn url_by(&self, port: u16) -> String {
         format!("redis://{}127.0.0.1:{port}/", self.login())
     }
 
-    pub(crate) fn tls_url(&self) -> String {
+    pub fn tls_url(&self) -> String {
         format!("rediss://{}127.0.0.1:{}/", self.login(), self.tls_port())
     }
 
     /// A connection out of band, logged in.
-    pub(crate) fn connection(&self) -> Connection {
+    pub fn connection(&self) -> Connection {
         let mut connection = Connection::open(self.port()).unwrap();
         if let Some(password) = self.password {
             let answer = connection.ask(&["AUTH", password]).unwrap();
@@ -232,7 +232,7 @@ impl Redis {
     /// # Panics
     /// When there is none.
     #[track_caller]
-    pub(crate) fn ask<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
+    pub fn ask<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
         self.connection().ask(words).unwrap()
     }
 
@@ -241,19 +241,19 @@ impl Redis {
     /// # Panics
     /// When the answer is an error.
     #[track_caller]
-    pub(crate) fn order<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
+    pub fn order<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
         let answer = self.ask(words);
         assert!(!matches!(answer, Value::Error(_)), "{answer:?}");
         answer
     }
 
     /// One line of INFO.
-    pub(crate) fn info(&self, section: &str, field: &str) -> String {
+    pub fn info(&self, section: &str, field: &str) -> String {
         self.try_info(section, field).unwrap()
     }
 
     /// The same of a server that somebody may cut us off from: a sentinel does that to one it demotes.
-    pub(crate) fn try_info(&self, section: &str, field: &str) -> std::io::Result<String> {
+    pub fn try_info(&self, section: &str, field: &str) -> std::io::Result<String> {
         let mut connection = Connection::open(self.port())?;
         if let Some(password) = self.password {
             connection.ask(&["AUTH", password])?;
@@ -265,7 +265,7 @@ impl Redis {
     }
 
     /// Cuts the connections of all clients.
-    pub(crate) fn cut_all(&self) {
+    pub fn cut_all(&self) {
         let mut connection = self.connection();
         for kind in ["normal", "pubsub"] {
             connection
@@ -282,16 +282,16 @@ impl Drop for Redis {
 }
 
 /// A certificate authority, servers' certificates by it, good and bad ones, and an authority that signed nothing.
-pub(crate) struct Certificates {
+pub struct Certificates {
     dir: Directory,
 }
 
 impl Certificates {
-    pub(crate) fn is_impossible() -> bool {
+    pub fn is_impossible() -> bool {
         super::is_missing(&["redis-server", "openssl"])
     }
 
-    pub(crate) fn make() -> Self {
+    pub fn make() -> Self {
         let made = Self {
             dir: Directory::new("certificates"),
         };
@@ -332,20 +332,20 @@ impl Certificates {
     }
 
     /// `ca.crt`, `stranger.crt`; `server`, `misnamed`, `expired`, each with `.crt` and `.key`.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 }
 
 /// A primary, its replica, and three sentinels that watch them.
-pub(crate) struct Watched {
-    pub(crate) servers: [Redis; 2],
-    pub(crate) sentinels: [Redis; 3],
+pub struct Watched {
+    pub servers: [Redis; 2],
+    pub sentinels: [Redis; 3],
 }
 
 impl Watched {
     /// `down_after`: after how many milliseconds of silence a primary is replaced.
-    pub(crate) fn start(down_after: u32) -> Self {
+    pub fn start(down_after: u32) -> Self {
         let primary = Redis::start(&[]);
         let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
         until("the replica follows", || {
@@ -371,19 +371,19 @@ impl Watched {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let addresses = self.sentinels.each_ref().map(Redis::address);
         format!("redis+sentinel://{}/{SERVICE}", addresses.join(","))
     }
 
     /// The port of the primary, as the sentinels have it.
-    pub(crate) fn primary_port(&self) -> u16 {
+    pub fn primary_port(&self) -> u16 {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
         let address = self.sentinels[0].ask(&words).items();
         address[1].text().parse().unwrap()
     }
 
-    pub(crate) fn primary(&self) -> &Redis {
+    pub fn primary(&self) -> &Redis {
         let port = self.primary_port();
         self.servers
             .iter()
@@ -393,15 +393,15 @@ impl Watched {
 }
 
 /// A cluster: masters first, then one replica of each, if any.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Redis>,
+pub struct Cluster {
+    pub nodes: Vec<Redis>,
 }
 
-pub(crate) const SLOTS: u16 = 16_384;
+pub const SLOTS: u16 = 16_384;
 const MASTERS: u16 = 3;
 
 impl Cluster {
-    pub(crate) fn start(with_replicas: bool) -> Self {
+    pub fn start(with_replicas: bool) -> Self {
         let count = if with_replicas { 2 * MASTERS } else { MASTERS };
         let nodes: Vec<_> = (0..count).map(|_| Redis::start_in_cluster()).collect();
         let word = |number: u16| number.to_string();
@@ -449,21 +449,21 @@ impl Cluster {
         });
     }
 
-    pub(crate) fn id(&self, node: &Redis) -> String {
+    pub fn id(&self, node: &Redis) -> String {
         node.ask(&["CLUSTER", "MYID"]).text()
     }
 
-    pub(crate) fn masters(&self) -> &[Redis] {
+    pub fn masters(&self) -> &[Redis] {
         &self.nodes[..MASTERS.into()]
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let addresses: Vec<_> = self.masters().iter().map(Redis::address).collect();
         format!("redis+cluster://{}", addresses.join(","))
     }
 
     /// Moves a slot as `redis-cli --cluster reshard` does. `meanwhile` is called when the keys are about to move.
-    pub(crate) fn migrate(&self, slot: u16, to: &Redis, meanwhile: impl FnOnce()) {
+    pub fn migrate(&self, slot: u16, to: &Redis, meanwhile: impl FnOnce()) {
         let from = self.owner(slot);
         let slot = slot.to_string();
         let (from_id, to_id) = (self.id(from), self.id(to));
@@ -489,18 +489,18 @@ impl Cluster {
     }
 
     /// The slot of a key, as the servers have it.
-    pub(crate) fn slot(&self, key: &str) -> u16 {
+    pub fn slot(&self, key: &str) -> u16 {
         let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]).int();
         u16::try_from(slot).unwrap()
     }
 
     /// The node that has a slot, as those say that run.
-    pub(crate) fn owner(&self, slot: u16) -> &Redis {
+    pub fn owner(&self, slot: u16) -> &Redis {
         self.find_owner(slot).unwrap()
     }
 
     /// The same while it may be nobody's: one that has just come back knows of no owner before it has heard of one.
-    pub(crate) fn find_owner(&self, slot: u16) -> Option<&Redis> {
+    pub fn find_owner(&self, slot: u16) -> Option<&Redis> {
         let asked = self.nodes.iter().find(|node| node.is_up())?;
         let ranges = asked.ask(&["CLUSTER", "SLOTS"]).items();
         let port = ranges.into_iter().find_map(|range| {
@@ -515,11 +515,11 @@ impl Cluster {
 }
 
 /// Masters that know nothing of each other.
-pub(crate) fn independent(count: usize) -> Vec<Redis> {
+pub fn independent(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::start(&[])).collect()
 }
 
-pub(crate) fn redlock_url(servers: &[Redis]) -> String {
+pub fn redlock_url(servers: &[Redis]) -> String {
     let addresses: Vec<_> = servers.iter().map(Redis::address).collect();
     format!("redlock://{}", addresses.join(","))
 }

@@ -6,12 +6,12 @@ use super::postgres::{self, PASSWORD, Postgres, USER};
 use super::process::{Directory, Port, Process, is_root};
 
 /// Without it, or without PostgreSQL, says so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     postgres::is_missing() || super::is_missing(&["pgbouncer"])
 }
 
 /// It ends when dropped.
-pub(crate) struct Pooler {
+pub struct Pooler {
     port: Port,
     _process: Process,
     _directory: Directory,
@@ -19,7 +19,7 @@ pub(crate) struct Pooler {
 
 impl Pooler {
     /// `pool_mode`, and how many sessions of the server are shared out.
-    pub(crate) fn start(server: &Postgres, mode: &str, sessions: u32) -> Self {
+    pub fn start(server: &Postgres, mode: &str, sessions: u32) -> Self {
         let (directory, port) = (Directory::new("pgbouncer"), Port::reserve());
         let users = directory.path().join("users");
         std::fs::write(&users, format!("\"{USER}\" \"{PASSWORD}\"\n")).unwrap();
@@ -62,7 +62,7 @@ impl Pooler {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 }

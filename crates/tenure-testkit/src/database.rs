@@ -25,14 +25,14 @@ enum Protocol {
 }
 
 /// In front of a MySQL or MariaDB; clients must not use TLS.
-pub(crate) fn mysql(port: u16) -> Proxy {
+pub fn mysql(port: u16) -> Proxy {
     Proxy::start_with(port, |shared, client| {
         serve(shared, client, Protocol::MySql)
     })
 }
 
 /// In front of a PostgreSQL; clients must not use TLS.
-pub(crate) fn postgres(port: u16) -> Proxy {
+pub fn postgres(port: u16) -> Proxy {
     Proxy::start_with(port, |shared, client| {
         serve(shared, client, Protocol::Postgres)
     })
@@ -223,27 +223,33 @@ async fn read_down(
 }
 
 /// A database in a file of its own.
-pub(crate) struct File {
+pub struct File {
     dir: Directory,
 }
 
+impl Default for File {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl File {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             dir: Directory::new("sqlite"),
         }
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.path().join("locks.db")
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("sqlite:{}", self.path().display())
     }
 
     /// The rows of a statement, as text; blocks this thread.
-    pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
+    pub fn rows(&self, sql: &str) -> Vec<Row> {
         let (path, sql) = (self.path(), sql.to_owned());
         // From a task of a runtime as well: that thread is blocked, as is said.
         let asked = std::thread::spawn(move || {
@@ -273,7 +279,7 @@ impl File {
     }
 
     /// The one value of a statement that has one.
-    pub(crate) fn value(&self, sql: &str) -> String {
+    pub fn value(&self, sql: &str) -> String {
         let row = self.rows(sql).into_iter().next();
         let value = row.and_then(|row| row.into_iter().next()).flatten();
         value.unwrap_or_else(|| panic!("{sql}: no value"))
@@ -281,7 +287,7 @@ impl File {
 }
 
 /// A connection to a file, which waits for others.
-pub(crate) async fn open(path: &std::path::Path) -> SqliteConnection {
+pub async fn open(path: &std::path::Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(super::PATIENCE);

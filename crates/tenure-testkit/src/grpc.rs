@@ -1,6 +1,6 @@
 //! Stands between the clients of a test and their etcd, and makes trouble on command.
 //!
-//! It speaks HTTP/2 to both, so that trouble can be aimed at a request by what the request does (see [`step`]).
+//! It speaks HTTP/2 to both, so that trouble can be aimed at a request by what the request does (see `step`).
 //! Each client's connection has one of its own to the server.
 
 use std::collections::{HashSet, VecDeque};
@@ -22,7 +22,7 @@ use super::proxy::RUNTIME;
 
 /// What can happen to a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// Not forwarded; this status is the answer.
     Answer(u8, &'static str),
     /// Not forwarded; its connection is cut.
@@ -36,7 +36,7 @@ pub(crate) enum Fault {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From clients to the server.
     Up,
     /// From the server to clients.
@@ -61,7 +61,7 @@ struct Shared {
 }
 
 /// One per harness or test. Dropped, it cuts everybody.
-pub(crate) struct Proxy {
+pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -73,7 +73,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Proxy {
     /// In front of that port of this machine.
-    pub(crate) fn start(target: u16) -> Self {
+    pub fn start(target: u16) -> Self {
         let shared = Arc::new(Shared {
             target: SocketAddr::from(([127, 0, 0, 1], target)),
             plans: Mutex::default(),
@@ -102,75 +102,75 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// Requests about locks and leases: none of those that only set up a connection.
-    pub(crate) fn requests(&self) -> u64 {
+    pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
     }
 
     /// The steps of all requests since the last call.
-    pub(crate) fn take_seen(&self) -> Vec<String> {
+    pub fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.shared.seen))
     }
 
     /// What outlives a borrow of the proxy, for futures.
-    pub(crate) fn planner(&self) -> Planner {
+    pub fn planner(&self) -> Planner {
         Planner(self.shared.clone())
     }
 
     /// See [`Planner::plan`].
-    pub(crate) fn plan(&self, step: &str, fault: Fault) {
+    pub fn plan(&self, step: &str, fault: Fault) {
         self.planner().plan(step, fault);
     }
 
     /// Whether all that was planned has happened.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.shared.under_way.load(Ordering::SeqCst) == 0
     }
 
     /// See [`Planner::cut`].
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.planner().cut();
     }
 
     /// From now on no request of that step passes, until [`resume`](Proxy::resume).
-    pub(crate) fn block(&self, step: &str) {
+    pub fn block(&self, step: &str) {
         self.shared.blocked.send_modify(|blocked| {
             blocked.insert(step.to_owned());
         });
     }
 
     /// Nothing passes in that direction, or everything again.
-    pub(crate) fn hold(&self, direction: Direction, held: bool) {
+    pub fn hold(&self, direction: Direction, held: bool) {
         self.shared.held[direction as usize].send_replace(held);
     }
 
     /// See [`Planner::resume`].
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.planner().resume();
     }
 }
 
 /// Gives orders to a proxy.
-pub(crate) struct Planner(Arc<Shared>);
+pub struct Planner(Arc<Shared>);
 
 impl Planner {
     /// The next request of that step, by any client, has this fault.
-    pub(crate) fn plan(&self, step: &str, fault: Fault) {
+    pub fn plan(&self, step: &str, fault: Fault) {
         self.0.under_way.fetch_add(1, Ordering::SeqCst);
         lock(&self.0.plans).push_back((step.to_owned(), fault));
     }
 
     /// Cuts all connections. New ones are welcome.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.0.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Ends `hold` and `block`, and lets go of what [`Fault::NoReply`] keeps.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         for held in &self.0.held {
             held.send_replace(false);
         }

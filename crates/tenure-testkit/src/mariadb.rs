@@ -11,14 +11,14 @@ use super::process::{Directory, Port, Process, new_directory, new_directory_on_d
 use super::redis::Certificates;
 use super::until;
 
-pub(crate) use super::PASSWORD;
+pub use super::PASSWORD;
 
 /// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
-pub(crate) const USER: &str = "tenure";
-pub(crate) const DATABASE: &str = "locks";
+pub const USER: &str = "tenure";
+pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     let program = "mariadbd";
     if std::path::Path::new(PROGRAM).is_file() {
         return false;
@@ -30,7 +30,7 @@ pub(crate) fn is_missing() -> bool {
 const PROGRAM: &str = "/usr/sbin/mariadbd";
 
 /// One server process, which can be killed and started again on its port and directory.
-pub(crate) struct MariaDb {
+pub struct MariaDb {
     port: Port,
     dir: PathBuf,
     command: Vec<String>,
@@ -67,12 +67,12 @@ fn template() -> &'static Directory {
 
 impl MariaDb {
     /// A server with [`USER`] and [`DATABASE`], and these options added.
-    pub(crate) fn start(options: &[&str]) -> Self {
+    pub fn start(options: &[&str]) -> Self {
         Self::start_with(&[], options)
     }
 
     /// It offers TLS under that certificate, on its one port.
-    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+    pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         let file = |name: &str| certificates.file(name).display().to_string();
         Self::start(&[
             &format!("--ssl-cert={}", file(&format!("{name}.crt"))),
@@ -82,12 +82,12 @@ impl MariaDb {
     }
 
     /// `before`: what stands before the program, to set its environment.
-    pub(crate) fn start_with(before: &[String], options: &[&str]) -> Self {
+    pub fn start_with(before: &[String], options: &[&str]) -> Self {
         Self::start_in(new_directory("mariadb"), before, options)
     }
 
     /// With its files on a disk: in shared memory it maps its log, and a kill loses nothing of that.
-    pub(crate) fn start_on_disk(before: &[String], options: &[&str]) -> Self {
+    pub fn start_on_disk(before: &[String], options: &[&str]) -> Self {
         Self::start_in(new_directory_on_disk("mariadb"), before, options)
     }
 
@@ -139,7 +139,7 @@ impl MariaDb {
     }
 
     /// Starts it (again) and waits until it answers.
-    pub(crate) fn launch(&self) {
+    pub fn launch(&self) {
         let process = Process::start(&self.dir, &self.command);
         let mut place = self.process.lock().unwrap();
         *place = Some(process);
@@ -159,7 +159,7 @@ impl MariaDb {
 
     /// SIGKILL. The next start is in another second: that is how runs of a server are told apart, and each counts its
     /// connections from the beginning.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.process.lock().unwrap().take().unwrap().kill();
         let second = || {
             let now = std::time::SystemTime::now();
@@ -170,22 +170,22 @@ impl MariaDb {
     }
 
     /// The directory with its data.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// SIGSTOP.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.process.lock().unwrap().as_ref().unwrap().stop();
     }
 
     /// SIGCONT.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.process.lock().unwrap().as_ref().unwrap().go_on();
     }
 
     /// Whoever logs in with [`PASSWORD`].
-    pub(crate) fn operator_as(&self, user: &str) -> Operator {
+    pub fn operator_as(&self, user: &str) -> Operator {
         let options = MySqlConnectOptions::new()
             .host("127.0.0.1")
             .port(self.port.number())
@@ -196,21 +196,21 @@ impl MariaDb {
     }
 
     /// The superuser.
-    pub(crate) fn operator(&self) -> &Operator {
+    pub fn operator(&self) -> &Operator {
         &self.operator
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port.number()
     }
 
     /// `mysql://..`, without options.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url_at(self.port.number())
     }
 
     /// The same by way of another port.
-    pub(crate) fn url_at(&self, port: u16) -> String {
+    pub fn url_at(&self, port: u16) -> String {
         format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
     }
 }

@@ -17,13 +17,13 @@ use super::proxy::{Direction, Fault, Parcel, Plan, Proxy, Shared, deliver, lock}
 
 /// Whose protocol passes by.
 #[derive(Clone, Copy)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     MySql,
     Postgres,
 }
 
 /// A proxy in front of that port of this machine.
-pub(crate) fn start(target: u16, protocol: Protocol) -> Proxy {
+pub fn start(target: u16, protocol: Protocol) -> Proxy {
     Proxy::start_with(target, move |shared, client| {
         serve(shared, client, protocol)
     })

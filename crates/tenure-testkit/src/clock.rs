@@ -12,13 +12,13 @@ use super::process::Directory;
 use super::tap::tap;
 
 /// Compiles what is to be put before libc, into `dir/NAME.so`.
-pub(crate) fn preload(dir: &Path, name: &str, source: &str) {
+pub fn preload(dir: &Path, name: &str, source: &str) {
     let library = dir.join(format!("{name}.so"));
     compile(&library, source, &["-shared", "-fPIC"]);
 }
 
 /// Its source is left beside it.
-pub(crate) fn compile(program: &Path, source: &str, flags: &[&str]) {
+pub fn compile(program: &Path, source: &str, flags: &[&str]) {
     let file = program.with_extension("c");
     std::fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
@@ -29,7 +29,7 @@ pub(crate) fn compile(program: &Path, source: &str, flags: &[&str]) {
 }
 
 /// Made by the compiler from `clock.c`, put before libc in that process.
-pub(crate) struct Clock {
+pub struct Clock {
     dir: Directory,
     offset: File,
     /// How long its machine has slept until now, and since when it does again.
@@ -37,11 +37,11 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn is_impossible() -> bool {
+    pub fn is_impossible() -> bool {
         super::is_missing(&["redis-server", "cc"])
     }
 
-    pub(crate) fn make() -> Self {
+    pub fn make() -> Self {
         let dir = Directory::new("clock");
         preload(dir.path(), "clock", include_str!("clock.c"));
         let offset = File::create(dir.path().join("offset")).unwrap();
@@ -53,14 +53,14 @@ impl Clock {
     }
 
     /// What stands before the command of a server to give it this clock.
-    pub(crate) fn command(&self) -> Vec<String> {
+    pub fn command(&self) -> Vec<String> {
         let library = self.dir.path().join("clock.so");
         let preload = format!("LD_PRELOAD={}", library.display());
         vec!["env".into(), preload, self.variable()]
     }
 
     /// The same for one that asks the kernel without libc: its wall clock, not its monotonic one.
-    pub(crate) fn command_of_tap(&self) -> Vec<String> {
+    pub fn command_of_tap(&self) -> Vec<String> {
         vec!["env".into(), self.variable(), tap(self.dir.path())]
     }
 
@@ -70,7 +70,7 @@ impl Clock {
     }
 
     /// The same for a process that is started with an environment.
-    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let words = self.command();
         let pairs = words.iter().filter_map(|word| word.split_once('='));
         pairs
@@ -79,25 +79,25 @@ impl Clock {
     }
 
     /// Now it shows so many seconds more than the machine's, and goes on.
-    pub(crate) fn set(&self, seconds: i64) {
+    pub fn set(&self, seconds: i64) {
         self.write(0, seconds * 1_000_000_000);
         self.write(1, 0);
     }
 
     /// It stands still until it is set.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         self.write(1, now.as_nanos().try_into().unwrap());
     }
 
     /// The machine of the process, which stands still already, goes to sleep: until it wakes up, `CLOCK_MONOTONIC` does
     /// not go on, and `CLOCK_BOOTTIME` does.
-    pub(crate) fn fall_asleep(&self) {
+    pub fn fall_asleep(&self) {
         self.slept.lock().unwrap().1 = Some(Instant::now());
     }
 
     /// To be called before the process goes on.
-    pub(crate) fn wake_up(&self) {
+    pub fn wake_up(&self) {
         let mut slept = self.slept.lock().unwrap();
         let since = slept.1.take().unwrap();
         // It may have stopped a little later than it was told to, and that clock never goes back.

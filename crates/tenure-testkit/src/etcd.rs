@@ -17,20 +17,20 @@ use super::until;
 const FOLDER: &str = "TENURE_ETCD_BIN";
 
 /// Whether there is no etcd here; then it has said so.
-pub(crate) fn is_missing() -> bool {
+pub fn is_missing() -> bool {
     std::env::var_os(FOLDER).is_none() && super::is_missing(&["etcd"])
 }
 
 /// A cluster. Dropped, its members are killed and their directories removed.
-pub(crate) struct Etcd {
-    pub(crate) members: Vec<Member>,
+pub struct Etcd {
+    pub members: Vec<Member>,
     /// Whoever looks logs in as root.
     is_secured: bool,
     token: Mutex<Option<String>>,
 }
 
 /// One process, which can be killed and started again on its ports and directory.
-pub(crate) struct Member {
+pub struct Member {
     host: Host,
     client: Port,
     tls: Port,
@@ -41,38 +41,38 @@ pub(crate) struct Member {
 
 /// A key of the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
-    pub(crate) key: String,
-    pub(crate) value: String,
-    pub(crate) created: u64,
-    pub(crate) lease: i64,
+pub struct Key {
+    pub key: String,
+    pub value: String,
+    pub created: u64,
+    pub lease: i64,
 }
 
 impl Etcd {
     /// So many members, with these flags besides.
-    pub(crate) fn start(count: usize, flags: &[&str]) -> Self {
+    pub fn start(count: usize, flags: &[&str]) -> Self {
         Self::start_after(&[], count, flags)
     }
 
     /// `before`: what stands before the program, for its clock or its disk.
-    pub(crate) fn start_after(before: &[String], count: usize, flags: &[&str]) -> Self {
+    pub fn start_after(before: &[String], count: usize, flags: &[&str]) -> Self {
         Self::launch(&vec![Host::here(); count], before, None, flags)
     }
 
     /// A member on each host of that network, which answers this machine too.
-    pub(crate) fn start_on(network: &Network) -> Self {
+    pub fn start_on(network: &Network) -> Self {
         Self::launch(&network.hosts, &[], None, &[])
     }
 
     /// One member that lets [`USER`] in with [`PASSWORD`], and nobody without a user.
-    pub(crate) fn start_secured(flags: &[&str]) -> Self {
+    pub fn start_secured(flags: &[&str]) -> Self {
         let mut etcd = Self::launch(&[Host::here()], &[], None, flags);
         etcd.secure();
         etcd
     }
 
     /// TLS on [`tls_address`](Member::tls_address), under that certificate, for clients that have one too, with users.
-    pub(crate) fn start_tls(certificates: &Certificates, name: &str) -> Self {
+    pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         let mut etcd = Self::launch(&[Host::here()], &[], Some((certificates, name)), &[]);
         etcd.secure();
         etcd
@@ -173,7 +173,7 @@ impl Etcd {
     }
 
     /// Until every member has a leader.
-    pub(crate) fn until_ready(&self) {
+    pub fn until_ready(&self) {
         for member in &self.members {
             until("the member is ready", || {
                 member.assert_lives();
@@ -200,17 +200,17 @@ impl Etcd {
     }
 
     /// `etcd://` and the addresses of all members.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let addresses: Vec<_> = self.members.iter().map(Member::address).collect();
         self.url_by(&addresses)
     }
 
     /// The same by way of other addresses.
-    pub(crate) fn url_by(&self, addresses: &[String]) -> String {
+    pub fn url_by(&self, addresses: &[String]) -> String {
         format!("etcd://{}{}", self.login(), addresses.join(","))
     }
 
-    pub(crate) fn tls_url(&self) -> String {
+    pub fn tls_url(&self) -> String {
         let addresses: Vec<_> = self.members.iter().map(Member::tls_address).collect();
         format!("etcds://{}{}", self.login(), addresses.join(","))
     }
@@ -227,7 +227,7 @@ impl Etcd {
     /// # Panics
     /// When the answer is an error, or nobody answers.
     #[track_caller]
-    pub(crate) fn order(&self, path: &str, body: &Value) -> Value {
+    pub fn order(&self, path: &str, body: &Value) -> Value {
         let mut said = Vec::new();
         for attempt in 0..3 {
             let token = self.is_secured.then(|| self.token(attempt > 0));
@@ -244,7 +244,7 @@ impl Etcd {
 
     /// What the first member says to somebody else, who has [`PASSWORD`].
     #[track_caller]
-    pub(crate) fn order_as(&self, user: &str, path: &str, body: &Value) -> Value {
+    pub fn order_as(&self, user: &str, path: &str, body: &Value) -> Value {
         let login = json!({ "name": user, "password": PASSWORD });
         let ask = |path: &str, body: &Value, token: Option<&str>| {
             let answer = self.members[0].post(path, body, token);
@@ -255,7 +255,7 @@ impl Etcd {
     }
 
     /// The leader that this member knows; 0: it knows none, or does not answer.
-    pub(crate) fn leader_of(&self, member: &Member) -> u64 {
+    pub fn leader_of(&self, member: &Member) -> u64 {
         let status = member.status(self.login_token().as_deref());
         if status.is_none() {
             // A server that was started again knows none of those that it gave out.
@@ -289,7 +289,7 @@ impl Etcd {
 
     /// All keys that begin so, in the order in which they were made.
     #[track_caller]
-    pub(crate) fn keys(&self, prefix: &str) -> Vec<Key> {
+    pub fn keys(&self, prefix: &str) -> Vec<Key> {
         let mut range = range(prefix);
         range["sort_order"] = "ASCEND".into();
         range["sort_target"] = "CREATE".into();
@@ -309,7 +309,7 @@ impl Etcd {
     }
 
     /// What the first member says when it will not.
-    pub(crate) fn try_put(&self, key: &str, value: &str) -> Result<(), String> {
+    pub fn try_put(&self, key: &str, value: &str) -> Result<(), String> {
         let (key, value) = (base64(key.as_bytes()), base64(value.as_bytes()));
         let put = json!({ "key": key, "value": value });
         match self.members[0].post("kv/put", &put, None) {
@@ -320,13 +320,13 @@ impl Etcd {
 
     /// Deletes all keys that begin so.
     #[track_caller]
-    pub(crate) fn delete(&self, prefix: &str) {
+    pub fn delete(&self, prefix: &str) {
         self.order("kv/deleterange", &range(prefix));
     }
 
     /// All leases, by their ids.
     #[track_caller]
-    pub(crate) fn leases(&self) -> Vec<i64> {
+    pub fn leases(&self) -> Vec<i64> {
         let answer = self.order("lease/leases", &json!({}));
         let leases = answer["leases"].as_array().cloned().unwrap_or_default();
         let id = |lease: &Value| i64::try_from(number(&lease["ID"])).unwrap();
@@ -334,13 +334,13 @@ impl Etcd {
     }
 
     #[track_caller]
-    pub(crate) fn revoke(&self, lease: i64) {
+    pub fn revoke(&self, lease: i64) {
         self.order("lease/revoke", &json!({ "ID": lease.to_string() }));
     }
 
     /// Forgets all revisions but the last.
     #[track_caller]
-    pub(crate) fn compact(&self) {
+    pub fn compact(&self) {
         let answer = self.order("kv/range", &range("compact?"));
         let revision = &answer["header"]["revision"];
         self.order(
@@ -350,7 +350,7 @@ impl Etcd {
     }
 
     /// The member that leads.
-    pub(crate) fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         let mut found = None;
         until("there is a leader", || {
             let mut members = self.members.iter();
@@ -365,26 +365,26 @@ impl Etcd {
     }
 
     /// How many watches the members serve.
-    pub(crate) fn watches(&self) -> u64 {
+    pub fn watches(&self) -> u64 {
         let count = |member: &Member| member.metric("etcd_debugging_mvcc_watcher_total");
         self.members.iter().map(count).sum()
     }
 }
 
 impl Member {
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.client.number()
     }
 
-    pub(crate) fn tls_port(&self) -> u16 {
+    pub fn tls_port(&self) -> u16 {
         self.tls.number()
     }
 
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.host.address(), self.port())
     }
 
-    pub(crate) fn tls_address(&self) -> String {
+    pub fn tls_address(&self) -> String {
         format!("{}:{}", self.host.address(), self.tls_port())
     }
 
@@ -402,28 +402,28 @@ impl Member {
         }
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Starts it again after [`kill`](Member::kill).
-    pub(crate) fn start(&self) {
+    pub fn start(&self) {
         self.spawn();
     }
 
     /// `kill -9`.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
     /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.with_process(Process::stop);
     }
 
     /// SIGCONT.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.with_process(Process::go_on);
     }
 
@@ -489,7 +489,7 @@ fn range(prefix: &str) -> Value {
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-pub(crate) fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
         let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
@@ -502,7 +502,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     text
 }
 
-pub(crate) fn unbase64(text: &str) -> Vec<u8> {
+pub fn unbase64(text: &str) -> Vec<u8> {
     let digit = |c: u8| DIGITS.iter().position(|digit| *digit == c);
     let digits: Vec<_> = text.bytes().filter_map(digit).collect();
     let mut bytes = Vec::new();

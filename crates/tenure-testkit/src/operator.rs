@@ -10,10 +10,10 @@ use sqlx::{
 use tokio::runtime::{Builder, Runtime};
 
 /// A row, as text.
-pub(crate) type Row = Vec<Option<String>>;
+pub type Row = Vec<Option<String>>;
 
 /// Blocks this thread; connects again when its server was restarted.
-pub(crate) struct Operator(Mutex<Inner>);
+pub struct Operator(Mutex<Inner>);
 
 struct Inner {
     runtime: Own,
@@ -43,12 +43,12 @@ enum Link {
 }
 
 impl Operator {
-    pub(crate) fn mysql(options: MySqlConnectOptions) -> Self {
+    pub fn mysql(options: MySqlConnectOptions) -> Self {
         // A test that reads all logs is about ours.
         Self::new(Target::MySql(options.disable_statement_logging()))
     }
 
-    pub(crate) fn postgres(options: PgConnectOptions) -> Self {
+    pub fn postgres(options: PgConnectOptions) -> Self {
         Self::new(Target::Postgres(options.disable_statement_logging()))
     }
 
@@ -66,7 +66,7 @@ impl Operator {
     /// # Panics
     /// When the server says no.
     #[track_caller]
-    pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
+    pub fn rows(&self, sql: &str) -> Vec<Row> {
         // The server may have been restarted since the last one, and say goodbye first.
         let is_broken = |err: &sqlx::Error| match err {
             sqlx::Error::Database(said) => said.code().is_some_and(|it| it.starts_with("57P")),
@@ -84,7 +84,7 @@ impl Operator {
 
     /// The one value of a statement that has one.
     #[track_caller]
-    pub(crate) fn value(&self, sql: &str) -> String {
+    pub fn value(&self, sql: &str) -> String {
         let rows = self.rows(sql);
         let value = rows
             .into_iter()
@@ -94,7 +94,7 @@ impl Operator {
     }
 
     /// The same, with the error.
-    pub(crate) fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
+    pub fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
         let mut inner = self
             .0
             .lock()
@@ -142,7 +142,7 @@ impl Operator {
 
 impl Operator {
     /// Forgets its connection: the children of a PostgreSQL that was killed may answer for a moment.
-    pub(crate) fn hang_up(&self) {
+    pub fn hang_up(&self) {
         let inner = self.0.lock();
         inner
             .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a server runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
+pub struct Host {
     address: String,
     /// Its name space; none for this machine itself.
     space: Option<String>,
@@ -17,19 +17,19 @@ pub(crate) struct Host {
 
 impl Host {
     /// This machine, where nobody else hears it.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         Self {
             address: "127.0.0.1".into(),
             space: None,
         }
     }
 
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.address
     }
 
     /// The words before a program that make it run there.
-    pub(crate) fn command(&self) -> Vec<String> {
+    pub fn command(&self) -> Vec<String> {
         let words = |space: &String| ["ip", "netns", "exec", space].map(Into::into).to_vec();
         self.space.as_ref().map_or(Vec::new(), words)
     }
@@ -41,10 +41,10 @@ impl Host {
 }
 
 /// A switch, this machine at one of its ports, and a host at each of the others.
-pub(crate) struct Network {
-    pub(crate) hosts: Vec<Host>,
+pub struct Network {
+    pub hosts: Vec<Host>,
     /// This machine's address on it.
-    pub(crate) here: String,
+    pub here: String,
     janitor: Child,
 }
 
@@ -58,7 +58,7 @@ for space in $2; do ip netns delete "$space"; done
 
 impl Network {
     /// `None`: we may not make one, which is said.
-    pub(crate) fn new(hosts: usize) -> Option<Self> {
+    pub fn new(hosts: usize) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
         // Of a block that is for machines to talk to themselves when they are measured (RFC 2544).
@@ -112,7 +112,7 @@ impl Network {
     }
 
     /// Nothing passes between these two any more, in silence; whoever else talks to them still does.
-    pub(crate) fn cut(&self, one: usize, other: usize) {
+    pub fn cut(&self, one: usize, other: usize) {
         for (from, to) in [(one, other), (other, one)] {
             let to = &self.hosts[to].address;
             self.hosts[from].ip(&format!("route add blackhole {to}/32"));
@@ -120,7 +120,7 @@ impl Network {
     }
 
     /// The end of [`cut`](Network::cut).
-    pub(crate) fn join(&self, one: usize, other: usize) {
+    pub fn join(&self, one: usize, other: usize) {
         for (from, to) in [(one, other), (other, one)] {
             let to = &self.hosts[to].address;
             self.hosts[from].ip(&format!("route delete blackhole {to}/32"));
@@ -128,7 +128,7 @@ impl Network {
     }
 
     /// The host is gone from one moment to the next: no FIN, no RST, nobody who acknowledges anything.
-    pub(crate) fn vanish(&self, host: usize) {
+    pub fn vanish(&self, host: usize) {
         self.hosts[host].ip(&format!("addr flush dev {FAR}"));
     }
 }

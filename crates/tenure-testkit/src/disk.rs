@@ -7,19 +7,19 @@ use super::process::{Directory, copy};
 use super::tap::tap;
 
 /// Made by the compiler from `disk.c`, put before libc in the server's process.
-pub(crate) struct Disk {
+pub struct Disk {
     dir: Directory,
 }
 
 impl Disk {
-    pub(crate) fn make() -> Self {
+    pub fn make() -> Self {
         let dir = Directory::new("disk");
         preload(dir.path(), "disk", include_str!("disk.c"));
         Self { dir }
     }
 
     /// What stands before the command of a server to give it this disk.
-    pub(crate) fn command(&self) -> Vec<String> {
+    pub fn command(&self) -> Vec<String> {
         vec![
             "env".into(),
             format!("LD_PRELOAD={}", self.dir.path().join("disk.so").display()),
@@ -28,7 +28,7 @@ impl Disk {
     }
 
     /// The same for one that asks the kernel without libc.
-    pub(crate) fn command_of_tap(&self) -> Vec<String> {
+    pub fn command_of_tap(&self) -> Vec<String> {
         vec!["env".into(), self.variable(), tap(self.dir.path())]
     }
 
@@ -42,12 +42,12 @@ impl Disk {
 
     /// Everything in the directory of a server, which does not run now, is on the disk. From now on only what it syncs
     /// gets there.
-    pub(crate) fn begin(&self, server: &Path) {
+    pub fn begin(&self, server: &Path) {
         copy(server, &self.kept());
     }
 
     /// The power was gone: the server, which does not run, finds what was on the disk.
-    pub(crate) fn lose_power(&self, server: &Path) {
+    pub fn lose_power(&self, server: &Path) {
         std::fs::remove_dir_all(server).unwrap();
         copy(&self.kept(), server);
     }

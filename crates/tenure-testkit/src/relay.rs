@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::proxy::RUNTIME;
 
 /// Dropped, it cuts everybody.
-pub(crate) struct Relay {
+pub struct Relay {
     port: u16,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -28,7 +28,7 @@ struct Shared {
 
 impl Relay {
     /// In front of that port of this machine.
-    pub(crate) fn start(target: u16) -> Self {
+    pub fn start(target: u16) -> Self {
         let shared = Arc::new(Shared {
             target: Mutex::new(local(target)),
             cuts: watch::Sender::new(0),
@@ -51,26 +51,26 @@ impl Relay {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// New connections go to that port of this machine; those that are there stay where they are.
-    pub(crate) fn lead_to(&self, target: u16) {
+    pub fn lead_to(&self, target: u16) {
         *self.shared.target.lock().unwrap() = local(target);
     }
 
     /// Cuts all connections. New ones are welcome.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Nothing passes in either direction, or everything again.
-    pub(crate) fn hold(&self, held: bool) {
+    pub fn hold(&self, held: bool) {
         self.shared.held.send_replace(held);
     }
 }

@@ -105,23 +105,23 @@ impl Message {
 
 /// What a server says about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) data: Vec<u8>,
-    pub(crate) czxid: i64,
-    pub(crate) owner: i64,
+pub struct Node {
+    pub data: Vec<u8>,
+    pub czxid: i64,
+    pub owner: i64,
 }
 
 /// A session of a test's own, for one conversation.
-pub(crate) struct Wire {
+pub struct Wire {
     stream: TcpStream,
     next: i32,
     /// Of the session.
-    pub(crate) id: i64,
+    pub id: i64,
 }
 
 impl Wire {
     /// `login`: `user:password`.
-    pub(crate) fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
+    pub fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(super::PATIENCE))?;
@@ -171,13 +171,13 @@ impl Wire {
     }
 
     /// What a server that lags behind has not heard of is there afterwards.
-    pub(crate) fn sync(&mut self, path: &str) {
+    pub fn sync(&mut self, path: &str) {
         let body = Message::default().bytes(path.as_bytes());
         self.ask(SYNC, body).unwrap().unwrap();
     }
 
     /// Empty when there is no such node.
-    pub(crate) fn children(&mut self, path: &str) -> Vec<String> {
+    pub fn children(&mut self, path: &str) -> Vec<String> {
         let body = Message::default().bytes(path.as_bytes()).flag(false);
         let answer = match self.ask(GET_CHILDREN, body).unwrap() {
             Err(NO_NODE) => return Vec::new(),
@@ -194,7 +194,7 @@ impl Wire {
         children
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> Option<Node> {
+    pub fn get(&mut self, path: &str) -> Option<Node> {
         let body = Message::default().bytes(path.as_bytes()).flag(false);
         let answer = match self.ask(GET_DATA, body).unwrap() {
             Err(NO_NODE) => return None,
@@ -211,12 +211,12 @@ impl Wire {
     }
 
     /// Whoever may read it.
-    pub(crate) fn exists(&mut self, path: &str) -> bool {
+    pub fn exists(&mut self, path: &str) -> bool {
         let body = Message::default().bytes(path.as_bytes()).flag(false);
         self.ask(EXISTS, body).unwrap().is_ok()
     }
 
-    pub(crate) fn delete(&mut self, path: &str) -> bool {
+    pub fn delete(&mut self, path: &str) -> bool {
         let body = Message::default().bytes(path.as_bytes()).int(-1);
         match self.ask(DELETE, body).unwrap() {
             Err(NO_NODE) => false,
@@ -225,7 +225,7 @@ impl Wire {
     }
 
     /// The path of the node that was made. `flags`: 0 stays, 1 goes with the session, 2 is numbered, 3 both.
-    pub(crate) fn create(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
+    pub fn create(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
         let everything = 0x1f;
         let body = Message::default().bytes(path.as_bytes()).bytes(data);
         let body = body.int(1).int(everything).bytes(b"world").bytes(b"anyone");
@@ -235,13 +235,13 @@ impl Wire {
     }
 
     /// Replaces the data.
-    pub(crate) fn set(&mut self, path: &str, data: &[u8]) -> Result<(), i32> {
+    pub fn set(&mut self, path: &str, data: &[u8]) -> Result<(), i32> {
         let body = Message::default().bytes(path.as_bytes()).bytes(data);
         self.ask(SET_DATA, body.int(-1)).unwrap().map(drop)
     }
 
     /// Who may do what, as `scheme:id` of each entry.
-    pub(crate) fn access(&mut self, path: &str) -> Vec<String> {
+    pub fn access(&mut self, path: &str) -> Vec<String> {
         let body = Message::default().bytes(path.as_bytes());
         let answer = self.ask(GET_ACL, body).unwrap().unwrap();
         let mut at = 4;
@@ -261,7 +261,7 @@ impl Wire {
     }
 
     /// Deletes a node and everything under it.
-    pub(crate) fn delete_all(&mut self, path: &str) {
+    pub fn delete_all(&mut self, path: &str) {
         for child in self.children(path) {
             self.delete_all(&format!("{path}/{child}"));
         }
@@ -277,7 +277,7 @@ impl Drop for Wire {
 }
 
 /// A proxy in front of a ZooKeeper server. Of TLS it sees nothing, and passes it through.
-pub(crate) fn proxy(target: u16) -> Proxy {
+pub fn proxy(target: u16) -> Proxy {
     Proxy::start_with(target, serve)
 }
 
