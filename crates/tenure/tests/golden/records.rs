@@ -50,6 +50,11 @@ async fn compare(store: &str, url: &str, dump: Dump<'_>, shows: Shows) {
         note("held, and somebody waits");
         waiting.abort();
         let _ = waiting.await;
+        // Else the release could hand the lock over to it.
+        until("it waits no more", || {
+            !dump().join(" ").contains("the waiter")
+        })
+        .await;
     }
     soon(guard.release()).await.unwrap();
     waiter.close().await;

@@ -1,4 +1,5 @@
-//! How many requests of which kind each operation sends, on each server store.
+//! How many requests of which kind each operation sends, on each server store. Not on `redlock:`: what it sends depends
+//! on which of its servers answers first.
 //!
 //! Each story has clients of its own and ends with `close`, which waits for everything that the clients have under
 //! way, so nothing depends on time. What an operation costs is the difference between two stories.
@@ -8,7 +9,7 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::proxy::Proxy;
-use tenure_testkit::redis::{self, Redis, independent};
+use tenure_testkit::redis::{self, Redis};
 use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 use tenure_testkit::{database, etcd, grpc, jute};
@@ -54,27 +55,6 @@ async fn redis_redisson() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redlock() {
-    if redis::is_missing() {
-        return;
-    }
-    let servers = independent(3);
-    let proxies: Vec<_> = servers.iter().map(|it| Proxy::start(it.port())).collect();
-    let url = |ports: Vec<u16>| {
-        let hosts: Vec<_> = ports
-            .iter()
-            .map(|port| format!("127.0.0.1:{port}"))
-            .collect();
-        format!("redlock://{}?restart_guard=off", hosts.join(","))
-    };
-    let by = url(proxies.iter().map(Proxy::port).collect());
-    let direct = url(servers.iter().map(Redis::port).collect());
-    let traced = proxies.into_iter().map(Traced::Plain).collect();
-    let site = Site::new(by, direct, traced).counted(Counted::None);
-    compare("redlock", site).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
     if etcd::is_missing() {
         return;
@@ -84,7 +64,8 @@ async fn etcd() {
     let url = |address| format!("{}?timeout=20s", server.url_by(&[address]));
     let direct = url(format!("127.0.0.1:{}", server.members[0].port()));
     let site = Site::new(url(proxy.address()), direct, vec![Traced::Grpc(proxy)]);
-    compare("etcd", site).await;
+    // A release may come before the waiter watches.
+    compare("etcd", site.counted(Counted::AllButWaits)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
