@@ -1,6 +1,13 @@
 //! The leaf that touches the runtime and the clock. Nothing else names either.
 
 mod background;
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+mod wakeup;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +21,13 @@ use std::time::Duration;
 use crate::time::Time;
 
 pub(crate) use self::background::BackgroundTasks;
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+pub(crate) use self::wakeup::NextWakeup;
 
 /// A lock that a panic elsewhere does not poison: what it guards is valid between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! One lock: asked for, kept, given back.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, lock, wall_now};
+use crate::rt::{BackgroundTasks, Clock, Flag, NextWakeup, Spawner, lock, wall_now};
 use crate::time::Time;
 
 use super::ears::Ears;
@@ -47,11 +47,8 @@ pub(super) struct Store {
     pub(super) making: tokio::sync::Mutex<()>,
     /// Held by whoever keeps leases alive.
     pub(super) refreshing: tokio::sync::Mutex<()>,
-    /// The keeper was started.
-    pub(super) is_kept: AtomicBool,
-    /// When it wakes up, in ns.
-    pub(super) keeper_wakes: AtomicU64,
-    pub(super) earlier: Arc<tokio::sync::Notify>,
+    /// Of the task that keeps leases alive.
+    pub(super) keeper: Arc<NextWakeup>,
     /// The runtime of the connections is gone: what is left runs out.
     pub(super) is_stranded: AtomicBool,
 }
@@ -153,9 +150,7 @@ impl Store {
             taken: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
             refreshing: tokio::sync::Mutex::new(()),
-            is_kept: AtomicBool::new(false),
-            keeper_wakes: AtomicU64::new(u64::MAX),
-            earlier: Arc::default(),
+            keeper: Arc::new(NextWakeup::new()),
             is_stranded: AtomicBool::new(false),
         }
     }

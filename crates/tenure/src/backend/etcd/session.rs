@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::kernel::pace;
 use crate::lost::LostReason;
-use crate::rt::{Flag, lock};
+use crate::rt::{Flag, NextWakeup, lock};
 use crate::time::Time;
 
 use super::hold::{Kept, Stage, Store, Which};
@@ -305,13 +305,11 @@ impl Store {
 
     /// Wakes the keeper, if what it has to do now comes before what it waits for.
     pub(super) fn due_at(self: &Arc<Self>, at: Time) {
-        if !self.is_kept.swap(true, Ordering::SeqCst) {
-            let (weak, earlier) = (Arc::downgrade(self), self.earlier.clone());
-            self.spawner.spawn(keep(weak, earlier));
+        if self.keeper.claim_start() {
+            let (store, wakeup) = (Arc::downgrade(self), self.keeper.clone());
+            self.spawner.spawn(keep(store, wakeup));
         }
-        if at.as_nanos() < self.keeper_wakes.load(Ordering::SeqCst) {
-            self.earlier.notify_one();
-        }
+        self.keeper.due_at(at);
     }
 
     /// Remembers an acquisition, and sees to it that its lease is kept alive.
@@ -495,27 +493,22 @@ impl Drop for LastBreath {
 }
 
 /// Keeps leases alive on which somebody waits, or holds. Keeps nothing else alive.
-async fn keep(store: Weak<Store>, earlier: Arc<tokio::sync::Notify>) {
+async fn keep(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
     let _runtime = LastBreath(store.clone());
     loop {
         let (clock, next) = {
             let Some(store) = store.upgrade().filter(|it| !it.closing.is_raised()) else {
                 return;
             };
-            // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
-            let planned = store.keeper_wakes.swap(u64::MAX, Ordering::SeqCst);
+            let planned = wakeup.begin();
             let next = tokio::select! {
                 next = store.tend() => next,
                 () = store.closing.raised() => return,
             };
-            let next = pace::look(Time::from_nanos(planned), next, store.clock.now());
-            store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
+            let next = wakeup.plan(pace::look(planned, next, store.clock.now()));
             (store.clock.clone(), next)
         };
-        tokio::select! {
-            () = clock.sleep_until(next) => {}
-            () = earlier.notified() => {}
-        }
+        wakeup.sleep(&clock, next).await;
     }
 }
 

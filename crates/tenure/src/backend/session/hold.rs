@@ -1,12 +1,11 @@
 //! One request each: taking what is free, giving back, seeing that it is still ours.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::Notify;
 
 use crate::backend::{Alarm, Answer, Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
@@ -17,7 +16,7 @@ use crate::kernel::pace;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::rt::{Clock, Flag, Spawner, lock};
+use crate::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use crate::time::Time;
 
 use super::board::{Board, Note};
@@ -61,11 +60,8 @@ pub(super) struct Store {
     keys: Mutex<HashMap<LockName, Key>>,
     contended: Contended,
     pub(super) board: Board,
-    /// Wakes the keeper.
-    pub(super) earlier: Arc<Notify>,
-    pub(super) is_kept: AtomicBool,
-    /// When it wakes up, in ns.
-    pub(super) keeper_wakes: AtomicU64,
+    /// Of the task that looks after sessions.
+    pub(super) keeper: Arc<NextWakeup>,
 }
 
 /// What came of one attempt.
@@ -112,9 +108,7 @@ impl Store {
             keys: Mutex::default(),
             contended: Contended::default(),
             board: Board::default(),
-            earlier: Arc::default(),
-            is_kept: AtomicBool::new(false),
-            keeper_wakes: AtomicU64::new(u64::MAX),
+            keeper: Arc::new(NextWakeup::new()),
         }
     }
 
@@ -595,9 +589,7 @@ impl Store {
     /// The keeper has something to look after by then.
     pub(super) fn due_at(self: &Arc<Self>, at: Time) {
         super::keeper::start(self);
-        if at.as_nanos() < self.keeper_wakes.load(Ordering::SeqCst) {
-            self.earlier.notify_one();
-        }
+        self.keeper.due_at(at);
     }
 
     pub(super) fn is_past(&self, time: Time) -> bool {

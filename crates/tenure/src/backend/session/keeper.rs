@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 use crate::fence::OwnerId;
 use crate::kernel::pace;
 use crate::lost::LostReason;
-use crate::rt::lock;
+use crate::rt::{NextWakeup, lock};
 use crate::time::Time;
 
 use super::dialect::Ask;
@@ -18,30 +18,24 @@ use super::link::Link;
 
 /// Starts it, if it does not run yet.
 pub(super) fn start(store: &Arc<Store>) {
-    if !store.is_kept.swap(true, Ordering::SeqCst) {
-        let weak = Arc::downgrade(store);
-        store.spawner.spawn(keep(weak));
+    if store.keeper.claim_start() {
+        let (weak, wakeup) = (Arc::downgrade(store), store.keeper.clone());
+        store.spawner.spawn(keep(weak, wakeup));
     }
 }
 
 /// Keeps nothing alive while it sleeps.
-async fn keep(store: Weak<Store>) {
+async fn keep(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
     loop {
-        let (clock, earlier, next) = {
+        let (clock, next) = {
             let Some(store) = store.upgrade().filter(|it| !it.closing.is_raised()) else {
                 return;
             };
-            // Whoever comes meanwhile finds that it sleeps for ever, and wakes it.
-            let planned = store.keeper_wakes.swap(u64::MAX, Ordering::SeqCst);
-            let now = store.clock.now();
-            let next = pace::look(Time::from_nanos(planned), tend(&store, now), now);
-            store.keeper_wakes.store(next.as_nanos(), Ordering::SeqCst);
-            (store.clock.clone(), store.earlier.clone(), next)
+            let (planned, now) = (wakeup.begin(), store.clock.now());
+            let next = wakeup.plan(pace::look(planned, tend(&store, now), now));
+            (store.clock.clone(), next)
         };
-        tokio::select! {
-            () = clock.sleep_until(next) => {}
-            () = earlier.notified() => {}
-        }
+        wakeup.sleep(&clock, next).await;
     }
 }
 
@@ -113,7 +107,7 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
         store.clone().spawner.spawn(async move {
             check(&store, &link).await;
             link.is_checked.store(false, Ordering::SeqCst);
-            store.earlier.notify_one();
+            store.keeper.wake();
         });
     }
     ends

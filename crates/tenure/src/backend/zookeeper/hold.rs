@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 use zookeeper_client::{CreateMode, Error as Said};
 
 use crate::backend::{Alarm, Hold, Release, Request};
@@ -15,7 +14,7 @@ use crate::fence::{OwnerId, RandomAlready};
 use crate::holder::Holder;
 use crate::kernel::pace;
 use crate::options::Mode;
-use crate::rt::{Clock, Flag, Spawner, lock};
+use crate::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use crate::time::Time;
 
 use super::contact::Lease;
@@ -39,9 +38,8 @@ pub(super) struct Store {
     /// See [`Store::is_ensemble`].
     members: AtomicU8,
     pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
-    /// When the first of them may run out, as far as `expire` knows.
-    pub(super) expiring: Mutex<Option<Time>>,
-    pub(super) earlier: Arc<Notify>,
+    /// Of the task that ends leases which nobody renews.
+    pub(super) expiry: Arc<NextWakeup>,
     pub(super) alarm: Mutex<Option<Alarm>>,
 }
 
@@ -129,8 +127,7 @@ impl Store {
             closing: Flag::new(),
             members: AtomicU8::new(0),
             holds: Mutex::default(),
-            expiring: Mutex::default(),
-            earlier: Arc::default(),
+            expiry: Arc::new(NextWakeup::new()),
             alarm: Mutex::default(),
         }
     }
@@ -342,7 +339,7 @@ impl Store {
     pub(super) fn forget_all(&self) {
         let all = std::mem::take(&mut *lock(&self.holds));
         drop(all);
-        self.earlier.notify_one();
+        self.expiry.wake();
     }
 
     /// Deletes the node of that owner.

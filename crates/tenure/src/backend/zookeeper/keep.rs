@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use zookeeper_client::{Error as Said, MultiWriteError, SessionState};
 
 use crate::backend::{Hold, Renewal, Request};
@@ -11,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::kernel::pace;
 use crate::lost::LostReason;
-use crate::rt::lock;
+use crate::rt::{NextWakeup, lock};
 use crate::time::Time;
 
 use super::contact::Lease;
@@ -33,19 +32,11 @@ impl Store {
         if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
             kept.until = Some(until);
         }
-        let mut expiring = lock(&self.expiring);
-        match *expiring {
-            None => {
-                *expiring = Some(until);
-                self.spawner
-                    .spawn(expire(Arc::downgrade(self), self.earlier.clone()));
-            }
-            Some(first) if until < first => {
-                *expiring = Some(until);
-                self.earlier.notify_one();
-            }
-            Some(_) => {}
+        if self.expiry.claim_start() {
+            let (store, wakeup) = (Arc::downgrade(self), self.expiry.clone());
+            self.spawner.spawn(expire(store, wakeup));
         }
+        self.expiry.due_at(until);
         ttl
     }
 
@@ -59,8 +50,7 @@ impl Store {
     }
 
     /// Holds whose lease is over, and when the next one is.
-    fn expired(&self) -> (Vec<(OwnerId, Kept)>, Time) {
-        let now = self.clock.now();
+    fn expired(&self, now: Time) -> (Vec<(OwnerId, Kept)>, Time) {
         let (mut gone, mut next) = (Vec::new(), Time::MAX);
         for (owner, kept) in lock(&self.holds).iter_mut() {
             match kept.until {
@@ -72,9 +62,6 @@ impl Store {
                 None => {}
             }
         }
-        let mut expiring = lock(&self.expiring);
-        let next = pace::look(expiring.unwrap_or(Time::MAX), next, now);
-        *expiring = Some(next);
         (gone, next)
     }
 
@@ -260,7 +247,7 @@ impl Store {
 }
 
 /// Deletes the nodes of leases that ran out, because nobody renews them any more: their session goes on.
-async fn expire(store: Weak<Store>, earlier: Arc<Notify>) {
+async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
     loop {
         let (clock, next) = {
             let Some(store) = store.upgrade() else {
@@ -269,18 +256,19 @@ async fn expire(store: Weak<Store>, earlier: Arc<Notify>) {
             if store.closing.is_raised() {
                 return;
             }
-            let (gone, next) = store.expired();
+            let (planned, now) = (wakeup.begin(), store.clock.now());
+            let (gone, next) = store.expired(now);
             for (owner, kept) in gone {
                 let deleter = store.clone();
                 store
                     .spawner
                     .spawn(async move { deleter.delete_expired(owner, kept).await });
             }
-            (store.clock.clone(), next)
+            (
+                store.clock.clone(),
+                wakeup.plan(pace::look(planned, next, now)),
+            )
         };
-        tokio::select! {
-            () = clock.sleep_until(next), if next != Time::MAX => {}
-            () = earlier.notified() => {}
-        }
+        wakeup.sleep(&clock, next).await;
     }
 }
