@@ -83,30 +83,32 @@ pub(super) fn undo(ask: &Ask) -> Option<Ask> {
     }
 }
 
-/// Whether a request is to be sent, now that the session is free for it. If not, the one who asked is told.
+/// What becomes of a request when its session is free for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Send,
+    /// A request to take a key that its caller no longer wants.
+    Unwanted,
+    /// A request to give back a key, whose acquisition has ended before.
+    Ended,
+}
+
+/// Decides that for one request, and removes the entry of an unwanted one.
 ///
-/// A request to take a key may be wanted no more. A request to give a key back may be the second one for its
-/// acquisition, when a release and the end of the lease meet. The server counts how often a session has a key, so a
-/// second one that comes late would give back what a later acquisition of the same session has taken.
-pub(super) fn is_still_to_do(entries: &mut Entries, job: &mut Job) -> bool {
+/// When a release and the end of the lease meet, both ask to give the key back. The server counts how often a session
+/// has a key, so a second request that comes late would give back what a later acquisition of the session has taken.
+pub(super) fn turn(entries: &mut Entries, job: &Job) -> Turn {
     let Some(owner) = job.owner else {
-        return true;
+        return Turn::Send;
     };
     let stage = entries.get(&owner).map(|entry| entry.stage);
     match (&job.ask, stage) {
         (Ask::Take { .. }, None | Some(Stage::Unwanted)) => {
             entries.remove(&owner);
-            false
+            Turn::Unwanted
         }
-        (Ask::Give { .. }, None) => {
-            job.say(Ok(Answer {
-                said: Said::Given(false),
-                sent: Time::default(),
-                round_trip: Duration::ZERO,
-            }));
-            false
-        }
-        _ => true,
+        (Ask::Give { .. }, None) => Turn::Ended,
+        _ => Turn::Send,
     }
 }
 
@@ -118,15 +120,13 @@ mod tests {
 
     const OWNER: OwnerId = OwnerId::from_bytes([1; 16]);
 
-    fn job(ask: Ask) -> (Job, oneshot::Receiver<Outcome>) {
-        let (answer, answered) = oneshot::channel();
-        let job = Job {
+    fn job(ask: Ask) -> Job {
+        Job {
             ask,
             owner: Some(OWNER),
             limit: Time::MAX,
-            answer: Some(answer),
-        };
-        (job, answered)
+            answer: None,
+        }
     }
 
     fn take() -> Ask {
@@ -158,22 +158,18 @@ mod tests {
     #[test]
     fn a_second_give_back_is_not_sent() {
         let mut entries = entries(Stage::Giving { again: Time::MAX });
-        let (mut first, _) = job(give());
-        assert!(is_still_to_do(&mut entries, &mut first));
+        assert_eq!(turn(&mut entries, &job(give())), Turn::Send);
         entries.remove(&OWNER);
-        let (mut second, mut answered) = job(give());
-        assert!(!is_still_to_do(&mut entries, &mut second));
-        let said = answered.try_recv().unwrap().unwrap().said;
-        assert_eq!(said, Said::Given(false));
+        assert_eq!(turn(&mut entries, &job(give())), Turn::Ended);
     }
 
     #[test]
-    fn a_take_that_nobody_wants_is_not_sent_and_leaves_nothing() {
+    fn an_unwanted_take_is_not_sent_and_leaves_nothing() {
         let mut wanted = entries(Stage::Asking);
-        assert!(is_still_to_do(&mut wanted, &mut job(take()).0));
+        assert_eq!(turn(&mut wanted, &job(take())), Turn::Send);
         let mut unwanted = entries(Stage::Unwanted);
-        assert!(!is_still_to_do(&mut unwanted, &mut job(take()).0));
+        assert_eq!(turn(&mut unwanted, &job(take())), Turn::Unwanted);
         assert!(unwanted.is_empty());
-        assert!(!is_still_to_do(&mut unwanted, &mut job(take()).0));
+        assert_eq!(turn(&mut unwanted, &job(take())), Turn::Unwanted);
     }
 }

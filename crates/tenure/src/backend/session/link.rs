@@ -24,7 +24,7 @@ use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};
 use super::entries::{Entries, Stage};
 use super::hold::Store;
-use super::job::{Answer, Failure, Job, Outcome, Said, is_still_to_do, undo};
+use super::job::{Answer, Failure, Job, Outcome, Said, Turn, turn, undo};
 use super::names::Key;
 
 /// Requests in one statement.
@@ -194,7 +194,13 @@ impl Link {
         mut connection: OwnedMutexGuard<Option<Connection>>,
         mut jobs: Vec<Job>,
     ) {
-        jobs.retain_mut(|job| is_still_to_do(&mut lock(&self.entries), job));
+        jobs.retain_mut(|job| {
+            let turn = turn(&mut lock(&self.entries), job);
+            if turn == Turn::Ended {
+                job.say(self.ended(self.gone.is_raised()));
+            }
+            turn == Turn::Send
+        });
         if jobs.is_empty() {
             return;
         }
@@ -253,6 +259,20 @@ impl Link {
         self.changed.notify_waiters();
         // What was granted to nobody goes back.
         self.give_back_unwanted();
+    }
+
+    /// The answer to a request to give back a key whose acquisition has ended.
+    ///
+    /// `is_gone`: with the session. Then only a look at the server can tell whether the server has ended it too.
+    fn ended(&self, is_gone: bool) -> Outcome {
+        match is_gone {
+            true => Err(Failure::GoneToo),
+            false => Ok(Answer {
+                said: Said::Given(false),
+                sent: self.sent(),
+                round_trip: Duration::ZERO,
+            }),
+        }
     }
 
     /// One statement, for as long as anybody's lease hangs on it.
