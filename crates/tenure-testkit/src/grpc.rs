@@ -1,6 +1,6 @@
 //! Stands between the clients of a test and their etcd, and makes trouble on command.
 //!
-//! It speaks HTTP/2 to both, so that trouble can be aimed at a request by what the request does (see `step`).
+//! The proxy speaks HTTP/2 to both, so that trouble can be aimed at a request by what the request does (see `step`).
 //! Each client's connection has one of its own to the server.
 
 use std::collections::{HashSet, VecDeque};

@@ -23,7 +23,7 @@ use super::harness::{Harness, Look, Trouble};
 /// the thing did not happen.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Between two looks at something that nobody tells us about, at first.
+/// The pause between two looks at something that is not announced, at first.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// And after a while: a look may be a new connection, and what ends with a lease takes seconds.

@@ -39,7 +39,7 @@ pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> 
 
 /// Takes the lock `name` for the rest of the transaction, and waits for it in the database.
 ///
-/// It excludes every other transaction of this database that takes the same name, and nothing else: holders of
+/// The lock excludes every other transaction of this database that takes the same name, and nothing else: holders of
 /// [`Client::lock`](crate::Client::lock) are not among them. Waiting takes as long as the limits of the connection
 /// allow: `lock_timeout` in PostgreSQL (none unless it was set), `innodb_lock_wait_timeout` in MySQL (50 s),
 /// `busy_timeout` in SQLite (5 s with `sqlx`); [`lock_in_tx_within`] has a limit of its own.

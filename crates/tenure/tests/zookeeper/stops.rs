@@ -67,7 +67,7 @@ async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_o
     other.close().await;
 }
 
-/// It has a session that the leader makes, so neither has to wait.
+/// An acquisition after the stop gets a session that the leader makes, so neither kind of acquisition has to wait.
 #[tokio::test]
 async fn who_asks_after_a_stop_gets_a_whole_lease() {
     if is_missing() {

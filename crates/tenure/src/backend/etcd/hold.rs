@@ -48,7 +48,7 @@ pub(super) struct Store {
     /// Held by whoever keeps leases alive.
     pub(super) refreshing: tokio::sync::Mutex<()>,
     /// Of the task that keeps leases alive.
-    pub(super) keeper: Arc<NextWakeup>,
+    pub(super) maintenance: Arc<NextWakeup>,
     /// The runtime of the connections is gone: what is left runs out.
     pub(super) is_stranded: AtomicBool,
 }
@@ -150,7 +150,7 @@ impl Store {
             taken: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
             refreshing: tokio::sync::Mutex::new(()),
-            keeper: Arc::new(NextWakeup::new()),
+            maintenance: Arc::new(NextWakeup::new()),
             is_stranded: AtomicBool::new(false),
         }
     }

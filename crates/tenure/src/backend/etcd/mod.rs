@@ -167,7 +167,7 @@ impl Store {
             return;
         }
         // Wakes the keeper, which ends.
-        self.keeper.wake();
+        self.maintenance.wake();
         let limit = self.clock.now().after(FAREWELL);
         let revoke_all = async {
             // Leases of single locks are given up in the background, and one that is being granted is not known yet.

@@ -305,11 +305,11 @@ impl Store {
 
     /// Wakes the keeper, if what it has to do now comes before what it waits for.
     pub(super) fn due_at(self: &Arc<Self>, at: Time) {
-        if self.keeper.claim_start() {
-            let (store, wakeup) = (Arc::downgrade(self), self.keeper.clone());
+        if self.maintenance.claim_start() {
+            let (store, wakeup) = (Arc::downgrade(self), self.maintenance.clone());
             self.spawner.spawn(keep(store, wakeup));
         }
-        self.keeper.due_at(at);
+        self.maintenance.due_at(at);
     }
 
     /// Remembers an acquisition, and sees to it that its lease is kept alive.

@@ -61,7 +61,7 @@ pub(super) struct Store {
     contended: Contended,
     pub(super) board: Board,
     /// Of the task that looks after sessions.
-    pub(super) keeper: Arc<NextWakeup>,
+    pub(super) maintenance: Arc<NextWakeup>,
 }
 
 /// What came of one attempt.
@@ -108,7 +108,7 @@ impl Store {
             keys: Mutex::default(),
             contended: Contended::default(),
             board: Board::default(),
-            keeper: Arc::new(NextWakeup::new()),
+            maintenance: Arc::new(NextWakeup::new()),
         }
     }
 
@@ -589,7 +589,7 @@ impl Store {
     /// The keeper has something to look after by then.
     pub(super) fn due_at(self: &Arc<Self>, at: Time) {
         super::keeper::start(self);
-        self.keeper.due_at(at);
+        self.maintenance.due_at(at);
     }
 
     pub(super) fn is_past(&self, time: Time) -> bool {

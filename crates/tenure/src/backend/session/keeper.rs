@@ -18,8 +18,8 @@ use super::link::Link;
 
 /// Starts it, if it does not run yet.
 pub(super) fn start(store: &Arc<Store>) {
-    if store.keeper.claim_start() {
-        let (weak, wakeup) = (Arc::downgrade(store), store.keeper.clone());
+    if store.maintenance.claim_start() {
+        let (weak, wakeup) = (Arc::downgrade(store), store.maintenance.clone());
         store.spawner.spawn(keep(weak, wakeup));
     }
 }
@@ -107,7 +107,7 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
         store.clone().spawner.spawn(async move {
             check(&store, &link).await;
             link.is_checked.store(false, Ordering::SeqCst);
-            store.keeper.wake();
+            store.maintenance.wake();
         });
     }
     ends

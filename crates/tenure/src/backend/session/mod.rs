@@ -177,7 +177,7 @@ impl Store {
     async fn close(self: &Arc<Self>) {
         self.closing.raise();
         // Wakes the keeper, which ends.
-        self.keeper.wake();
+        self.maintenance.wake();
         let limit = self.clock.now().after(FAREWELL);
         let waiting = wait::waiting(self);
         let farewell = async {
