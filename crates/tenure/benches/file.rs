@@ -15,7 +15,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use tenure::backend::{Answer, Backend as _, Hold, Request, file::Backend};
+use tenure::backend::{Answer, Backend as _, Hold, Request};
+use tenure::file::Backend;
 use tenure::{LockName, OwnerId};
 
 struct Unpark(Thread);

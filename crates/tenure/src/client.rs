@@ -4,30 +4,31 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-#[cfg(feature = "etcd")]
-use crate::backend::etcd;
-#[cfg(all(feature = "file", unix))]
-use crate::backend::file;
-#[cfg(feature = "redis")]
-use crate::backend::redis;
-#[cfg(feature = "redis")]
-use crate::backend::redlock;
+use crate::backend::{Backend, Finding};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::backend::session;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::backend::sql::{Mode, Server};
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-use crate::backend::table;
-#[cfg(feature = "zookeeper")]
-use crate::backend::zookeeper;
-use crate::backend::{Backend, Finding, memory};
+use crate::database::{Mode, Server};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Step};
+#[cfg(feature = "etcd")]
+use crate::etcd;
+#[cfg(all(feature = "file", unix))]
+use crate::file;
 use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::lock::{Lock, Target};
 use crate::lost::Loss;
+use crate::memory;
 use crate::name::{Escaped, LockName};
+#[cfg(feature = "redis")]
+use crate::redis;
+#[cfg(feature = "redis")]
+use crate::redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::session;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use crate::table;
+#[cfg(feature = "zookeeper")]
+use crate::zookeeper;
 
 /// What this build can talk to, for messages.
 pub const SCHEMES: &[&str] = &[

@@ -8,16 +8,21 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::backend::{etcd, file, redis, sql, table, zookeeper};
+use crate::database;
+use crate::etcd;
 use crate::fence::OwnerId;
+use crate::file;
 use crate::kernel::lease::{Lease, State, Terms, Tick};
 use crate::kernel::queue::{self, Contender, Turn};
 use crate::kernel::table::{Ask, Table, Verdict, View};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Renew};
+use crate::redis;
+use crate::table;
 use crate::time::{Time, parse_duration};
 use crate::url::Url;
+use crate::zookeeper;
 
 /// A URL is taken apart or refused in one line, and a password shows up nowhere.
 pub fn url(data: &[u8]) {
@@ -44,7 +49,7 @@ pub fn url(data: &[u8]) {
         !said.contains(char::is_control),
         "it breaks a line: {said:?}"
     );
-    if let Err(err) = sql::Server::parse(text) {
+    if let Err(err) = database::Server::parse(text) {
         let said = err.to_string();
         assert!(
             !said.contains(char::is_control),

@@ -19,7 +19,7 @@
 //!
 //! | URL | Who excludes each other | Fit for | Feature |
 //! | --- | --- | --- | --- |
-//! | `memory:` | tasks of one process | tests, also on a clock that you move ([`backend::memory`]) | always there |
+//! | `memory:` | tasks of one process | tests, also on a clock that you move ([`memory`]) | always there |
 //! | `file:/DIR`, or `file:` for a directory of the user | processes on one host | correctness, on a local disk; no server needed | `file` (default) |
 //! | `redis://HOST` | all clients of that Redis or Valkey server | services that have one; correctness with a fencing token | `redis` |
 //! | `rediss://HOST` | the same, over TLS | the same | `redis` |
@@ -135,7 +135,7 @@
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
 //! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
-//! | `quorum` | [`backend`]`::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
+//! | `quorum` | `tenure::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
@@ -178,7 +178,7 @@
 //! Implement [`backend::Backend`]; its [module](backend) has the contract.
 //! The driver does the hard parts: deadlines, renewal, cancellation, and queues within the process.
 //! A backend takes, renews and frees a name in its store, and declares its [`Guarantees`](guarantees::Guarantees).
-//! [`backend::memory`] is the smallest example.
+//! [`memory`] is the smallest example.
 //! A backend of your own needs no registration: pass it to [`Client::from_backend`].
 
 // Docs.rs says at each item which feature brings it. Only a nightly compiler can.
@@ -216,8 +216,35 @@ mod url;
 // Decisions.
 pub mod kernel;
 
-// The door to the stores, and the stores.
+// The interface of all stores.
 pub mod backend;
+
+// The stores, and what several of them share.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod database;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(all(feature = "file", unix))]
+pub mod file;
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "quorum")]
+pub mod redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod session;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod table;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres"
+))]
+mod tls;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 // The shell.
 pub mod driver;

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, Error, ErrorKind, Mode, Owner, Renew};
 
 fn store() -> (memory::Backend, Client) {

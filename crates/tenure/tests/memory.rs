@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::error::Step;
+use tenure::memory;
 use tenure::{Client, ErrorKind, LostReason, Mode, Owner, Renew, State};
 
 const TTL: Duration = Duration::from_secs(30);

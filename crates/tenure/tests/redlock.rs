@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
-use tenure::backend::{self, Answer, Backend as _, Hold, Release, Request, Severity, redlock};
+use tenure::backend::{self, Answer, Backend as _, Hold, Release, Request, Severity};
 use tenure::error::Step;
 use tenure::guarantees::{Fault, Promise};
+use tenure::memory::{self, Disturbance};
+use tenure::redlock;
 use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
 
 const TTL: Duration = Duration::from_secs(30);

@@ -30,8 +30,19 @@ const VOCABULARY: &[&str] = &[
 ];
 /// The files that know every backend: those that read the scheme of the URL, and what feeds all of them with bytes.
 const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
-/// Modules under `backend/` that are no backend and that every backend may use.
-const SHARED_BY_BACKENDS: &[&str] = &["sql", "tls"];
+/// The backends, a folder each.
+const STORES: &[&str] = &[
+    "etcd",
+    "file",
+    "memory",
+    "redis",
+    "redlock",
+    "session",
+    "table",
+    "zookeeper",
+];
+/// Modules that are no backend and that every backend may use.
+const SHARED_BY_STORES: &[&str] = &["database", "tls"];
 /// Dependencies that vocabulary and kernel may name all the same: (file, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("fence.rs", "rand"), // owner ids are random numbers
@@ -50,11 +61,11 @@ const CLOCKS: &[&str] = &[
 ];
 /// Where one of [`CLOCKS`] may stand all the same: (start of the path, what, with "" for all).
 const CLOCKS_ALLOWED: &[(&str, &str)] = &[
-    ("rt.rs", ""),                         // the leaf that everybody else asks
-    ("conformance/", ""),                  // plays the user, who has a runtime and a watch
-    ("blocking.rs", "tokio::runtime"),     // builds the runtime that its callers lack
-    ("backend/file", "SystemTime::now"),   // "held since", shown to people in other processes
-    ("backend/memory", "SystemTime::now"), // likewise
+    ("rt.rs", ""),                     // the leaf that everybody else asks
+    ("conformance/", ""),              // plays the user, who has a runtime and a watch
+    ("blocking.rs", "tokio::runtime"), // builds the runtime that its callers lack
+    ("file/", "SystemTime::now"),      // "held since", shown to people in other processes
+    ("memory/", "SystemTime::now"),    // likewise
 ];
 
 #[derive(PartialEq)]
@@ -62,8 +73,8 @@ enum Room {
     CratePage,
     Vocabulary,
     Kernel,
-    Door,
-    Backend(String),
+    Interface,
+    Store(String),
     Driver,
     Rt,
     Connect,
@@ -74,17 +85,16 @@ enum Room {
 /// The room in which `path`, from the library's root, lies.
 fn room(tree: &Tree, path: &[String]) -> Room {
     let part = |i: usize| path.get(i).map_or("", String::as_str);
-    match (part(0), part(1)) {
-        ("kernel", _) => Room::Kernel,
-        ("backend", "alarm") => Room::Door,
-        ("backend", x) if !x.is_empty() && tree.is_module(&path[..2]) => Room::Backend(x.into()),
-        ("backend", _) => Room::Door,
-        ("driver", _) => Room::Driver,
-        ("rt", _) => Room::Rt,
-        ("conformance", _) => Room::Conformance,
-        (x, _) if VOCABULARY.contains(&x) => Room::Vocabulary,
-        (x, _) if CONNECT.contains(&x) => Room::Connect,
-        (x, _) if !x.is_empty() && tree.is_module(&path[..1]) => Room::UserFacing,
+    match part(0) {
+        "kernel" => Room::Kernel,
+        "backend" => Room::Interface,
+        "driver" => Room::Driver,
+        "rt" => Room::Rt,
+        "conformance" => Room::Conformance,
+        x if VOCABULARY.contains(&x) => Room::Vocabulary,
+        x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Room::Store(x.into()),
+        x if CONNECT.contains(&x) => Room::Connect,
+        x if !x.is_empty() && tree.is_module(&path[..1]) => Room::UserFacing,
         _ => Room::CratePage,
     }
 }
@@ -92,7 +102,7 @@ fn room(tree: &Tree, path: &[String]) -> Room {
 /// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
 fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
     use Room::*;
-    let in_base = matches!(to, Vocabulary | Kernel | Rt | Door);
+    let in_base = matches!(to, Vocabulary | Kernel | Rt | Interface);
     match from {
         CratePage => (true, ""),
         Vocabulary => (
@@ -107,13 +117,13 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
             path[0] == "time",
             "everything hangs on the runtime leaf, so it hangs on nothing",
         ),
-        Door => (
+        Interface => (
             in_base && *to != Kernel,
-            "the door knows neither side of it",
+            "the interface knows neither side of it",
         ),
-        Backend(_) => {
-            let is_shared = |x: &String| SHARED_BY_BACKENDS.contains(&x.as_str());
-            let shared = matches!(to, Backend(x) if is_shared(x));
+        Store(_) => {
+            let is_shared = |x: &String| SHARED_BY_STORES.contains(&x.as_str());
+            let shared = matches!(to, Store(x) if is_shared(x));
             (
                 in_base || shared,
                 "a backend knows its store and no other, and could be its own crate",
@@ -121,17 +131,15 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
         }
         Driver => (
             in_base || *to == Driver,
-            "the driver serves every store through the door alone",
+            "the driver serves every store through the interface alone",
         ),
         Connect => (*to != Conformance, "the suite is a user of the API"),
         UserFacing => (
-            !matches!(to, Backend(_) | Conformance)
-                || path.join("::") == "backend::sql::keys::bigint", // one key for locks of sessions and transactions
+            !matches!(to, Store(_) | Conformance) || path.join("::") == "database::keys::bigint", // one key for locks of sessions and transactions
             "the store is a matter of the URL; only connect knows the backends",
         ),
         Conformance => (
-            !matches!(to, Kernel | Driver | Backend(_))
-                || path.join("::") == "kernel::lease::State", // `tenure::State`, what guards say
+            !matches!(to, Kernel | Driver | Store(_)) || path.join("::") == "kernel::lease::State", // `tenure::State`, what guards say
             "authors of outside backends run the suite and have nothing but the public API",
         ),
     }
@@ -223,8 +231,8 @@ fn the_tree_keeps_the_rules() {
 
 /// A small tree that keeps the rules, with one file put in.
 fn violations_with(path: &str, text: &str) -> String {
-    let modules = "backend/mod backend/alarm backend/file backend/memory driver/mod lib error \
-                   kernel/mod kernel/lease lock guard rt time";
+    let modules = "backend backend/alarm file memory driver/mod lib error kernel/mod kernel/lease \
+                   lock guard rt time";
     let file = |name: &str| (format!("crates/tenure/src/{name}.rs"), String::new());
     let mut files: BTreeMap<_, _> = modules.split_whitespace().map(file).collect();
     files.insert(

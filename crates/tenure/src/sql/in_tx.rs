@@ -141,7 +141,7 @@ pub async fn advisory_lock_in_tx_within(
 
 #[cfg(feature = "postgres")]
 fn key(name: &LockName) -> i64 {
-    crate::backend::sql::keys::bigint(name.as_str())
+    crate::database::keys::bigint(name.as_str())
 }
 
 /// Refuses a `token` smaller than the greatest one that this fence has seen for `resource`, in one statement of the

@@ -38,7 +38,7 @@ async fn declared() -> Vec<Guarantees> {
     }
     let _ = fs::remove_dir_all(dir);
     all.extend(redis());
-    all.extend([1, 3].map(tenure::backend::etcd::guarantees));
+    all.extend([1, 3].map(tenure::etcd::guarantees));
     all.extend(zookeeper());
     all.extend(sessions());
     all.extend(table());
@@ -47,7 +47,7 @@ async fn declared() -> Vec<Guarantees> {
 
 /// Locks of database sessions, with and without the guard.
 fn sessions() -> Vec<Guarantees> {
-    use tenure::backend::session::{Configuration, guarantees};
+    use tenure::session::{Configuration, guarantees};
     let settings = [(false, true), (false, false), (true, true), (true, false)];
     let of = |(is_postgres, is_guarded)| {
         guarantees(Configuration {
@@ -60,7 +60,7 @@ fn sessions() -> Vec<Guarantees> {
 
 /// One server or several; what nodes are called makes no difference to what is safe.
 fn zookeeper() -> [Guarantees; 2] {
-    use tenure::backend::zookeeper::{Configuration, guarantees};
+    use tenure::zookeeper::{Configuration, guarantees};
     let plain = Configuration::default();
     [
         guarantees(plain),
@@ -73,7 +73,7 @@ fn zookeeper() -> [Guarantees; 2] {
 
 /// The databases, and what makes a difference in them.
 fn table() -> Vec<Guarantees> {
-    use tenure::backend::table::{Configuration, Database, Durability, guarantees};
+    use tenure::table::{Configuration, Database, Durability, guarantees};
     let plain = Configuration::new(Database::Postgres);
     vec![
         guarantees(Configuration::new(Database::MySql)),
@@ -100,8 +100,8 @@ fn table() -> Vec<Guarantees> {
 
 /// The settings of a Redis that make a difference.
 fn redis() -> Vec<Guarantees> {
-    use tenure::backend::redis::{Configuration, Persistence, guarantees};
-    use tenure::backend::redlock;
+    use tenure::redis::{Configuration, Persistence, guarantees};
+    use tenure::redlock;
     let plain = Configuration {
         persistence: Persistence::None,
         fails_over: false,

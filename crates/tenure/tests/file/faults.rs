@@ -3,7 +3,8 @@
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use tenure::backend::{Backend as _, Hold, Release, Renewal, file};
+use tenure::backend::{Backend as _, Hold, Release, Renewal};
+use tenure::file;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{Scratch, give, inspect, is_free, now, request, take, try_it};

@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, BoxFuture, Request, file};
+use tenure::backend::{Answer, Backend as _, BoxFuture, Request};
+use tenure::file;
 use tenure::{Error, ErrorKind, Mode};
 
 use crate::support::{

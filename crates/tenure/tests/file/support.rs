@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, BoxFuture, Grant, Hold, Release, Request, file};
+use tenure::backend::{Answer, Backend as _, BoxFuture, Grant, Hold, Release, Request};
+use tenure::file;
 use tenure::{Error, Holder, LockName, OwnerId, Status};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);

@@ -4,11 +4,11 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
 use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
+use tenure::memory::{self, Disturbance};
 use tenure::rt::Clock;
 use tenure::{Client, Error, LockName};
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
-use tenure::backend::{Backend, BoxFuture, redlock};
+use tenure::backend::{Backend, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
+use tenure::memory::{self, Disturbance};
+use tenure::redlock;
 use tenure::rt::Clock;
 use tenure::{Client, Error, LockName};
 

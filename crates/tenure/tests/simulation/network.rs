@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request, memory,
+    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
 };
 use tenure::guarantees::Guarantees;
+use tenure::memory;
 use tenure::rt::{Clock, Flag};
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, LostReason, Status};

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, memory};
+use tenure::backend::Backend as _;
+use tenure::memory;
 use tenure::rt::{Clock, Flag};
 use tenure::{LockName, OwnerId};
 use tokio::sync::mpsc::UnboundedSender;

@@ -9,7 +9,7 @@
 //! Two promises are checked in every world: no two clients believe, and nobody waits while nobody holds, longer than
 //! the faults so far explain. (Who holds what is the server's own business: it goes by its one clock.)
 //!
-//! `docs/stores/redis.md` and `backend/redis/` have what this is a model of.
+//! `docs/stores/redis.md` and `redis/` have what this is a model of.
 
 use super::explore::World;
 
