@@ -77,6 +77,7 @@ enum Room {
     Store(String),
     Driver,
     Rt,
+    Support,
     Connect,
     UserFacing,
     Conformance,
@@ -90,6 +91,7 @@ fn room(tree: &Tree, path: &[String]) -> Room {
         "backend" => Room::Interface,
         "driver" => Room::Driver,
         "rt" => Room::Rt,
+        "support" => Room::Support,
         "conformance" => Room::Conformance,
         x if VOCABULARY.contains(&x) => Room::Vocabulary,
         x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Room::Store(x.into()),
@@ -102,7 +104,7 @@ fn room(tree: &Tree, path: &[String]) -> Room {
 /// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
 fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
     use Room::*;
-    let in_base = matches!(to, Vocabulary | Kernel | Rt | Interface);
+    let in_base = matches!(to, Vocabulary | Kernel | Rt | Support | Interface);
     match from {
         CratePage => (true, ""),
         Vocabulary => (
@@ -117,8 +119,12 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
             path[0] == "time",
             "everything hangs on the runtime leaf, so it hangs on nothing",
         ),
+        Support => (
+            matches!(to, Vocabulary | Kernel | Rt),
+            "a block has one job and knows no store",
+        ),
         Interface => (
-            in_base && *to != Kernel,
+            in_base && !matches!(to, Kernel | Support),
             "the interface knows neither side of it",
         ),
         Store(_) => {
