@@ -24,6 +24,7 @@
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
 //! Run [`conformance`](crate::conformance) against a new backend.
 
+mod adapter;
 mod alarm;
 
 use std::pin::Pin;
@@ -40,6 +41,7 @@ use crate::options::Mode;
 use crate::rt::{Clock, Flag};
 use crate::time::Time;
 
+pub use self::adapter::AsyncBackend;
 pub use self::alarm::Alarm;
 pub(crate) use self::alarm::Listener;
 
@@ -109,9 +111,7 @@ pub trait Backend: Send + Sync + 'static {
     /// `false` when it is not. For backends that are made of backends.
     fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
         let _ = (hold, token);
-        let message = "this backend cannot be a node of another one";
-        let refused = Err(Error::new(ErrorKind::Unsupported, message));
-        Box::pin(std::future::ready(refused))
+        Box::pin(std::future::ready(Err(unsupported_raise())))
     }
 
     /// Who holds this name, who waits.
@@ -141,11 +141,7 @@ pub trait Backend: Send + Sync + 'static {
         value: Option<Vec<u8>>,
     ) -> BoxFuture<Result<bool, Error>> {
         drop((holds, key, value));
-        let backend = self.guarantees().backend;
-        let message = format!(
-            "{backend} keeps no data but locks; send the fencing token along with the write instead"
-        );
-        let refused = Err(Error::new(ErrorKind::Unsupported, message));
+        let refused = Err(unsupported_write(self.guarantees()));
         Box::pin(std::future::ready(refused))
     }
 
@@ -160,6 +156,19 @@ pub trait Backend: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+fn unsupported_raise() -> Error {
+    let message = "this backend cannot be a node of another one";
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+fn unsupported_write(guarantees: &Guarantees) -> Error {
+    let backend = guarantees.backend;
+    let message = format!(
+        "{backend} keeps no data but locks; send the fencing token along with the write instead"
+    );
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// One acquisition.
@@ -209,6 +218,17 @@ impl Request {
             propose: None,
             holder: Arc::default(),
             stop: Flag::new(),
+        }
+    }
+}
+
+impl Request {
+    /// What `work` returns; `None` when the request is stopped before that. Cancel safe as far as `work` is.
+    pub async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.raised() => None,
+            output = work => Some(output),
         }
     }
 }
@@ -280,6 +300,18 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// The hold that an acquisition under `owner` may have led to, where nothing else is known of it.
+    pub fn of(name: LockName, owner: OwnerId) -> Self {
+        Self {
+            name,
+            owner,
+            mode: Mode::Exclusive,
+            token: 0,
+            ttl: Duration::ZERO,
+            unclean: false,
+        }
+    }
+
     /// The hold that `request` may have led to, under `token`.
     pub fn new(request: &Request, token: u64) -> Self {
         Self {

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::holder::{Holder, RestartGuard};
 use crate::name::LockName;
@@ -70,8 +71,12 @@ impl fmt::Display for Step {
 /// Branch on [`Error::kind`]; print the error for people. The message is one line in lower case and
 /// says what was attempted, why it failed and what to do. It never contains a password:
 /// stores are named by their scheme, never by their URL.
+///
+/// A clone is the same error: of many tasks that wait for one request, each gets one.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
@@ -80,7 +85,7 @@ struct Inner {
     step: Option<Step>,
     holder: Option<Holder>,
     restart_guard: Option<RestartGuard>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
@@ -136,7 +141,7 @@ impl Error {
     /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(source.into().into());
         self
     }
 

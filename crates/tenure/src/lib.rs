@@ -249,6 +249,11 @@ pub mod zookeeper;
 // The shell.
 pub mod driver;
 pub mod rt;
+#[allow(
+    dead_code,
+    reason = "the stores are moved onto the blocks one after the other"
+)]
+mod support;
 
 // What users touch.
 mod after;

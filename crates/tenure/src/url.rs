@@ -1,6 +1,7 @@
 //! The URL of a store: several hosts, credentials, options. No error repeats what may be a password.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
@@ -56,9 +57,19 @@ impl fmt::Debug for Secret {
     }
 }
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
+/// An error about the URL.
+pub(crate) fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
+
+/// The longest `prefix` in bytes, in a store whose keys may be long: keys stay readable.
+pub(crate) const MAX_PREFIX: usize = 200;
+
+/// What the option `timeout` may be: from a round trip on this continent to what a user would call an outage.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
+/// The default of the option `timeout`: far above a round trip and an election, far below the default ttl.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Url {
     /// Takes a URL apart; hosts without a port get `port`.
@@ -149,6 +160,60 @@ impl Url {
         }
     }
 
+    /// Takes a duration out that lies within `range`.
+    pub(crate) fn take_duration_in(
+        &mut self,
+        key: &str,
+        range: &RangeInclusive<Duration>,
+        default: Duration,
+    ) -> Result<Duration, Error> {
+        let value = self.take_duration(key)?.unwrap_or(default);
+        if range.contains(&value) {
+            return Ok(value);
+        }
+        let (least, most) = (range.start(), range.end());
+        invalid(format!(
+            "the option `{key}` is {value:?}; it must lie between {least:?} and {most:?}"
+        ))
+    }
+
+    /// Takes out the limit of each request and of each attempt to connect.
+    pub(crate) fn take_timeout(&mut self) -> Result<Duration, Error> {
+        self.take_duration_in("timeout", &TIMEOUTS, TIMEOUT)
+    }
+
+    /// Takes out what is put before every key, of at most `max` bytes.
+    pub(crate) fn take_prefix(&mut self, max: usize) -> Result<String, Error> {
+        let prefix = self.take("prefix").unwrap_or_default();
+        if prefix.len() > max {
+            let length = prefix.len();
+            return invalid(format!("`prefix` has {length} bytes; it may have {max}"));
+        }
+        Ok(prefix)
+    }
+
+    /// Takes out one of a few words, the first of which is the default, and returns what the word stands for.
+    pub(crate) fn take_word<T: Copy>(
+        &mut self,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Result<T, Error> {
+        let Some(text) = self.take(key) else {
+            return Ok(words[0].1);
+        };
+        match words.iter().find(|(word, _)| *word == text) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => {
+                let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                invalid(format!(
+                    "the option `{key}` is \"{}\"; it can be {}",
+                    Escaped(&text),
+                    known.join(" or ")
+                ))
+            }
+        }
+    }
+
     /// Takes out how long after its start a server grants nothing; `None`: it is `off`.
     #[cfg(any(feature = "redis", feature = "mysql", feature = "postgres"))]
     pub(crate) fn take_restart_guard(&mut self) -> Result<Option<Duration>, Error> {
@@ -183,6 +248,24 @@ impl Url {
                 Escaped(&text)
             )),
         }
+    }
+
+    /// Takes a whole number out that lies within `range`.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn take_number_in(
+        &mut self,
+        key: &str,
+        range: &RangeInclusive<u32>,
+        default: u32,
+    ) -> Result<u32, Error> {
+        let value = self.take_number(key)?.unwrap_or(default);
+        if range.contains(&value) {
+            return Ok(value);
+        }
+        let (least, most) = (range.start(), range.end());
+        invalid(format!(
+            "the option `{key}` is {value}; it must lie between {least} and {most}"
+        ))
     }
 
     /// Refuses options that nobody took out.

@@ -9,11 +9,11 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::backend::Finding;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::name::Escaped;
 use crate::rt::Clock;
 use crate::tls;
-use crate::url::{Host, Secret, Url};
+use crate::url::{Host, Secret, Url, invalid};
 
 use super::outcome::Trouble;
 
@@ -64,10 +64,6 @@ pub(crate) struct Server {
     tls: Tls,
     /// Limit of each request and of each attempt to connect.
     pub(crate) timeout: Duration,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 impl Server {
@@ -137,15 +133,7 @@ impl Server {
                 ));
             }
         };
-        // Two seconds: far above a round trip, far below the default ttl.
-        let timeout = url
-            .take_duration("timeout")?
-            .unwrap_or(Duration::from_secs(2));
-        if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(60) {
-            return invalid(format!(
-                "the option `timeout` is {timeout:?}; it must lie between 10ms and 60s"
-            ));
-        }
+        let timeout = url.take_timeout()?;
         let database = std::mem::take(&mut url.path);
         let server = Self {
             kind,

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::name::Escaped;
 use crate::tls;
-use crate::url::{Host, Secret, Url};
-
-/// Longest prefix, in bytes: keys stay readable.
-const MAX_PREFIX: usize = 200;
+use crate::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &["prefix", "timeout", "lease", "names", "ca", "cert", "key"];
@@ -26,10 +23,6 @@ pub(super) struct Settings {
     pub(super) is_lease_per_lock: bool,
     /// Names stand in keys as they are.
     pub(super) is_raw: bool,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 impl Settings {
@@ -60,24 +53,10 @@ impl Settings {
             }
         };
         let tls = tls::Files::take(&mut url, is_tls, "etcds://")?;
-        let prefix = url.take("prefix").unwrap_or_default();
-        if prefix.len() > MAX_PREFIX {
-            return invalid(format!(
-                "`prefix` has {} bytes; it may have {MAX_PREFIX}",
-                prefix.len()
-            ));
-        }
-        let is_lease_per_lock = either(&mut url, "lease", "session", "lock")?;
-        let is_raw = either(&mut url, "names", "encoded", "raw")?;
-        // Two seconds: far above a round trip and an election, far below the default ttl.
-        let timeout = url
-            .take_duration("timeout")?
-            .unwrap_or(Duration::from_secs(2));
-        if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(60) {
-            return invalid(format!(
-                "the option `timeout` is {timeout:?}; it must lie between 10ms and 60s"
-            ));
-        }
+        let prefix = url.take_prefix(MAX_PREFIX)?;
+        let is_lease_per_lock = url.take_word("lease", &[("session", false), ("lock", true)])?;
+        let is_raw = url.take_word("names", &[("encoded", false), ("raw", true)])?;
+        let timeout = url.take_timeout()?;
         url.finish(KNOWN)?;
         Ok(Self {
             hosts,
@@ -88,19 +67,6 @@ impl Settings {
             is_lease_per_lock,
             is_raw,
         })
-    }
-}
-
-/// Whether the option is the second of its two values; without it, the first.
-fn either(url: &mut Url, key: &str, first: &str, second: &str) -> Result<bool, Error> {
-    match url.take(key) {
-        None => Ok(false),
-        Some(value) if value == first => Ok(false),
-        Some(value) if value == second => Ok(true),
-        Some(value) => invalid(format!(
-            "the option `{key}` is \"{}\"; it can be {first} or {second}",
-            Escaped(&value)
-        )),
     }
 }
 

@@ -10,10 +10,7 @@ use redis::{
 use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 use crate::tls;
-use crate::url::{Host, Secret, Url};
-
-/// Longest prefix, in bytes: keys stay readable.
-const MAX_PREFIX: usize = 200;
+use crate::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &[
@@ -72,10 +69,6 @@ struct Login {
     user: Option<String>,
     password: Option<Secret>,
     database: i64,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 impl Settings {
@@ -180,33 +173,11 @@ impl Settings {
             }
         };
         let tls = tls::Files::take(&mut url, is_tls, "rediss://, or tls=on")?;
-        let prefix = url.take("prefix").unwrap_or_default();
-        if prefix.len() > MAX_PREFIX {
-            return invalid(format!(
-                "`prefix` has {} bytes; it may have {MAX_PREFIX}",
-                prefix.len()
-            ));
-        }
-        let dialect = match url.take("dialect").as_deref() {
-            None | Some("token") => Dialect::Token,
-            Some("redisson") => Dialect::Redisson,
-            Some(other) => {
-                return invalid(format!(
-                    "the option `dialect` is \"{}\"; it can be token or redisson",
-                    Escaped(other)
-                ));
-            }
-        };
+        let prefix = url.take_prefix(MAX_PREFIX)?;
+        let dialects = [("token", Dialect::Token), ("redisson", Dialect::Redisson)];
+        let dialect = url.take_word("dialect", &dialects)?;
         let restart_guard = url.take_restart_guard()?;
-        // Two seconds: far above a round trip, far below the default ttl.
-        let timeout = url
-            .take_duration("timeout")?
-            .unwrap_or(Duration::from_secs(2));
-        if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(60) {
-            return invalid(format!(
-                "the option `timeout` is {timeout:?}; it must lie between 10ms and 60s"
-            ));
-        }
+        let timeout = url.take_timeout()?;
         let wait_replicas = url.take_number("wait_replicas")?.unwrap_or(0);
         url.finish(KNOWN)?;
         Ok(Self {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::database::{KNOWN as OF_SERVER, Kind, Server};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::name::Escaped;
-use crate::url::Url;
+use crate::url::{Url, invalid};
 
 use super::names::{Keys, is_plain};
 
@@ -30,20 +30,10 @@ pub(super) struct Settings {
     pub(super) restart_guard: Option<Duration>,
 }
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
-}
-
 impl Settings {
     /// `url` is what [`Server::parse`] has left.
     pub(super) fn new(server: Server, mut url: Url) -> Result<Self, Error> {
-        let prefix = url.take("prefix").unwrap_or_default();
-        if prefix.len() > MAX_PREFIX {
-            return invalid(format!(
-                "`prefix` has {} bytes; it may have {MAX_PREFIX}",
-                prefix.len()
-            ));
-        }
+        let prefix = url.take_prefix(MAX_PREFIX)?;
         if !is_plain(&prefix) {
             return invalid(format!(
                 "`prefix` is \"{}\"; it can have lower-case letters, digits, `.`, `_`, `-` and `/`",
@@ -69,12 +59,7 @@ impl Settings {
         if !prefix.is_empty() && keys == Keys::Raw {
             return invalid("`keys=raw` means that names are numbers, so there can be no `prefix`");
         }
-        let connections = url.take_number("connections")?.unwrap_or(16);
-        if !(2..=10_000).contains(&connections) {
-            return invalid(format!(
-                "the option `connections` is {connections}; it must lie between 2 and 10000"
-            ));
-        }
+        let connections = url.take_number_in("connections", &(2..=10_000), 16)?;
         let validate = url
             .take_duration("validate")?
             .unwrap_or(Duration::from_secs(1));

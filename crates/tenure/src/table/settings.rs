@@ -6,9 +6,9 @@ use std::time::Duration;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Server};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::name::Escaped;
-use crate::url::Url;
+use crate::url::{Url, invalid};
 
 use super::names::Dialect;
 
@@ -42,10 +42,6 @@ pub(super) struct Settings {
     pub(super) connections: usize,
     /// Limit of each request and of each attempt to connect.
     pub(super) timeout: Duration,
-}
-
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 impl Settings {
@@ -84,14 +80,7 @@ impl Settings {
         }
         // Its options are written as in any other URL.
         let mut url = Url::parse(&format!("sqlite://file?{query}"), 1)?;
-        let timeout = url
-            .take_duration("timeout")?
-            .unwrap_or(Duration::from_secs(2));
-        if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(60) {
-            return invalid(format!(
-                "the option `timeout` is {timeout:?}; it must lie between 10ms and 60s"
-            ));
-        }
+        let timeout = url.take_timeout()?;
         let settings = Self::take(&mut url, Place::File(path.into()), timeout)?;
         if settings.dialect == Dialect::ShedLock {
             return invalid("`dialect=shedlock` is for mysql:// and postgres://");
@@ -101,26 +90,13 @@ impl Settings {
     }
 
     fn take(url: &mut Url, place: Place, timeout: Duration) -> Result<Self, Error> {
-        let dialect = match url.take("dialect").as_deref() {
-            None | Some("tenure") => Dialect::Tenure,
-            Some("shedlock") => Dialect::ShedLock,
-            Some(other) => {
-                return invalid(format!(
-                    "the option `dialect` is \"{}\"; it can be tenure or shedlock",
-                    Escaped(other)
-                ));
-            }
-        };
+        let dialects = [("tenure", Dialect::Tenure), ("shedlock", Dialect::ShedLock)];
+        let dialect = url.take_word("dialect", &dialects)?;
         let table = url.take("table");
         if let Some(table) = &table {
             check_table(table, &place)?;
         }
-        let connections = url.take_number("connections")?.unwrap_or(CONNECTIONS);
-        if !(1..=MAX_CONNECTIONS).contains(&connections) {
-            return invalid(format!(
-                "the option `connections` is {connections}; it must lie between 1 and {MAX_CONNECTIONS}"
-            ));
-        }
+        let connections = url.take_number_in("connections", &(1..=MAX_CONNECTIONS), CONNECTIONS)?;
         Ok(Self {
             place,
             dialect,

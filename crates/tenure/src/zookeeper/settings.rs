@@ -1,5 +1,6 @@
 //! What a `zookeeper:` URL says.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[cfg(feature = "zookeeper-tls")]
@@ -10,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::Escaped;
 use crate::options::Options;
 use crate::tls;
-use crate::url::{Host, Secret, Url};
+use crate::url::{Host, Secret, Url, invalid};
 
 use super::names;
 
@@ -72,27 +73,8 @@ impl Access {
     }
 }
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Invalid, message))
-}
-
-/// One of a few words, the first of which is the default.
-fn choose<T: Copy>(url: &mut Url, key: &str, words: &[(&str, T)]) -> Result<T, Error> {
-    let Some(text): Option<String> = url.take(key) else {
-        return Ok(words[0].1);
-    };
-    match words.iter().find(|(word, _)| **word == *text) {
-        Some((_, chosen)) => Ok(*chosen),
-        None => {
-            let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            invalid(format!(
-                "the option `{key}` is \"{}\"; it can be {}",
-                Escaped(&text),
-                known.join(" or ")
-            ))
-        }
-    }
-}
+/// The shortest and the longest ttl of the session that a client opens when it connects.
+const TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
 
 impl Settings {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
@@ -121,7 +103,7 @@ impl Settings {
                 Escaped(&root)
             ));
         }
-        let is_tls = choose(&mut url, "tls", &[("off", false), ("on", true)])?;
+        let is_tls = url.take_word("tls", &[("off", false), ("on", true)])?;
         if is_tls && cfg!(not(feature = "zookeeper-tls")) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -129,42 +111,25 @@ impl Settings {
             ));
         }
         let tls = tls::Files::take(&mut url, is_tls, "tls=on")?;
-        let between = |key: &str, value: Duration, least: Duration, most: Duration| {
-            if value < least || value > most {
-                return invalid(format!(
-                    "the option `{key}` is {value:?}; it must lie between {least:?} and {most:?}"
-                ));
-            }
-            Ok(value)
-        };
-        let (milli, minute) = (Duration::from_millis(1), Duration::from_secs(60));
-        let ttl = url.take_duration("ttl")?.unwrap_or(Options::DEFAULT_TTL);
-        let ttl = between("ttl", ttl, milli * 100, minute * 60)?;
-        // Two seconds: far above a round trip, far below the default ttl.
-        let timeout = url.take_duration("timeout")?;
-        let timeout = timeout.unwrap_or(Duration::from_secs(2));
-        let timeout = between("timeout", timeout, milli * 10, minute)?;
+        let ttl = url.take_duration_in("ttl", &TTLS, Options::DEFAULT_TTL)?;
+        let timeout = url.take_timeout()?;
         #[cfg(feature = "zookeeper-tls")]
         if tls.as_ref().is_some_and(|files| !files.names_authority()) {
             return invalid(
                 "tls=on needs ca=FILE: for ZooKeeper no authority is trusted unless it is named",
             );
         }
-        let names = choose(
-            &mut url,
-            "names",
-            &[("encoded", Names::Encoded), ("raw", Names::Raw)],
-        )?;
+        let names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
         let dialects = [
             ("curator", Dialect::Curator),
             ("session-prefix", Dialect::SessionPrefix),
         ];
-        let dialect = choose(&mut url, "dialect", &dialects)?;
+        let dialect = url.take_word("dialect", &dialects)?;
         let mut access = [("open", Access::Open), ("creator", Access::Creator)];
         if login.is_some() {
             access.reverse();
         }
-        let acl = choose(&mut url, "acl", &access)?;
+        let acl = url.take_word("acl", &access)?;
         if acl == Access::Creator && login.is_none() {
             return invalid("acl=creator needs a creator; write zookeeper://USER:PASSWORD@HOST");
         }
