@@ -142,6 +142,37 @@ impl Cell {
         }
     }
 
+    /// A cell for [`Promise::Nothing`].
+    pub const fn nothing(fault: Fault, note: &'static str) -> Self {
+        Self::new(fault, Promise::Nothing, note)
+    }
+
+    /// A cell for [`Promise::Claims`].
+    pub const fn claims(fault: Fault, note: &'static str) -> Self {
+        Self::new(fault, Promise::Claims, note)
+    }
+
+    /// A cell for [`Promise::Effects`].
+    pub const fn effects(fault: Fault, note: &'static str) -> Self {
+        Self::new(fault, Promise::Effects, note)
+    }
+
+    /// A cell for [`Promise::NotApplicable`].
+    pub const fn not_applicable(fault: Fault, note: &'static str) -> Self {
+        Self::new(fault, Promise::NotApplicable, note)
+    }
+
+    /// One cell per [`Fault`]: the cell from `own`, or else that of a server whose wall clock ends leases.
+    ///
+    /// What a restart or a loss of power does depends on the settings of the server, so `own` has to say it.
+    pub fn of_lease_store(own: &[Self]) -> Vec<Self> {
+        let cell = |fault| {
+            let own = own.iter().find(|cell| cell.fault == fault);
+            own.or(LEASE_STORE.iter().find(|cell| cell.fault == fault))
+        };
+        Fault::ALL.into_iter().filter_map(cell).copied().collect()
+    }
+
     /// The same, with a delay for the next holder.
     #[must_use]
     pub const fn late(mut self) -> Self {
@@ -156,6 +187,37 @@ impl Cell {
         self
     }
 }
+
+/// What holds for a server whose wall clock ends leases, unless a store says otherwise.
+const LEASE_STORE: [Cell; 8] = [
+    Cell::effects(Fault::HolderKilled, "the lease ends within one ttl").late(),
+    Cell::claims(
+        Fault::HolderPaused,
+        "the holder's deadline comes before the end of the lease; only the token stops a late write",
+    ),
+    Cell::claims(
+        Fault::Partition,
+        "the holder's deadline comes before the end of the lease; only the token stops a late write",
+    ),
+    Cell::not_applicable(Fault::Failover, "there is no replica"),
+    Cell::nothing(
+        Fault::StoreClockForward,
+        "leases end by the server's wall clock",
+    ),
+    Cell::claims(
+        Fault::StoreClockBack,
+        "the lease of a dead holder lasts longer by the size of the jump",
+    )
+    .late(),
+    Cell::effects(
+        Fault::ClientClock,
+        "the wall clock of a client decides nothing",
+    ),
+    Cell::claims(
+        Fault::ClientSuspended,
+        "deadlines are measured on a clock that continues during the suspension",
+    ),
+];
 
 /// `S`: exclusion, and no late writes. `E`: exclusion. `X`: neither. `-`: the fault cannot happen.
 /// ` L`: the next holder may have to wait. ` r`: tokens may go backward.

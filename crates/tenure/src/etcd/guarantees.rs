@@ -1,68 +1,48 @@
 //! What etcd promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// The promises of a cluster with that many members that vote.
 pub fn guarantees(members: usize) -> Guarantees {
-    use Promise::{Claims, Effects, NotApplicable};
     let is_one = members == 1;
     let failover = if is_one {
-        Cell::new(Fault::Failover, NotApplicable, "there is one member")
+        Cell::not_applicable(Fault::Failover, "there is one member")
     } else {
-        Cell::new(
-            Fault::Failover,
-            Claims,
-            "a majority has every write that was answered; a new leader gives every lease its whole ttl again",
+        Cell::claims(Fault::Failover, "a majority has every write that was answered; a new leader gives every lease its whole ttl again",
         )
         .late()
     };
     let power = "every write is on the disks of a majority before it is answered, unless --unsafe-no-fsync is set";
-    let faults = vec![
-        Cell::new(
+    let faults = Cell::of_lease_store(&[
+        Cell::effects(
             Fault::HolderKilled,
-            Effects,
             "the lease ends within one ttl and 1 s, and an election if there is one",
         )
         .late(),
-        Cell::new(
+        Cell::claims(
             Fault::HolderPaused,
-            Claims,
             "the holder's deadline comes before the end of the lease; the token or `Guard::put` stops a late write",
         ),
-        Cell::new(
+        Cell::claims(
             Fault::Partition,
-            Claims,
             "the holder's deadline comes before the end of the lease; a minority of the members grants nothing and renews nothing",
         ),
-        Cell::new(
+        Cell::claims(
             Fault::StoreRestart,
-            Claims,
             "locks and leases are on disk; after the restart every lease has its whole ttl again",
         )
         .late(),
-        Cell::new(Fault::PowerLoss, Claims, power).late(),
+        Cell::claims(Fault::PowerLoss, power).late(),
         failover,
-        Cell::new(
+        Cell::claims(
             Fault::StoreClockForward,
-            Claims,
             "leases are measured on a clock that does not jump",
         ),
-        Cell::new(
+        Cell::claims(
             Fault::StoreClockBack,
-            Claims,
             "leases are measured on a clock that does not jump",
         ),
-        Cell::new(
-            Fault::ClientClock,
-            Effects,
-            "the wall clock of a client decides nothing",
-        ),
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
-        ),
-    ];
+    ]);
     Guarantees {
         setting: match is_one {
             true => "one member".to_owned(),

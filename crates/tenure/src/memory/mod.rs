@@ -38,7 +38,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::kernel::table::{Ask, Table, Verdict};
 use crate::lost::LostReason;
@@ -480,34 +480,23 @@ impl Store {
 }
 
 pub(crate) fn guarantees() -> Guarantees {
-    use Promise::{Effects, NotApplicable};
     let together = "holder and store are one process";
     let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Effects,
-            "the store ends with the holder",
-        ),
-        Cell::new(
+        Cell::effects(Fault::HolderKilled, "the store ends with the holder"),
+        Cell::effects(
             Fault::HolderPaused,
-            Effects,
             "there is no lease: a paused holder keeps the lock",
         )
         .late(),
-        Cell::new(Fault::Partition, NotApplicable, together),
-        Cell::new(Fault::StoreRestart, NotApplicable, together),
-        Cell::new(Fault::PowerLoss, NotApplicable, together),
-        Cell::new(Fault::Failover, NotApplicable, together),
-        Cell::new(
-            Fault::StoreClockForward,
-            Effects,
-            "no wall clock is involved",
-        ),
-        Cell::new(Fault::StoreClockBack, Effects, "no wall clock is involved"),
-        Cell::new(Fault::ClientClock, Effects, "no wall clock is involved"),
-        Cell::new(
+        Cell::not_applicable(Fault::Partition, together),
+        Cell::not_applicable(Fault::StoreRestart, together),
+        Cell::not_applicable(Fault::PowerLoss, together),
+        Cell::not_applicable(Fault::Failover, together),
+        Cell::effects(Fault::StoreClockForward, "no wall clock is involved"),
+        Cell::effects(Fault::StoreClockBack, "no wall clock is involved"),
+        Cell::effects(Fault::ClientClock, "no wall clock is involved"),
+        Cell::effects(
             Fault::ClientSuspended,
-            Effects,
             "holder and store are suspended together",
         ),
     ];

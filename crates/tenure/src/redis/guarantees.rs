@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
 use super::facts::Persistence;
 use super::link::Session;
@@ -58,100 +58,36 @@ fn setting(of: Configuration) -> String {
 
 /// The promises of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
-    use Promise::{Claims, Effects, NotApplicable, Nothing};
     let restart = match (of.persistence, of.is_guarded) {
-        (Persistence::Full, _) => Cell::new(
-            Fault::StoreRestart,
-            Claims,
-            "every write is on disk before it is answered",
+        (Persistence::Full, _) => Cell::claims(Fault::StoreRestart, "every write is on disk before it is answered",
         ),
-        (Persistence::Mostly, _) => Cell::new(
-            Fault::StoreRestart,
-            Claims,
-            "the writes of a killed server are in the operating system's cache, and a server that was just started grants nothing for a while (restart_guard)",
+        (Persistence::Mostly, _) => Cell::claims(Fault::StoreRestart, "the writes of a killed server are in the operating system's cache, and a server that was just started grants nothing for a while (restart_guard)",
         )
         .late(),
-        (Persistence::None, true) => Cell::new(
-            Fault::StoreRestart,
-            Claims,
-            "the server forgets its locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
+        (Persistence::None, true) => Cell::claims(Fault::StoreRestart, "the server forgets its locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
         )
         .late(),
-        (Persistence::None, false) => Cell::new(
-            Fault::StoreRestart,
-            Nothing,
-            "the server forgets who holds; set restart_guard",
+        (Persistence::None, false) => Cell::nothing(Fault::StoreRestart, "the server forgets who holds; set restart_guard",
         ),
     };
     let power = match (of.persistence, of.is_guarded) {
-        (Persistence::Full, _) => Cell::new(
-            Fault::PowerLoss,
-            Claims,
-            "every write is on disk before it is answered",
+        (Persistence::Full, _) => Cell::claims(Fault::PowerLoss, "every write is on disk before it is answered",
         ),
-        (_, true) => Cell::new(
-            Fault::PowerLoss,
-            Claims,
-            "the server grants nothing after its start until every earlier lease is over (restart_guard)",
+        (_, true) => Cell::claims(Fault::PowerLoss, "the server grants nothing after its start until every earlier lease is over (restart_guard)",
         )
         .late(),
-        (_, false) => Cell::new(
-            Fault::PowerLoss,
-            Nothing,
-            "the last writes are lost; set restart_guard",
+        (_, false) => Cell::nothing(Fault::PowerLoss, "the last writes are lost; set restart_guard",
         ),
     };
     let failover = if of.fails_over {
-        Cell::new(
+        Cell::nothing(
             Fault::Failover,
-            Nothing,
             "a replica that lacks the last writes may take over; wait_replicas makes that less likely and cannot exclude it; tokens continue from the new server's clock",
         )
     } else {
-        Cell::new(Fault::Failover, NotApplicable, "there is no replica")
+        Cell::not_applicable(Fault::Failover, "there is no replica")
     };
-    let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Effects,
-            "the lease ends within one ttl",
-        )
-        .late(),
-        Cell::new(
-            Fault::HolderPaused,
-            Claims,
-            "the holder's deadline comes before the end of the lease; only the token stops a late write",
-        ),
-        Cell::new(
-            Fault::Partition,
-            Claims,
-            "the holder's deadline comes before the end of the lease; only the token stops a late write",
-        ),
-        restart,
-        power,
-        failover,
-        Cell::new(
-            Fault::StoreClockForward,
-            Nothing,
-            "leases end by the server's wall clock",
-        ),
-        Cell::new(
-            Fault::StoreClockBack,
-            Claims,
-            "the lease of a dead holder lasts longer by the size of the jump",
-        )
-        .late(),
-        Cell::new(
-            Fault::ClientClock,
-            Effects,
-            "the wall clock of a client decides nothing",
-        ),
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
-        ),
-    ];
+    let faults = Cell::of_lease_store(&[restart, power, failover]);
     let order = if of.is_redisson {
         Order::Unordered("the first waiter that asks after the release gets the lock")
     } else {

@@ -39,7 +39,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 use crate::holder::Status;
 use crate::kernel::quorum;
 use crate::lost::LostReason;
@@ -370,40 +370,30 @@ async fn due(clock: &Clock, at: Time) {
 
 /// What a majority of nodes promises that promise this.
 pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guarantees {
-    use Promise::{Claims, Effects, NotApplicable, Nothing};
     let nodes: Vec<_> = nodes.into_iter().collect();
     // What one node alone can do to a hold, if the majority was bare: the weakest of them decides.
     let weakest = |fault, note, void| {
         let nothing = nodes.iter().any(|node| !node.survives(fault));
         match nothing {
-            true => Cell::new(fault, Nothing, void).token_regress(),
-            false => Cell::new(fault, Claims, note).late(),
+            true => Cell::nothing(fault, void).token_regress(),
+            false => Cell::claims(fault, note).late(),
         }
     };
     let jump = |fault, note, void| {
         let nothing = nodes.iter().any(|node| !node.survives(fault));
         match nothing {
-            true => Cell::new(fault, Nothing, void),
-            false => Cell::new(fault, Claims, note).late(),
+            true => Cell::nothing(fault, void),
+            false => Cell::claims(fault, note).late(),
         }
     };
     let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Effects,
-            "the holder's leases end within one ttl",
+        Cell::effects(Fault::HolderKilled, "the holder's leases end within one ttl",
         )
         .late(),
-        Cell::new(
-            Fault::HolderPaused,
-            Claims,
-            "the holder's deadline comes before any node grants the name again; only the token stops a late write",
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before any node grants the name again; only the token stops a late write",
         )
         .late(),
-        Cell::new(
-            Fault::Partition,
-            Claims,
-            "a minority of the nodes cannot grant the lock; a holder that reaches no majority loses it at its deadline",
+        Cell::claims(Fault::Partition, "a minority of the nodes cannot grant the lock; a holder that reaches no majority loses it at its deadline",
         )
         .late(),
         weakest(
@@ -417,14 +407,11 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
             "the same as a restart of the nodes that lost power",
         ),
         if nodes.iter().any(|node| !node.survives(Fault::Failover)) {
-            Cell::new(
-                Fault::Failover,
-                Nothing,
-                "a node that is replaced by a replica may forget locks and does not look restarted; use nodes without replicas",
+            Cell::nothing(Fault::Failover, "a node that is replaced by a replica may forget locks and does not look restarted; use nodes without replicas",
             )
             .token_regress()
         } else {
-            Cell::new(Fault::Failover, NotApplicable, "no node has a replica")
+            Cell::not_applicable(Fault::Failover, "no node has a replica")
         },
         jump(
             Fault::StoreClockForward,
@@ -436,15 +423,9 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
             "leases last longer on a node whose clock jumped; the other nodes may form a majority",
             "leases depend on a clock that jumps",
         ),
-        Cell::new(
-            Fault::ClientClock,
-            Effects,
-            "leases are measured on a clock that does not jump; a new token is above the last ones of the nodes",
+        Cell::effects(Fault::ClientClock, "leases are measured on a clock that does not jump; a new token is above the last ones of the nodes",
         ),
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
+        Cell::claims(Fault::ClientSuspended, "deadlines are measured on a clock that continues during the suspension",
         )
         .late(),
     ];

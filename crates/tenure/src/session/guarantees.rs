@@ -1,6 +1,6 @@
 //! What locks of a session promise.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,88 +13,47 @@ pub struct Configuration {
 
 /// The promises of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
-    use Promise::{Claims, Effects, Nothing};
     let restart = |fault| {
         match of.is_guarded {
-        true => Cell::new(
-            fault,
-            Claims,
-            match of.is_postgres {
+        true => Cell::claims(fault, match of.is_postgres {
                 true => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard); all its processes have to end together: if only the first one is killed, the others may still grant locks for a moment",
                 false => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
             },
         )
         .late(),
-        false => Cell::new(
-            fault,
-            Nothing,
-            "the server forgets all locks, and their holders learn it at their next check (validate); set restart_guard",
+        false => Cell::nothing(fault, "the server forgets all locks, and their holders learn it at their next check (validate); set restart_guard",
         ),
     }
     };
     let clock_back = match of.is_postgres {
-        true => Cell::new(
-            Fault::StoreClockBack,
-            Claims,
-            "the session of a host that vanished meanwhile lasts longer by the size of the jump; tokens go backward if the server is also restarted",
+        true => Cell::claims(Fault::StoreClockBack, "the session of a host that vanished meanwhile lasts longer by the size of the jump; tokens go backward if the server is also restarted",
         )
         .late(),
-        false => Cell::new(
-            Fault::StoreClockBack,
-            Claims,
-            "sessions end by a clock that does not jump; tokens go backward if the server is also restarted",
+        false => Cell::claims(Fault::StoreClockBack, "sessions end by a clock that does not jump; tokens go backward if the server is also restarted",
         ),
     }
     .token_regress();
-    let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Claims,
-            "the server notices the end of the connection at once, and a write that was sent before may arrive after that; when a whole host vanishes, the server ends its session within one ttl",
+    let faults = Cell::of_lease_store(&[
+        Cell::claims(Fault::HolderKilled, "the server notices the end of the connection at once, and a write that was sent before may arrive after that; when a whole host vanishes, the server ends its session within one ttl",
         )
         .late(),
-        Cell::new(
-            Fault::HolderPaused,
-            Claims,
-            "the holder's deadline comes before the server ends the silent session; only the token stops a late write",
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the server ends the silent session; only the token stops a late write",
         ),
-        Cell::new(
-            Fault::Partition,
-            Nothing,
-            "the server frees the locks of a broken connection at once, and their holders learn it at their next check (validate); while the network is silent, the holder's deadline comes before the server ends the session",
+        Cell::nothing(Fault::Partition, "the server frees the locks of a broken connection at once, and their holders learn it at their next check (validate); while the network is silent, the holder's deadline comes before the server ends the session",
         ),
         restart(Fault::StoreRestart),
         restart(Fault::PowerLoss),
-        Cell::new(
-            Fault::Failover,
-            Nothing,
-            "locks of a session are not replicated; use mode=table",
+        Cell::nothing(Fault::Failover, "locks of a session are not replicated; use mode=table",
         )
         .token_regress(),
         match of.is_postgres {
-            true => Cell::new(
-                Fault::StoreClockForward,
-                Nothing,
-                "the server may take silent sessions for overdue and end them, and their holders learn it at their next check (validate)",
+            true => Cell::nothing(Fault::StoreClockForward, "the server may take silent sessions for overdue and end them, and their holders learn it at their next check (validate)",
             ),
-            false => Cell::new(
-                Fault::StoreClockForward,
-                Claims,
-                "sessions end by a clock that does not jump; a jump right after a start shortens restart_guard",
+            false => Cell::claims(Fault::StoreClockForward, "sessions end by a clock that does not jump; a jump right after a start shortens restart_guard",
             ),
         },
         clock_back,
-        Cell::new(
-            Fault::ClientClock,
-            Effects,
-            "the wall clock of a client decides nothing",
-        ),
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
-        ),
-    ];
+    ]);
     let backend = if of.is_postgres { "postgres" } else { "mysql" };
     Guarantees {
         setting: match of.is_guarded {

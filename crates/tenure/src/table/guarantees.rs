@@ -1,6 +1,6 @@
 //! What a lease table promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// Which database has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,100 +68,54 @@ fn setting(of: Configuration) -> String {
 
 /// The promises of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
-    use Promise::{Claims, Effects, NotApplicable, Nothing};
     let is_file = of.database == Database::Sqlite;
     let restart = match (is_file, of.durability) {
-        (true, _) => Cell::new(Fault::StoreRestart, NotApplicable, "there is no server"),
-        (_, Durability::Nothing) => Cell::new(
+        (true, _) => Cell::not_applicable(Fault::StoreRestart, "there is no server"),
+        (_, Durability::Nothing) => Cell::nothing(
             Fault::StoreRestart,
-            Nothing,
             "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or synchronous_commit = on",
         ),
-        _ => Cell::new(
+        _ => Cell::claims(
             Fault::StoreRestart,
-            Claims,
             "a grant is committed before it is answered",
         ),
     };
     let power = match (is_file, of.durability) {
-        (true, _) => Cell::new(
+        (true, _) => Cell::effects(
             Fault::PowerLoss,
-            Effects,
             "all holders are on the machine and end with it; tokens continue from the clock",
         ),
-        (_, Durability::Full) => Cell::new(
+        (_, Durability::Full) => {
+            Cell::claims(Fault::PowerLoss, "a grant is on disk before it is answered")
+        }
+        _ => Cell::nothing(
             Fault::PowerLoss,
-            Claims,
-            "a grant is on disk before it is answered",
-        ),
-        _ => Cell::new(
-            Fault::PowerLoss,
-            Nothing,
             "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or fsync and synchronous_commit = on",
         ),
     };
     let failover = match (is_file, of.fails_over) {
-        (true, _) => Cell::new(Fault::Failover, NotApplicable, "there is no server"),
-        (_, true) => Cell::new(
+        (true, _) => Cell::not_applicable(Fault::Failover, "there is no server"),
+        (_, true) => Cell::nothing(
             Fault::Failover,
-            Nothing,
             "a replica that lacks the last commits may take over; make replication synchronous; tokens continue from the new server's clock",
         ),
-        (_, false) => Cell::new(Fault::Failover, NotApplicable, "there is no replica"),
+        (_, false) => Cell::not_applicable(Fault::Failover, "there is no replica"),
     };
-    let store = if is_file { "machine" } else { "server" };
-    let forward = match is_file {
-        true => "leases end by the machine's wall clock",
-        false => "leases end by the server's wall clock",
-    };
-    let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Effects,
-            "the lease ends within one ttl",
-        )
-        .late(),
-        Cell::new(
-            Fault::HolderPaused,
-            Claims,
-            "the holder's deadline comes before the end of the lease; only the token stops a late write",
-        ),
-        match is_file {
-            true => Cell::new(Fault::Partition, NotApplicable, "there is no network"),
-            false => Cell::new(
-                Fault::Partition,
-                Claims,
-                "the holder's deadline comes before the end of the lease; only the token stops a late write",
+    let mut cells = vec![restart, power, failover];
+    if is_file {
+        cells.extend([
+            Cell::not_applicable(Fault::Partition, "there is no network"),
+            Cell::nothing(
+                Fault::StoreClockForward,
+                "leases end by the machine's wall clock",
             ),
-        },
-        restart,
-        power,
-        failover,
-        Cell::new(Fault::StoreClockForward, Nothing, forward),
-        Cell::new(
-            Fault::StoreClockBack,
-            Claims,
-            "the lease of a dead holder lasts longer by the size of the jump",
-        )
-        .late(),
-        match is_file {
-            true => Cell::new(
+            Cell::nothing(
                 Fault::ClientClock,
-                Nothing,
                 "the client's wall clock is also the clock of the store",
             ),
-            false => Cell::new(
-                Fault::ClientClock,
-                Effects,
-                "the wall clock of a client decides nothing",
-            ),
-        },
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
-        ),
-    ];
+        ]);
+    }
+    let faults = Cell::of_lease_store(&cells);
     let order = if of.is_shedlock {
         Order::Unordered("the first waiter that polls after a release gets the lock")
     } else {
@@ -178,11 +132,11 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             false => "the row of a name has one holder",
         },
         liveness: "a lease, renewed every third of the ttl",
-        clock: match store {
-            "machine" => {
+        clock: match is_file {
+            true => {
                 "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
             }
-            _ => {
+            false => {
                 "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
             }
         },

@@ -1,6 +1,6 @@
 //! What ZooKeeper promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,67 +13,32 @@ pub struct Configuration {
 
 /// The promises of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
-    use Promise::{Claims, Effects, NotApplicable};
     let failover = match of.is_single {
-        true => Cell::new(Fault::Failover, NotApplicable, "there is one server"),
-        false => Cell::new(
-            Fault::Failover,
-            Claims,
-            "a majority has every write, and a new leader gives each session its whole timeout again",
+        true => Cell::not_applicable(Fault::Failover, "there is one server"),
+        false => Cell::claims(Fault::Failover, "a majority has every write, and a new leader gives each session its whole timeout again",
         )
         .late(),
     };
-    let faults = vec![
-        Cell::new(
-            Fault::HolderKilled,
-            Effects,
-            "the session ends within one ttl and a second, rounded up to a tick of the server",
+    let faults = Cell::of_lease_store(&[
+        Cell::effects(Fault::HolderKilled, "the session ends within one ttl and a second, rounded up to a tick of the server",
         )
         .late(),
-        Cell::new(
-            Fault::HolderPaused,
-            Claims,
-            "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
         ),
-        Cell::new(
-            Fault::Partition,
-            Claims,
-            "the deadline counts from the last write that a majority applied; `Guard::put` or the token stops a late write",
+        Cell::claims(Fault::Partition, "the deadline counts from the last write that a majority applied; `Guard::put` or the token stops a late write",
         ),
-        Cell::new(
-            Fault::StoreRestart,
-            Claims,
-            "sessions and nodes are on disk; after the restart every session has its whole timeout again",
+        Cell::claims(Fault::StoreRestart, "sessions and nodes are on disk; after the restart every session has its whole timeout again",
         )
         .late(),
-        Cell::new(
-            Fault::PowerLoss,
-            Claims,
-            "every write is on disk before it is answered (forceSync=yes, its default)",
+        Cell::claims(Fault::PowerLoss, "every write is on disk before it is answered (forceSync=yes, its default)",
         )
         .late(),
         failover,
-        Cell::new(
-            Fault::StoreClockForward,
-            Claims,
-            "sessions end by the server's monotonic clock",
+        Cell::claims(Fault::StoreClockForward, "sessions end by the server's monotonic clock",
         ),
-        Cell::new(
-            Fault::StoreClockBack,
-            Claims,
-            "sessions end by the server's monotonic clock",
+        Cell::claims(Fault::StoreClockBack, "sessions end by the server's monotonic clock",
         ),
-        Cell::new(
-            Fault::ClientClock,
-            Effects,
-            "the wall clock of a client decides nothing",
-        ),
-        Cell::new(
-            Fault::ClientSuspended,
-            Claims,
-            "deadlines are measured on a clock that continues during the suspension",
-        ),
-    ];
+    ]);
     let setting = match (of.is_single, of.is_session_prefix) {
         (false, false) => "",
         (true, false) => "one server",
