@@ -10,6 +10,7 @@ use crate::fence::OwnerId;
 use crate::holder::Holder;
 use crate::kernel::queue::{Contender, Turn, decide};
 use crate::options::Mode;
+use crate::support::HolderRecord;
 
 use super::wire::KeyValue;
 
@@ -30,11 +31,8 @@ pub(super) struct Written {
     mode: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<NonZeroU32>,
-    host: String,
-    pid: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    label: String,
-    client: String,
+    #[serde(flatten)]
+    holder: HolderRecord,
     /// Tells acquisitions apart that use one key after each other.
     #[serde(skip_serializing_if = "String::is_empty")]
     owner: String,
@@ -53,10 +51,7 @@ impl Written {
         Self {
             mode: mode.to_owned(),
             limit,
-            host: holder.host.clone(),
-            pid: holder.pid,
-            label: holder.label.clone(),
-            client: holder.client.clone(),
+            holder: holder.into(),
             owner: owner.to_hex(),
             since: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
         }
@@ -92,19 +87,13 @@ impl Written {
     }
 
     pub(super) fn holder(self) -> Holder {
-        let is_known = !self.client.is_empty();
         let since = UNIX_EPOCH.checked_add(Duration::from_micros(self.since));
-        Holder {
-            host: self.host,
-            pid: self.pid,
-            label: if is_known {
-                self.label
-            } else {
-                "another program".to_owned()
-            },
-            client: self.client,
-            since: since.filter(|_| self.since > 0),
+        let mut holder = Holder::from(self.holder);
+        if holder.client.is_empty() {
+            holder.label = "another program".to_owned();
         }
+        holder.since = since.filter(|_| self.since > 0);
+        holder
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue as _, RedisWrite, ToRedisArgs, Value};
-use serde::{Deserialize, Serialize};
 
 use crate::backend::{Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
@@ -17,6 +16,7 @@ use crate::holder::{Holder, RestartGuard};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::{Clock, Flag, Spawner, lock};
+use crate::support::HolderRecord;
 use crate::time::Time;
 
 use super::crowd::Crowd;
@@ -105,17 +105,6 @@ pub(super) struct Busy {
     /// When we asked.
     pub(super) sent: Time,
     pub(super) round_trip: Duration,
-}
-
-/// What others may know of a holder, as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Written {
-    pub(super) host: String,
-    pub(super) pid: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) label: String,
-    pub(super) client: String,
 }
 
 /// An owner, ready to be sent.
@@ -581,13 +570,7 @@ impl Store {
         {
             return text.clone();
         }
-        let text = serde_json::to_string(&Written {
-            host: holder.host.clone(),
-            pid: holder.pid,
-            label: holder.label.clone(),
-            client: holder.client.clone(),
-        });
-        let text: Arc<str> = text.expect("strings and numbers can be written").into();
+        let text: Arc<str> = HolderRecord::from(&**holder).to_json().into();
         *written = Some((holder.clone(), text.clone()));
         text
     }

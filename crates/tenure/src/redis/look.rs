@@ -9,9 +9,10 @@ use crate::error::Error;
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::name::LockName;
 use crate::options::Mode;
+use crate::support::HolderRecord;
 use crate::tls;
 
-use super::hold::{Store, Written, nonsense};
+use super::hold::{Store, nonsense};
 use super::names::{Keys, lock_of_hold_key, name_of};
 use super::outcome;
 use super::settings::Dialect;
@@ -163,22 +164,10 @@ fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
 fn parse_self(text: &str) -> (Holder, Duration) {
     let mut words = text.splitn(4, ' ');
     let delay = words.nth(1).and_then(|delay| delay.parse().ok());
-    let written = words
+    let record: Option<HolderRecord> = words
         .nth(1)
         .and_then(|json| serde_json::from_str(json).ok());
-    let Written {
-        host,
-        pid,
-        label,
-        client,
-    } = written.unwrap_or_default();
-    let holder = Holder {
-        host,
-        pid,
-        label,
-        client,
-        since: None,
-    };
+    let holder = record.unwrap_or_default().into();
     (holder, Duration::from_millis(delay.unwrap_or(0)))
 }
 

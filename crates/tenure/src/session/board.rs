@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::backend::Request;
@@ -16,6 +15,7 @@ use crate::fence::{OwnerId, RandomAlready};
 use crate::holder::Holder;
 use crate::name::LockName;
 use crate::rt::{Clock, lock};
+use crate::support::HolderRecord;
 use crate::time::Time;
 
 use super::dialect::SessionId;
@@ -62,7 +62,7 @@ impl Note {
 
     /// What others may know of the holder. Most notes are never written.
     pub(super) fn holder(&self) -> String {
-        serde_json::to_string(&Written::new(&self.holder)).unwrap_or_default()
+        HolderRecord::from(&*self.holder).to_json()
     }
 
     pub(super) fn mode(&self) -> &'static str {
@@ -70,38 +70,6 @@ impl Note {
             "shared"
         } else {
             "exclusive"
-        }
-    }
-}
-
-/// What others may know of a holder, as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Written {
-    host: String,
-    pid: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    label: String,
-    client: String,
-}
-
-impl Written {
-    pub(super) fn new(holder: &Holder) -> Self {
-        Self {
-            host: holder.host.clone(),
-            pid: holder.pid,
-            label: holder.label.clone(),
-            client: holder.client.clone(),
-        }
-    }
-
-    pub(super) fn holder(self) -> Holder {
-        Holder {
-            host: self.host,
-            pid: self.pid,
-            label: self.label,
-            client: self.client,
-            since: None,
         }
     }
 }

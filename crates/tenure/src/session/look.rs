@@ -10,8 +10,8 @@ use crate::holder::{HoldInfo, Holder, Status};
 use crate::kernel::pace;
 use crate::name::LockName;
 use crate::options::Mode;
+use crate::support::HolderRecord;
 
-use super::board::Written;
 use super::dialect::{LockPrefix, Row, SessionId, name_of, unhex};
 use super::hold::Store;
 use super::wait::description;
@@ -38,12 +38,12 @@ impl Seen {
             id: number(0)?,
             since: number(1).unwrap_or(0),
         };
-        let written: Option<Written> = cell(3)
+        let written: Option<HolderRecord> = cell(3)
             .and_then(unhex)
             .and_then(|json| serde_json::from_slice(&json).ok());
         let token = number(2);
         let mut holder = match written {
-            Some(written) => written.holder(),
+            Some(written) => written.into(),
             // A foreign one, or one without a board: what the server knows of it.
             None => Holder {
                 label: format!(
@@ -108,7 +108,7 @@ impl Store {
         let waiter = |row: &Row| {
             let statement = row.first()?.as_deref();
             let written = statement.and_then(description);
-            Some(written.map(Written::holder).unwrap_or_default())
+            Some(written.unwrap_or_default().into())
         };
         status.queue = Some(waiters.iter().filter_map(waiter).collect());
         if !status.is_held() && self.settings.restart_guard.is_some() {

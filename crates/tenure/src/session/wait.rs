@@ -9,9 +9,9 @@ use crate::backend::{Answer, Grant, Request};
 use crate::error::Error;
 use crate::kernel::pace;
 use crate::rt::lock;
+use crate::support::HolderRecord;
 use crate::time::Time;
 
-use super::board::Written;
 use super::dialect::Ask;
 use super::hold::{Attempt, Store, Wanted};
 use super::job::{self, Failure};
@@ -230,7 +230,7 @@ impl Store {
 
 /// The holder, for those who read what a session is doing: letters that stand in a comment and end none.
 fn described(request: &Request) -> String {
-    let written = serde_json::to_string(&Written::new(&request.holder)).unwrap_or_default();
+    let written = HolderRecord::from(&*request.holder).to_json();
     let mut text = String::with_capacity(written.len());
     for byte in written.bytes() {
         match byte {
@@ -244,7 +244,7 @@ fn described(request: &Request) -> String {
 }
 
 /// What [`described`] has said, from the text of a statement.
-pub(super) fn description(statement: &str) -> Option<Written> {
+pub(super) fn description(statement: &str) -> Option<HolderRecord> {
     let (_, rest) = statement.split_once("/* tenure:wait ")?;
     let (text, _) = rest.split_once(" */")?;
     let mut bytes = Vec::with_capacity(text.len());

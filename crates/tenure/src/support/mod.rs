@@ -3,6 +3,15 @@
 //! A store has blocks as fields and decides for itself when it calls them.
 
 mod hold_registry;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod holder_record;
 mod maintenance;
 mod retry;
 mod runtime;
@@ -15,6 +24,15 @@ mod waiters;
     reason = "the stores are moved onto the blocks one after the other"
 )]
 pub(crate) use self::hold_registry::HoldRegistry;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+pub(crate) use self::holder_record::HolderRecord;
 #[allow(
     unused_imports,
     reason = "the stores are moved onto the blocks one after the other"

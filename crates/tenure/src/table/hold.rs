@@ -5,16 +5,14 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::backend::{Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
-use crate::holder::Holder;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::{Clock, Flag, lock};
+use crate::support::HolderRecord;
 use crate::time::Time;
 
 #[cfg(feature = "sqlite")]
@@ -62,17 +60,6 @@ pub(super) struct Kept {
     /// Where it lies.
     #[cfg(feature = "sqlite")]
     file: Option<FileId>,
-}
-
-/// What others may know of a holder, as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Written {
-    pub(super) host: String,
-    pub(super) pid: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) label: String,
-    pub(super) client: String,
 }
 
 /// The answer of the queue.
@@ -150,19 +137,6 @@ impl Store {
     }
 
     pub(super) fn ask_of(&self, request: &Request) -> statements::Ask {
-        let Holder {
-            host,
-            pid,
-            label,
-            client,
-            ..
-        } = &*request.holder;
-        let written = serde_json::to_string(&Written {
-            host: host.clone(),
-            pid: *pid,
-            label: label.clone(),
-            client: client.clone(),
-        });
         statements::Ask {
             name: name_of(request.name.as_str()),
             owner: request.owner.to_hex(),
@@ -170,8 +144,7 @@ impl Store {
             delay: micros(request.lock_delay),
             min_hold: micros(request.min_hold),
             place: micros(place(request.ttl)),
-            // Strings and numbers can always be written.
-            holder: written.unwrap_or_default(),
+            holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: match self.ours.flavor {
                 #[cfg(feature = "sqlite")]
                 statements::Flavor::Sqlite => Some(crate::rt::wall_micros()),

@@ -8,9 +8,10 @@ use crate::error::{Error, ErrorKind};
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::name::{Escaped, LockName};
 use crate::options::Mode;
+use crate::support::HolderRecord;
 
 use super::guarantees::Durability;
-use super::hold::{Store, Written, changed, left, number, text};
+use super::hold::{Store, changed, left, number, text};
 use super::link::Row;
 use super::names::{Dialect, decoded, encoded};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -59,11 +60,8 @@ impl Seen {
 
 /// A holder as it was written.
 fn person(text: &str) -> Holder {
-    let written: Written = serde_json::from_str(text).unwrap_or_default();
-    let mut holder = Holder::new(written.host, written.pid);
-    holder.label = written.label;
-    holder.client = written.client;
-    holder
+    let record: HolderRecord = serde_json::from_str(text).unwrap_or_default();
+    record.into()
 }
 
 /// A time of the server, in µs since 1970.

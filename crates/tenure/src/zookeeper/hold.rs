@@ -15,6 +15,7 @@ use crate::holder::Holder;
 use crate::kernel::pace;
 use crate::options::Mode;
 use crate::rt::{Clock, Flag, NextWakeup, Spawner, lock};
+use crate::support::HolderRecord;
 use crate::time::Time;
 
 use super::contact::Lease;
@@ -82,37 +83,21 @@ pub(super) struct Place {
     pub(super) round_trip: Duration,
 }
 
-/// What others may know of a holder, as it is written.
+/// What a node says about its owner.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Written {
-    host: String,
-    pid: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    label: String,
-    client: String,
+pub(super) struct NodeRecord {
+    #[serde(flatten)]
+    pub(super) holder: HolderRecord,
     /// In ms.
     pub(super) ttl: u64,
 }
 
-impl Written {
+impl NodeRecord {
     fn new(holder: &Holder, ttl: Duration) -> Self {
         Self {
-            host: holder.host.clone(),
-            pid: holder.pid,
-            label: holder.label.clone(),
-            client: holder.client.clone(),
+            holder: holder.into(),
             ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-
-    pub(super) fn holder(self) -> Holder {
-        Holder {
-            host: self.host,
-            pid: self.pid,
-            label: self.label,
-            client: self.client,
-            since: None,
         }
     }
 }
@@ -195,7 +180,7 @@ impl Store {
     ) -> Result<Place, Error> {
         let (session, dir) = (&kept.session, &kept.dir);
         let path = format!("{dir}/{stem}");
-        let written = Written::new(&request.holder, session.timeout.min(request.ttl));
+        let written = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
         let data = serde_json::to_vec(&written).expect("strings and numbers can be written");
         let options = CreateMode::EphemeralSequential.with_acls(self.settings.acl.acls());
         let mut tries = 0;

@@ -12,7 +12,7 @@ use crate::kernel::queue::{Contender, Turn, decide};
 use crate::name::{Escaped, LockName};
 use crate::tls;
 
-use super::hold::{Store, Written};
+use super::hold::{NodeRecord, Store};
 use super::names::{self, Child};
 use super::outcome::Failed;
 use super::probe;
@@ -23,7 +23,7 @@ use super::settings::{Access, Names};
 const DEEPEST: usize = 32;
 
 /// Without sequence numbers of their own.
-type Queue = Vec<(Child, Stat, Option<Written>)>;
+type Queue = Vec<(Child, Stat, Option<NodeRecord>)>;
 
 impl Store {
     pub(super) async fn inspect(self: &Arc<Self>, name: LockName) -> Result<Status, Error> {
@@ -52,7 +52,7 @@ impl Store {
             let lease = written
                 .as_ref()
                 .map(|written| Duration::from_millis(written.ttl));
-            let mut holder = written.map_or_else(stranger, Written::holder);
+            let mut holder = written.map_or_else(stranger, |written| written.holder.into());
             let made = Duration::from_millis(stat.ctime.unsigned_abs());
             holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
             if at < holders {
