@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::url::{Host, Secret, Url};
+
 use crate::tls;
-use crate::url::{Host, Secret, Url};
 
 /// Longest prefix, in bytes: keys stay readable.
 const MAX_PREFIX: usize = 200;

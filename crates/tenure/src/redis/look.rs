@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{Cmd, Value};
 
-use crate::backend::{Finding, Severity};
-use crate::error::Error;
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::name::LockName;
-use crate::options::Mode;
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+
 use crate::tls;
 
 use super::hold::{Store, Written, nonsense};
@@ -75,10 +76,9 @@ impl Store {
             (None, Dialect::Redisson) => format!("Redisson, {value}"),
             (None, Dialect::Token) => "another program".into(),
         };
-        Holder {
-            label,
-            ..Holder::default()
-        }
+        let mut holder = Holder::default();
+        holder.label = label;
+        holder
     }
 
     /// Looks at every key of the server, step by step.
@@ -172,13 +172,9 @@ fn parse_self(text: &str) -> (Holder, Duration) {
         label,
         client,
     } = written.unwrap_or_default();
-    let holder = Holder {
-        host,
-        pid,
-        label,
-        client,
-        since: None,
-    };
+    let mut holder = Holder::new(host, pid);
+    holder.label = label;
+    holder.client = client;
     (holder, Duration::from_millis(delay.unwrap_or(0)))
 }
 

@@ -11,12 +11,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::backend::Request;
-use crate::fence::{OwnerId, RandomAlready};
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::rt::{Clock, lock};
-use crate::time::Time;
+use tenure_core::backend::Request;
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::holder::Holder;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, lock};
+use tenure_core::time::Time;
 
 use super::dialect::SessionId;
 use super::hold::Store;
@@ -54,7 +54,7 @@ impl Note {
             key,
             token,
             name: request.name.clone(),
-            is_shared: request.mode == crate::options::Mode::Shared,
+            is_shared: request.mode == tenure_core::options::Mode::Shared,
             holder: request.holder.clone(),
             ttl: link.ttl,
         }
@@ -96,13 +96,10 @@ impl Written {
     }
 
     pub(super) fn holder(self) -> Holder {
-        Holder {
-            host: self.host,
-            pid: self.pid,
-            label: self.label,
-            client: self.client,
-            since: None,
-        }
+        let mut holder = Holder::new(self.host, self.pid);
+        holder.label = self.label;
+        holder.client = self.client;
+        holder
     }
 }
 
@@ -266,7 +263,7 @@ async fn write(store: &Arc<Store>) -> bool {
         .await;
     if let Err(err) = &written {
         tracing::debug!(%err, "the board cannot be written");
-        if err.kind() == crate::error::ErrorKind::Denied {
+        if err.kind() == tenure_core::error::ErrorKind::Denied {
             board.is_gone();
         }
     } else if sweeps {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::url::Url;
+
 use crate::database::{KNOWN as OF_SERVER, Kind, Server};
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
-use crate::url::Url;
 
 use super::names::{Keys, is_plain};
 

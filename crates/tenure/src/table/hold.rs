@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Grant, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::Guarantees;
-use crate::holder::Holder;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::rt::{Clock, Flag, lock};
-use crate::time::Time;
+use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Holder;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::time::Time;
 
 #[cfg(feature = "sqlite")]
 use super::file::FileId;
@@ -174,7 +174,7 @@ impl Store {
             holder: written.unwrap_or_default(),
             stamp: match self.ours.flavor {
                 #[cfg(feature = "sqlite")]
-                statements::Flavor::Sqlite => Some(crate::rt::wall_micros()),
+                statements::Flavor::Sqlite => Some(tenure_core::rt::wall_micros()),
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
                 _ => None,
             },

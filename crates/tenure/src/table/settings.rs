@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::url::Url;
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Server};
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
-use crate::url::Url;
 
 use super::names::Dialect;
 
