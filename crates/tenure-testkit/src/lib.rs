@@ -9,7 +9,7 @@
 #![allow(missing_docs, reason = "for tests, whose authors read the code")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../../tenure/src/conformance/calm.rs"]
+#[path = "../../tenure-core/src/conformance/calm.rs"]
 mod calm;
 pub mod clock;
 pub mod database;

@@ -8,20 +8,21 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::lease::{Lease, State, Terms, Tick};
+use tenure_core::kernel::queue::{self, Contender, Turn};
+use tenure_core::kernel::table::{Ask, Table, Verdict, View};
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::options::{Mode, Renew};
+use tenure_core::time::{Time, parse_duration};
+use tenure_core::url::Url;
+
 use crate::database;
 use crate::etcd;
-use crate::fence::OwnerId;
 use crate::file;
-use crate::kernel::lease::{Lease, State, Terms, Tick};
-use crate::kernel::queue::{self, Contender, Turn};
-use crate::kernel::table::{Ask, Table, Verdict, View};
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::options::{Mode, Renew};
 use crate::redis;
 use crate::table;
-use crate::time::{Time, parse_duration};
-use crate::url::Url;
 use crate::zookeeper;
 
 /// A URL is taken apart or refused in one line, and a password shows up nowhere.

@@ -184,41 +184,6 @@
 // Docs.rs says at each item which feature brings it. Only a nightly compiler can.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// Vocabulary: plain data.
-pub mod error;
-pub mod fence;
-pub mod guarantees;
-pub mod holder;
-pub mod lost;
-pub mod name;
-pub mod options;
-pub mod time;
-#[cfg(any(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "sqlite"
-))]
-#[cfg_attr(
-    not(any(
-        feature = "redis",
-        feature = "etcd",
-        feature = "zookeeper",
-        feature = "mysql",
-        feature = "postgres"
-    )),
-    allow(dead_code, reason = "a file has no host and no password")
-)]
-mod url;
-
-// Decisions.
-pub mod kernel;
-
-// The interface of all stores.
-pub mod backend;
-
 // The stores, and what several of them share.
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod database;
@@ -226,7 +191,6 @@ mod database;
 pub mod etcd;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
-pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "quorum")]
@@ -246,26 +210,12 @@ mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-// The shell.
-pub mod driver;
-pub mod rt;
-#[allow(
-    dead_code,
-    reason = "the stores are moved onto the blocks one after the other"
-)]
-mod support;
-
-// What users touch.
-mod after;
+// What users touch, beside what the core has.
 #[cfg(feature = "blocking")]
 pub mod blocking;
-pub mod client;
-mod guard;
-mod lock;
-mod owner;
+mod connect;
+mod fenced;
 mod redacted;
-#[cfg(feature = "serde")]
-mod serialize;
 pub mod sql;
 
 // For ourselves.
@@ -273,22 +223,19 @@ pub mod sql;
 #[doc(hidden)]
 pub mod fuzzing;
 
-// For authors of backends.
-#[cfg(all(feature = "conformance", unix))]
-pub mod conformance;
-
-pub use client::{Client, LossCallback, connect};
-pub use error::{Error, ErrorKind};
-pub use fence::{FencingToken, OwnerId};
-pub use guard::{Fenced, Guard};
-pub use holder::{HoldInfo, Holder, RestartGuard, Status};
-pub use kernel::lease::State;
-pub use lock::Lock;
-pub use lost::{Loss, LostReason};
-pub use name::LockName;
-pub use options::{Mode, Options, Renew};
-pub use owner::Owner;
+pub use connect::{SCHEMES, connect};
+pub use fenced::Fenced;
 pub use redacted::redacted_url;
+
+#[cfg(all(feature = "conformance", unix))]
+#[doc(inline)]
+pub use tenure_core::conformance;
+#[doc(inline)]
+pub use tenure_core::{
+    Client, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder, Lock, LockName, Loss,
+    LossCallback, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State, Status,
+    backend, error, fence, guarantees, holder, lost, memory, name, options, time,
+};
 
 /// Runs the function under a lock: acquires, runs the body, releases.
 ///

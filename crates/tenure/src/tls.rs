@@ -5,9 +5,9 @@ mod handshake;
 
 use std::path::PathBuf;
 
-use crate::backend::{Finding, Severity};
-use crate::error::{Error, ErrorKind};
-use crate::url::{Host, Url};
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::url::{Host, Url};
 
 #[cfg(feature = "_tls")]
 pub(crate) use handshake::*;

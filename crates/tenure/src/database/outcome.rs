@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 
-use crate::error::Error;
+use tenure_core::error::Error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::error::ErrorKind;
+use tenure_core::error::ErrorKind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::name::Escaped;
+use tenure_core::name::Escaped;
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::tls;
 

@@ -8,12 +8,12 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::backend::Finding;
-use crate::error::Error;
-use crate::name::Escaped;
-use crate::rt::Clock;
 use crate::tls;
-use crate::url::{Host, Secret, Url, invalid};
+use tenure_core::backend::Finding;
+use tenure_core::error::Error;
+use tenure_core::name::Escaped;
+use tenure_core::rt::Clock;
+use tenure_core::url::{Host, Secret, Url, invalid};
 
 use super::outcome::Trouble;
 

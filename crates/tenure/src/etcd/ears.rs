@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 
-use crate::rt::{Flag, lock};
+use tenure_core::rt::{Flag, lock};
 
 use super::hold::Store;
 use super::names::Directory;

@@ -1,6 +1,6 @@
 //! What etcd promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// The promises of a cluster with that many members that vote.
 pub fn guarantees(members: usize) -> Guarantees {
@@ -43,21 +43,21 @@ pub fn guarantees(members: usize) -> Guarantees {
             "leases are measured on a clock that does not jump",
         ),
     ]);
-    Guarantees {
-        setting: match is_one {
-            true => "one member".to_owned(),
-            false => "three members or more".to_owned(),
-        },
-        shared: true,
-        permits: true,
-        min_hold: true,
-        why_not: "a lease that runs out takes its keys along, so nothing is left that could reserve the name",
-        liveness: "a lease of the client, in whole seconds, renewed every third of the ttl",
-        clock: "the leader's monotonic clock ends leases; the holder's deadline runs on the client's boot clock",
-        waiting: "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends",
-        token: "the revision at which the key was made; can go backward only if a backup is restored",
-        loss: "at the next renewal, at the deadline at the latest",
-        fit: "correctness with a fencing token, also when machines fail",
-        ..Guarantees::new("etcd", Order::Fair, faults)
-    }
+    let mut guarantees = Guarantees::new("etcd", Order::Fair, faults);
+    guarantees.setting = match is_one {
+        true => "one member".to_owned(),
+        false => "three members or more".to_owned(),
+    };
+    guarantees.shared = true;
+    guarantees.permits = true;
+    guarantees.min_hold = true;
+    guarantees.why_not = "a lease that runs out takes its keys along, so nothing is left that could reserve the name";
+    guarantees.liveness = "a lease of the client, in whole seconds, renewed every third of the ttl";
+    guarantees.clock = "the leader's monotonic clock ends leases; the holder's deadline runs on the client's boot clock";
+    guarantees.waiting = "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends";
+    guarantees.token =
+        "the revision at which the key was made; can go backward only if a backup is restored";
+    guarantees.loss = "at the next renewal, at the deadline at the latest";
+    guarantees.fit = "correctness with a fencing token, also when machines fail";
+    guarantees
 }

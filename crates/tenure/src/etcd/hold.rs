@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::future;
 
-use crate::backend::{Alarm, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::Guarantees;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::rt::{BackgroundTasks, Clock, Flag, NextWakeup, Spawner, lock, wall_now};
-use crate::time::Time;
+use tenure_core::backend::{Alarm, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::{BackgroundTasks, Clock, Flag, NextWakeup, Spawner, lock, wall_now};
+use tenure_core::time::Time;
 
 use super::ears::Ears;
 use super::link::{Link, Reply};
@@ -543,7 +543,7 @@ impl Store {
         Ok(rests)
     }
 
-    /// See [`Backend::write`](crate::backend::Backend::write).
+    /// See [`Backend::write`](tenure_core::backend::Backend::write).
     pub(super) async fn write(
         &self,
         holds: &[Hold],

@@ -11,12 +11,13 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::rt::{Clock, Flag, lock};
-use crate::time::Time;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
+
 use crate::tls;
-use crate::url::Host;
 
 use super::outcome::{self, Cure, Trouble};
 use super::settings::Settings;

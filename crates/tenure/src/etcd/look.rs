@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::{Finding, Severity};
-use crate::error::Error;
-use crate::holder::{HoldInfo, Status};
-use crate::kernel::queue::{Turn, decide};
-use crate::name::{Escaped, LockName};
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Status};
+use tenure_core::kernel::queue::{Turn, decide};
+use tenure_core::name::{Escaped, LockName};
+
 use crate::tls;
 
 use super::hold::{Store, Which, signed};

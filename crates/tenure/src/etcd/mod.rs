@@ -34,15 +34,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::{
+use tenure_core::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
-use crate::error::{Error, ErrorKind};
-use crate::fence::{Condition, EtcdCompare};
-use crate::guarantees::Guarantees;
-use crate::holder::Status;
-use crate::name::LockName;
-use crate::rt::{Clock, Spawner, lock};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{Condition, EtcdCompare};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Status;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Spawner, lock};
 
 pub use self::guarantees::guarantees;
 use self::hold::{Store, signed};

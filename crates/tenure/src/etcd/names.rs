@@ -1,6 +1,6 @@
 //! Where a lock lies: names to keys and back.
 
-use crate::name::LockName;
+use tenure_core::name::LockName;
 
 use super::settings::Settings;
 
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_apart_and_in_their_directories() {
-        use crate::conformance::hostile::written;
+        use tenure_core::conformance::hostile::written;
         written::assert_apart(|name| vec![encoded(name, false)]);
         written::assert_read_back(|name| encoded(name, false), |text| decoded(text, false));
         for name in written::many() {

@@ -6,8 +6,9 @@ use std::io;
 use rustls::AlertDescription;
 use tonic::{Code, ConnectError, Status};
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+
 use crate::tls;
 
 /// An error, and what can be done about it before anybody is told.

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fence::OwnerId;
-use crate::holder::Holder;
-use crate::kernel::queue::{Contender, Turn, decide};
-use crate::options::Mode;
-use crate::support::HolderRecord;
+use tenure_core::fence::OwnerId;
+use tenure_core::holder::Holder;
+use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
 
 use super::wire::KeyValue;
 
@@ -44,8 +44,9 @@ impl Written {
     pub(super) fn new(holder: &Holder, mode: Mode, owner: OwnerId, since: SystemTime) -> Self {
         let (mode, limit) = match mode {
             Mode::Exclusive => ("", None),
-            Mode::Shared => ("shared", None),
             Mode::Permits { limit } => ("permits", Some(limit)),
+            // Shared. The driver refuses a mode that our guarantees do not name.
+            _ => ("shared", None),
         };
         let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -280,12 +281,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let holder = Holder {
-            label: "why \"ü\"".into(),
-            client: "c".into(),
-            since: UNIX_EPOCH.checked_add(Duration::from_micros(1_234_567)),
-            ..Holder::new("host", 42)
-        };
+        let mut holder = Holder::new("host", 42);
+        holder.label = "why \"ü\"".into();
+        holder.client = "c".into();
+        holder.since = UNIX_EPOCH.checked_add(Duration::from_micros(1_234_567));
         let limit = NonZeroU32::new(3).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { limit }] {
             let written = Written::new(&holder, mode, OwnerId::random(), holder.since.unwrap());

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures_util::stream;
 
-use crate::backend::Request;
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::lost::LostReason;
-use crate::rt::{Flag, NextWakeup, lock};
-use crate::time::Time;
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{Flag, NextWakeup, lock};
+use tenure_core::time::Time;
 
 use super::hold::{Kept, Stage, Store, Which};
 use super::outcome::{self, Cure, Trouble};

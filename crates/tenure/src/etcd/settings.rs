@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
-use crate::name::Escaped;
 use crate::tls;
-use crate::url::{Host, MAX_PREFIX, Secret, Url, invalid};
+use tenure_core::error::Error;
+use tenure_core::name::Escaped;
+use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &["prefix", "timeout", "lease", "names", "ca", "cert", "key"];

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Answer, Grant, Request};
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::time::Time;
+use tenure_core::backend::{Answer, Grant, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::time::Time;
 
 use super::ears::{Heard, Listening};
 use super::hold::{Asked, Place, Store, Which};

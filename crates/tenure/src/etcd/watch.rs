@@ -4,7 +4,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio::sync::oneshot;
 use tonic::Streaming;
 
-use crate::time::Time;
+use tenure_core::time::Time;
 
 use super::hold::Store;
 use super::link::Line;
@@ -89,10 +89,10 @@ impl Store {
 /// The server ended the watch: what it would have said was compacted away, or it would not have us.
 fn refused(answer: &WatchAnswer) -> Trouble {
     let kind = match answer.cancel_reason.contains("permission denied") {
-        true => crate::error::ErrorKind::Denied,
-        false => crate::error::ErrorKind::Unreachable,
+        true => tenure_core::error::ErrorKind::Denied,
+        false => tenure_core::error::ErrorKind::Unreachable,
     };
-    let reason = crate::name::Escaped(&answer.cancel_reason);
+    let reason = tenure_core::name::Escaped(&answer.cancel_reason);
     Trouble::new(
         kind,
         Cure::None,

@@ -11,9 +11,10 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use tenure_core::error::{Error, ErrorKind};
+
 use super::file_system::FileSystem;
 use super::record::{self, Contents};
-use crate::error::{Error, ErrorKind};
 
 /// Held for the moment in which a record is changed that its holder does not own alone.
 const MUTEX: &str = ".mutex";
@@ -242,7 +243,9 @@ impl Dir {
     pub(super) fn age(&self, file: &str) -> Option<Duration> {
         let written =
             std::fs::symlink_metadata(self.path.join(file)).and_then(|meta| meta.modified());
-        crate::rt::wall_now().duration_since(written.ok()?).ok()
+        tenure_core::rt::wall_now()
+            .duration_since(written.ok()?)
+            .ok()
     }
 
     /// Makes created and removed names durable.
@@ -266,7 +269,7 @@ impl Dir {
     /// a process that was stopped at a bad moment.
     pub(super) fn enter(&self, fds: usize) -> Result<Locked, Error> {
         let spot = Spot::new(&self.path, MUTEX.to_owned());
-        let start = crate::rt::Clock::system().now();
+        let start = tenure_core::rt::Clock::system().now();
         let mut pause = Duration::from_micros(20);
         loop {
             let Opened::File(file, id) = self.open_lock(&spot, fds)? else {
@@ -286,7 +289,7 @@ impl Dir {
                     return Err(self.trouble("lock", MUTEX, err, fds));
                 }
             }
-            if crate::rt::Clock::system().now().since(start) > MUTEX_PATIENCE {
+            if tenure_core::rt::Clock::system().now().since(start) > MUTEX_PATIENCE {
                 let path = self.path.join(MUTEX);
                 return Err(Error::new(
                     ErrorKind::Unreachable,
@@ -297,7 +300,7 @@ impl Dir {
                     ),
                 ));
             }
-            crate::rt::nap(pause);
+            tenure_core::rt::nap(pause);
             pause = (pause * 2).min(Duration::from_millis(2));
         }
     }
@@ -374,7 +377,7 @@ impl Dir {
             if len == 0 {
                 None
             } else {
-                crate::rt::wall_now().duration_since(cleaned).ok()
+                tenure_core::rt::wall_now().duration_since(cleaned).ok()
             }
         }))
     }

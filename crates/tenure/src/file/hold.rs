@@ -22,15 +22,16 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tenure_core::backend::{Release, Request};
+use tenure_core::error::{self, Error};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt;
+
 use super::Inner;
 use super::dir::{Dir, Id, Locked, Opened, Spot};
 use super::names::{self, SideKind};
 use super::record::{self, Body, Contents, Head, Pen, State};
-use crate::backend::{Release, Request};
-use crate::error::{self, Error};
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::rt;
 
 /// A name that we hold.
 #[derive(Debug)]
@@ -128,10 +129,11 @@ pub(super) fn take(
 ) -> Result<Taken, Error> {
     match request.mode {
         Mode::Exclusive => take_exclusive(inner, dir, request, spot, lock, id),
-        Mode::Shared => take_shared(inner, dir, request, spot, lock, id, None),
         Mode::Permits { limit } => {
             take_shared(inner, dir, request, spot, lock, id, Some(limit.get()))
         }
+        // Shared. The driver refuses a mode that our guarantees do not name.
+        _ => take_shared(inner, dir, request, spot, lock, id, None),
     }
 }
 
@@ -368,8 +370,8 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
 fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
     let (mode, limit) = match request.mode {
         Mode::Exclusive => ("exclusive", None),
-        Mode::Shared => ("shared", None),
         Mode::Permits { limit } => ("permit", Some(limit.get())),
+        _ => ("shared", None),
     };
     // Enough to tell holders apart; who reads the file learns 32 of the 128 bits at most.
     let digest = record::check(request.owner.as_bytes()) >> 32;

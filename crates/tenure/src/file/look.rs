@@ -10,17 +10,18 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::RenameFlags;
 
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt::{self, Clock};
+
 use super::dir::{Dir, Locked};
 use super::file_system::Trust;
 use super::names::{self, Entry};
 use super::record::{self, Body, Contents, State};
 use super::{Doubts, Inner, hold};
-use crate::backend::{Finding, Severity};
-use crate::error::{Error, ErrorKind};
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::rt::{self, Clock};
 
 /// Below this much free space `check` warns: a lock file takes a block, its name a few bytes.
 const LOW_SPACE: u64 = 16 << 20;

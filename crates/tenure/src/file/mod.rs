@@ -51,17 +51,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tenure_core::backend::{Answer, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure_core::holder::Status;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt::{self, Clock, lock};
+
 use self::dir::{Dir, Locked, Opened, Spot};
 use self::hold::{Held, Idle, IdleFiles, Kind, Taken};
-use crate::backend::{Answer, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind, Step};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::{Cell, Fault, Guarantees, Order, Promise};
-use crate::holder::Status;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::rt::{self, Clock, lock};
 
 /// The name of this backend in URLs, errors and tables.
 const SCHEME: &str = "file";
@@ -127,7 +128,7 @@ impl Backend {
     }
 }
 
-impl crate::backend::Backend for Backend {
+impl tenure_core::backend::Backend for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
     }
@@ -401,7 +402,7 @@ impl Inner {
 /// Counts down [`DOUBT`].
 #[derive(Default)]
 struct Doubts {
-    since: Option<crate::time::Time>,
+    since: Option<tenure_core::time::Time>,
     pause: Duration,
 }
 

@@ -38,7 +38,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::name::LockName;
+use tenure_core::name::LockName;
 
 /// Longest file name that is spelled out. With the longest suffix it stays below 255 bytes, the limit of
 /// the usual file systems, and leaves room below the 143 of eCryptfs only for short names, as everything does.
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_apart_though_the_file_system_folds_case() {
-        use crate::conformance::hostile::written;
+        use tenure_core::conformance::hostile::written;
         written::assert_apart(|text| vec![encode(&name(text)).to_lowercase()]);
         for text in written::many() {
             let file = encode(&name(&text));

@@ -282,7 +282,7 @@ pub(super) fn read_all(file: &File) -> io::Result<(Contents, Option<Body<'static
 
 /// The name kept in the file, if there is one.
 pub(super) fn read_name(file: &File) -> io::Result<Option<String>> {
-    let mut bytes = [0; crate::name::LockName::MAX_LEN];
+    let mut bytes = [0; tenure_core::name::LockName::MAX_LEN];
     let mut len = 0;
     while len < bytes.len() {
         match file.read_at(&mut bytes[len..], NAME_AT + len as u64)? {

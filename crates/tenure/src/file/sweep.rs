@@ -13,12 +13,13 @@ use std::fs::{File, TryLockError};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt;
+
 use super::dir::{Dir, Id, Locked, Spot};
 use super::names::{self, Entry};
 use super::record::{self, Contents, State};
 use super::{Backend, Inner, SCHEME};
-use crate::error::{Error, ErrorKind};
-use crate::rt;
 
 /// How often a directory is cleaned without being asked.
 const PERIOD: Duration = Duration::from_secs(24 * 3600);
@@ -176,10 +177,11 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tenure_core::backend::{Answer, Backend as _, Hold, Request};
+    use tenure_core::fence::OwnerId;
+    use tenure_core::name::LockName;
+
     use super::*;
-    use crate::backend::{Answer, Backend as _, Hold, Request};
-    use crate::fence::OwnerId;
-    use crate::name::LockName;
 
     struct Scratch(PathBuf);
 
@@ -212,7 +214,7 @@ mod tests {
             .unwrap();
         match runtime.block_on(backend.acquire(request.clone())).unwrap() {
             Answer::Granted(grant) => Hold::new(&request, grant.token),
-            Answer::Busy => panic!("busy"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -220,7 +222,7 @@ mod tests {
         let released = rt::poll_now(backend.release(hold));
         assert!(matches!(
             released,
-            Ok(Ok(crate::backend::Release::Released))
+            Ok(Ok(tenure_core::backend::Release::Released))
         ));
     }
 

@@ -13,13 +13,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::rt::{self, Clock, lock};
+
 use super::Inner;
 use super::dir::{Id, Locked, Opened, Spot};
 use super::hold::{self, Held, Kind, Taken};
-use crate::backend::Request;
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::rt::{self, Clock, lock};
 
 /// How long a thread without work is kept: longer than the gap between two waits for a busy name,
 /// short enough that nobody finds idle threads in a quiet program.

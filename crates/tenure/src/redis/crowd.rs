@@ -16,10 +16,10 @@ use std::time::Duration;
 use redis::Cmd;
 use tokio::sync::oneshot;
 
-use crate::backend::Request;
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::rt::{lock, yield_now};
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{lock, yield_now};
 
 use super::hold::{OwnerText, Store, Text, keep, lease, nonsense};
 use super::names::Keys;

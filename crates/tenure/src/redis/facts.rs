@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerErrorKind};
 
-use crate::backend::{Finding, Severity};
-use crate::error::{Error, ErrorKind};
-use crate::url::Host;
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::url::Host;
 
 /// What survives a restart of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

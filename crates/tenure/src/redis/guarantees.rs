@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 use super::facts::Persistence;
 use super::link::Session;
@@ -93,20 +93,19 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     } else {
         Order::Fair
     };
-    Guarantees {
-        setting: setting(of),
-        min_hold: !of.is_redisson,
-        lock_delay: !of.is_redisson,
-        liveness: "a lease, renewed every third of the ttl",
-        clock: "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock",
-        waiting: if of.is_redisson {
-            "a message to all waiters; the fastest one gets the lock"
-        } else {
-            "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)"
-        },
-        token: "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back",
-        loss: "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest",
-        fit: "services that have a Redis and either accept what a failover may do or check the fencing token at every write",
-        ..Guarantees::new("redis", order, faults)
-    }
+    let mut guarantees = Guarantees::new("redis", order, faults);
+    guarantees.setting = setting(of);
+    guarantees.min_hold = !of.is_redisson;
+    guarantees.lock_delay = !of.is_redisson;
+    guarantees.liveness = "a lease, renewed every third of the ttl";
+    guarantees.clock = "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock";
+    guarantees.waiting = if of.is_redisson {
+        "a message to all waiters; the fastest one gets the lock"
+    } else {
+        "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)"
+    };
+    guarantees.token = "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back";
+    guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
+    guarantees.fit = "services that have a Redis and either accept what a failover may do or check the fencing token at every write";
+    guarantees
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue as _, RedisWrite, ToRedisArgs, Value};
 
-use crate::backend::{Grant, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::Guarantees;
-use crate::holder::{Holder, RestartGuard};
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::rt::{Clock, Flag, Spawner, lock};
-use crate::support::HolderRecord;
-use crate::time::Time;
+use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::{Holder, RestartGuard};
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
 
 use super::crowd::Crowd;
 use super::facts::Persistence;
@@ -520,7 +520,7 @@ impl Store {
         })
     }
 
-    /// See [`Backend::raise`](crate::backend::Backend::raise).
+    /// See [`Backend::raise`](tenure_core::backend::Backend::raise).
     pub(super) async fn raise(&self, hold: Hold, token: u64) -> Result<bool, Error> {
         let keys = self.keys(&hold.name);
         let owner = self.owner(hold.owner);
@@ -534,7 +534,7 @@ impl Store {
         Ok(raised == 1)
     }
 
-    /// See [`Backend::write`](crate::backend::Backend::write).
+    /// See [`Backend::write`](tenure_core::backend::Backend::write).
     pub(super) async fn write(
         &self,
         holds: &[Hold],

@@ -8,11 +8,11 @@ use redis::{PushInfo, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::backend::Alarm;
-use crate::fence::{OwnerId, RandomAlready};
-use crate::lost::LostReason;
-use crate::rt::lock;
-use crate::time::Time;
+use tenure_core::backend::Alarm;
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::lost::LostReason;
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
 
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value,
 };
 
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::rt::{Clock, Flag, lock};
-use crate::time::Time;
-use crate::url::Host;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
 
 use super::facts::Facts;
 use super::inbox::Inbox;

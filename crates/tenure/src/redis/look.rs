@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{Cmd, Value};
 
-use crate::backend::{Finding, Severity};
-use crate::error::Error;
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::support::HolderRecord;
 use crate::tls;
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
 
 use super::hold::{Store, nonsense};
 use super::names::{Keys, lock_of_hold_key, name_of};
@@ -76,10 +76,9 @@ impl Store {
             (None, Dialect::Redisson) => format!("Redisson, {value}"),
             (None, Dialect::Token) => "another program".into(),
         };
-        Holder {
-            label,
-            ..Holder::default()
-        }
+        let mut holder = Holder::default();
+        holder.label = label;
+        holder
     }
 
     /// Looks at every key of the server, step by step.

@@ -35,15 +35,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::{
+use tenure_core::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
-use crate::error::{Error, ErrorKind};
-use crate::guarantees::Guarantees;
-use crate::holder::Status;
-use crate::kernel::{pace, quorum};
-use crate::name::LockName;
-use crate::rt::{Clock, Spawner, lock};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Status;
+use tenure_core::kernel::{pace, quorum};
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Spawner, lock};
 
 pub use self::facts::Persistence;
 pub use self::guarantees::{Configuration, guarantees};

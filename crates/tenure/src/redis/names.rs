@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::name::LockName;
+use tenure_core::name::LockName;
 
 use super::settings::Dialect;
 
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn hostile_names_share_no_key_and_each_stays_in_a_slot() {
-        use crate::conformance::hostile::written;
+        use tenure_core::conformance::hostile::written;
         for prefix in ["", "jobs:", "tenure:{"] {
             written::assert_apart(|name| {
                 let keys = keys(prefix, name);

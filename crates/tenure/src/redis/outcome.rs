@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+
 use crate::tls;
 
 /// An error while a connection is being made: nothing of ours was sent.

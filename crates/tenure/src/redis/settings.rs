@@ -7,10 +7,11 @@ use redis::{
     ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+
 use crate::tls;
-use crate::url::{Host, MAX_PREFIX, Secret, Url, invalid};
+use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &[

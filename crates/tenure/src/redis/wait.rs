@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::backend::{Answer, Grant, Hold, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::rt::lock;
-use crate::time::Time;
+use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
 
 use super::hold::{Asked, Busy, Ending, Kept, PLACE, Store, place};
 use super::inbox::News;
@@ -356,7 +356,7 @@ impl Store {
                 match answer {
                     Renewal::Lost(reason) => self.inbox.lost(hold.owner, reason),
                     Renewal::Unknown(_) => unknown = true,
-                    Renewal::Renewed { .. } => {}
+                    _ => {}
                 }
             }
             if !unknown || self.closing.is_raised() {

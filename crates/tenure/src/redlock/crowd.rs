@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use tenure_core::backend::BoxFuture;
+use tenure_core::rt::Clock;
+use tenure_core::time::Time;
+
 use super::Core;
-use crate::backend::BoxFuture;
-use crate::rt::Clock;
-use crate::time::Time;
 
 /// Requests to several nodes that are under way; at most one for each.
 pub(super) struct Crowd<T> {

@@ -3,16 +3,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tenure_core::backend::{Answer, BoxFuture, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::kernel::quorum::{Tally, Verdict};
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{Flag, lock};
+use tenure_core::time::Time;
+
 use super::crowd::Crowd;
 use super::{Core, merged, no_answer};
-use crate::backend::{Answer, BoxFuture, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::kernel::quorum::{Tally, Verdict};
-use crate::lost::LostReason;
-use crate::rt::{Flag, lock};
-use crate::time::Time;
 
 /// What one acquisition has, or may have, on the nodes.
 pub(super) struct Claim {
@@ -73,20 +74,17 @@ impl Claim {
     /// The request of this claim to one node.
     pub(super) fn ask(&self, node: usize, wait: bool, propose: u64) -> Arc<Request> {
         let ours = &self.request;
-        Arc::new(Request {
-            name: ours.name.clone(),
-            owner: lock(&self.seats).of_node[node].owner,
-            mode: ours.mode,
-            ttl: ours.ttl,
-            wait,
-            fair: ours.fair,
-            min_hold: ours.min_hold,
-            lock_delay: ours.lock_delay,
-            min_lease: ours.min_lease,
-            propose: Some(propose),
-            holder: ours.holder.clone(),
-            stop: Flag::new(),
-        })
+        let owner = lock(&self.seats).of_node[node].owner;
+        let mut request = Request::new(ours.name.clone(), owner, ours.ttl);
+        request.mode = ours.mode;
+        request.wait = wait;
+        request.fair = ours.fair;
+        request.min_hold = ours.min_hold;
+        request.lock_delay = ours.lock_delay;
+        request.min_lease = ours.min_lease;
+        request.propose = Some(propose);
+        request.holder = ours.holder.clone();
+        Arc::new(request)
     }
 
     /// What one node knows as our hold.
@@ -300,6 +298,10 @@ impl Vote {
             }
             Renewal::Unknown(err) => {
                 self.errors.push(err);
+                self.tally.unknown(node);
+            }
+            // There is no other answer.
+            _ => {
                 self.tally.unknown(node);
             }
         }

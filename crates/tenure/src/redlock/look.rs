@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::backend::{BoxFuture, Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::LockName;
+
 use super::crowd::Crowd;
 use super::{Core, merged};
-use crate::backend::{BoxFuture, Finding, Severity};
-use crate::error::{Error, ErrorKind};
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::name::LockName;
 
 /// What each node said, by node; an error when fewer than a majority said anything.
 async fn ask<T>(
@@ -57,11 +58,14 @@ pub(super) async fn list(core: Arc<Core>, prefix: String) -> Result<Vec<Status>,
 /// Who somebody is on every node alike. The owner id would be exact, but it is a capability, so nodes do not
 /// show it; and no client asks for one name twice at a time.
 fn same(one: &HoldInfo, other: &HoldInfo) -> bool {
-    let who = |hold: &HoldInfo| Holder {
-        since: None,
-        ..hold.holder.clone()
-    };
-    one.mode == other.mode && who(one) == who(other)
+    one.mode == other.mode && who(&one.holder) == who(&other.holder)
+}
+
+/// The holder without the time, which each node measures for itself.
+fn who(holder: &Holder) -> Holder {
+    let mut who = holder.clone();
+    who.since = None;
+    who
 }
 
 /// The hold that most nodes know: as each of them does.
@@ -101,10 +105,8 @@ fn merge(core: &Core, name: LockName, said: Vec<Status>) -> Status {
             .map(|hold| hold.ttl_left.unwrap_or(Duration::MAX))
             .collect();
         left.sort_unstable_by(|one, other| other.cmp(one));
-        let holder = Holder {
-            since: holds.iter().filter_map(|hold| hold.holder.since).min(),
-            ..first.holder.clone()
-        };
+        let mut holder = first.holder.clone();
+        holder.since = holds.iter().filter_map(|hold| hold.holder.since).min();
         status.holds = vec![HoldInfo::new(
             holder,
             first.mode,
@@ -117,17 +119,8 @@ fn merge(core: &Core, name: LockName, said: Vec<Status>) -> Status {
     let waiting = said.iter().filter_map(|status| status.queue.as_deref());
     let known = waiting.clone().count();
     for waiter in waiting.flatten() {
-        let waiter = Holder {
-            since: None,
-            ..waiter.clone()
-        };
-        let is_holder = is_held
-            && holds.iter().any(|hold| {
-                Holder {
-                    since: None,
-                    ..hold.holder.clone()
-                } == waiter
-            });
+        let waiter = who(waiter);
+        let is_holder = is_held && holds.iter().any(|hold| who(&hold.holder) == waiter);
         if !is_holder && !queue.contains(&waiter) {
             queue.push(waiter);
         }

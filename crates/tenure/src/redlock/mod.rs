@@ -33,19 +33,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use self::hold::Claim;
-use crate::backend::{
+use tenure_core::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Listener, Release, Renewal, Request,
 };
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
-use crate::holder::Status;
-use crate::kernel::quorum;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};
-use crate::time::Time;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::holder::Status;
+use tenure_core::kernel::quorum;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};
+use tenure_core::time::Time;
+
+use self::hold::Claim;
 
 /// Several stores as one. A cheap clone. One for each client: it remembers the holds of its client.
 #[derive(Clone)]
@@ -430,27 +431,26 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
         .late(),
     ];
     let lock_delay = nodes.iter().all(|node| node.lock_delay);
-    Guarantees {
-        setting: nodes
-            .first()
-            .map(|node| node.setting.clone())
-            .unwrap_or_default(),
-        lock_delay,
-        why_not: "each of several nodes decides alone, and a majority that agrees on one holder cannot count \
-                  several, nor keep a name that only some of them granted",
-        liveness: "leases on a majority of nodes, renewed every third of the ttl; a renewal also restores the lease on a node that lost it",
-        clock: "each node ends its lease by its own clock",
-        waiting: "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time",
-        token: "max(last + 1, the client's wall clock in µs), agreed with a majority; can go backward only if nodes lose their \
-                data and the clocks of two clients differ by more than the time for which a restarted node does not count",
-        loss: "at the next renewal (every third of the ttl), at the deadline at the latest",
-        fit: "saving double work, and correctness with a fencing token, where several independent stores exist and none of them may be a single point of failure",
-        ..Guarantees::new(
-            "redlock",
-            Order::Unordered(
-                "each node serves its waiters first come, first served; where the orders of the nodes differ, chance decides",
-            ),
-            faults,
-        )
-    }
+    let mut guarantees = Guarantees::new(
+        "redlock",
+        Order::Unordered(
+            "each node serves its waiters first come, first served; where the orders of the nodes differ, chance decides",
+        ),
+        faults,
+    );
+    guarantees.setting = nodes
+        .first()
+        .map(|node| node.setting.clone())
+        .unwrap_or_default();
+    guarantees.lock_delay = lock_delay;
+    guarantees.why_not = "each of several nodes decides alone, and a majority that agrees on one holder cannot count \
+                  several, nor keep a name that only some of them granted";
+    guarantees.liveness = "leases on a majority of nodes, renewed every third of the ttl; a renewal also restores the lease on a node that lost it";
+    guarantees.clock = "each node ends its lease by its own clock";
+    guarantees.waiting = "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time";
+    guarantees.token = "max(last + 1, the client's wall clock in µs), agreed with a majority; can go backward only if nodes lose their \
+                data and the clocks of two clients differ by more than the time for which a restarted node does not count";
+    guarantees.loss = "at the next renewal (every third of the ttl), at the deadline at the latest";
+    guarantees.fit = "saving double work, and correctness with a fencing token, where several independent stores exist and none of them may be a single point of failure";
+    guarantees
 }

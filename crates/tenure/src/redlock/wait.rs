@@ -9,14 +9,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::backend::{Answer, Grant, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::ballot::{Ballot, Next};
+use tenure_core::kernel::{lease, pace, quorum};
+use tenure_core::time::Time;
+
 use super::crowd::Crowd;
 use super::hold::{self, Claim};
 use super::{Core, due, merged, no_answer};
-use crate::backend::{Answer, Grant, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::kernel::ballot::{Ballot, Next};
-use crate::kernel::{lease, pace, quorum};
-use crate::time::Time;
 
 /// How long a node that was given back, or did not let us queue, is left alone, as a share of the ttl: a holder
 /// that lost this node gets the chance to renew there, which it does every third of its ttl.

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Request;
-use crate::fence::{OwnerId, RandomAlready};
-use crate::holder::Holder;
-use crate::name::LockName;
-use crate::rt::{Clock, lock};
-use crate::support::HolderRecord;
-use crate::time::Time;
+use tenure_core::backend::Request;
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::holder::Holder;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, lock};
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
 
 use super::dialect::SessionId;
 use super::hold::Store;
@@ -54,7 +54,7 @@ impl Note {
             key,
             token,
             name: request.name.clone(),
-            is_shared: request.mode == crate::options::Mode::Shared,
+            is_shared: request.mode == tenure_core::options::Mode::Shared,
             holder: request.holder.clone(),
             ttl: link.ttl,
         }
@@ -234,7 +234,7 @@ async fn write(store: &Arc<Store>) -> bool {
         .await;
     if let Err(err) = &written {
         tracing::debug!(%err, "the board cannot be written");
-        if err.kind() == crate::error::ErrorKind::Denied {
+        if err.kind() == tenure_core::error::ErrorKind::Denied {
             board.is_gone();
         }
     } else if sweeps {

@@ -2,8 +2,9 @@
 
 use sqlx::AssertSqlSafe;
 
+use tenure_core::rt::Clock;
+
 use crate::database::{Kind, Server, Trouble};
-use crate::rt::Clock;
 
 use super::dialect::Row;
 

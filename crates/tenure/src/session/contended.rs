@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::rt::lock;
-use crate::time::Time;
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
 
 use super::names::Key;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
-use crate::name::LockName;
+use tenure_core::error::Error;
+use tenure_core::name::LockName;
 
 use super::board::Note;
 use super::names::Key;
@@ -140,7 +140,7 @@ pub(super) fn of(settings: &Settings) -> Result<Box<dyn Dialect>, Error> {
         Kind::Postgres => Ok(Box::new(super::postgres::Postgres)),
         #[allow(unreachable_patterns, reason = "with both features there is none left")]
         kind => Err(Error::new(
-            crate::error::ErrorKind::Unsupported,
+            tenure_core::error::ErrorKind::Unsupported,
             format!("this build cannot talk to {kind:?}"),
         )),
     }

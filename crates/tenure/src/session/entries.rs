@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::fence::{OwnerId, RandomAlready};
-use crate::time::Time;
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::time::Time;
 
 use super::names::Key;
 

@@ -1,6 +1,6 @@
 //! What locks of a session promise.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +55,27 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         clock_back,
     ]);
     let backend = if of.is_postgres { "postgres" } else { "mysql" };
-    Guarantees {
-        setting: match of.is_guarded {
-            true => String::new(),
-            false => "restart_guard=off".to_owned(),
-        },
-        shared: of.is_postgres,
-        why_not: "a lock of a session ends with its session and leaves nothing that could reserve the name",
-        liveness: "a session that the server ends when it was silent for one ttl; the client checks it every second, or every third of the ttl if that is shorter",
-        clock: if of.is_postgres {
-            "a timer of the server ends sessions; the holder's deadline runs on the client's boot clock"
-        } else {
-            "the server's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock"
-        },
-        waiting: "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most",
-        token: if of.is_postgres {
-            "the start of this run of the server in µs, plus the number of the transaction; can go backward only after a failover, or if the clock is set back between two starts"
-        } else {
-            "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts"
-        },
-        loss: "at the next check, within validate=1s; at the deadline at the latest",
-        fit: "services that have this database and either no failover or a fencing token that is checked at every write",
-        ..Guarantees::new(backend, Order::Fair, faults)
-    }
+    let mut guarantees = Guarantees::new(backend, Order::Fair, faults);
+    guarantees.setting = match of.is_guarded {
+        true => String::new(),
+        false => "restart_guard=off".to_owned(),
+    };
+    guarantees.shared = of.is_postgres;
+    guarantees.why_not =
+        "a lock of a session ends with its session and leaves nothing that could reserve the name";
+    guarantees.liveness = "a session that the server ends when it was silent for one ttl; the client checks it every second, or every third of the ttl if that is shorter";
+    guarantees.clock = if of.is_postgres {
+        "a timer of the server ends sessions; the holder's deadline runs on the client's boot clock"
+    } else {
+        "the server's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock"
+    };
+    guarantees.waiting = "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most";
+    guarantees.token = if of.is_postgres {
+        "the start of this run of the server in µs, plus the number of the transaction; can go backward only after a failover, or if the clock is set back between two starts"
+    } else {
+        "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts"
+    };
+    guarantees.loss = "at the next check, within validate=1s; at the deadline at the latest";
+    guarantees.fit = "services that have this database and either no failover or a fencing token that is checked at every write";
+    guarantees
 }

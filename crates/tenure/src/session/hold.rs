@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::{Alarm, Answer, Grant, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::Guarantees;
-use crate::holder::RestartGuard;
-use crate::kernel::pace;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::rt::{Clock, Flag, NextWakeup, Spawner, lock};
-use crate::time::Time;
+use tenure_core::backend::{Alarm, Answer, Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::RestartGuard;
+use tenure_core::kernel::pace;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
+use tenure_core::time::Time;
 
 use super::board::{Board, Note};
 use super::contended::Contended;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use tenure_core::fence::OwnerId;
+use tenure_core::time::Time;
+
 use crate::database::Trouble;
-use crate::fence::OwnerId;
-use crate::time::Time;
 
 use super::dialect::Ask;
 use super::entries::{Entries, Stage};

@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::error::ErrorKind;
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::lost::LostReason;
-use crate::rt::{NextWakeup, lock};
-use crate::time::Time;
+use tenure_core::error::ErrorKind;
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{NextWakeup, lock};
+use tenure_core::time::Time;
 
 use super::dialect::Ask;
 use super::entries::{Entry, Stage};

@@ -15,10 +15,11 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::time::Time;
+
 use crate::database::Trouble;
-use crate::fence::OwnerId;
-use crate::rt::{Clock, Flag, lock};
-use crate::time::Time;
 
 use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};

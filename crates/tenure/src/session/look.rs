@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::backend::{Finding, Severity};
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::kernel::pace;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+
 use crate::database::Kind;
-use crate::error::{Error, ErrorKind};
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::kernel::pace;
-use crate::name::LockName;
-use crate::options::Mode;
-use crate::support::HolderRecord;
+use tenure_core::support::HolderRecord;
 
 use super::dialect::{LockPrefix, Row, SessionId, name_of, unhex};
 use super::hold::Store;
@@ -45,14 +46,15 @@ impl Seen {
         let mut holder = match written {
             Some(written) => written.into(),
             // A foreign one, or one without a board: what the server knows of it.
-            None => Holder {
-                label: format!(
+            None => {
+                let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
+                holder.label = format!(
                     "connection {} of {}",
                     session.id,
                     cell(7).unwrap_or("an unknown user")
-                ),
-                ..Holder::new(cell(8).unwrap_or_default(), 0)
-            },
+                );
+                holder
+            }
         };
         holder.since = number(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
         let mode = match cell(4) {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::LockName;
+
 use crate::database::Kind;
-use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
 
 use super::mappings;
 use super::settings::Settings;
@@ -244,7 +245,7 @@ mod tests {
     /// MySQL compares names without regard to case.
     #[test]
     fn hostile_names_stay_apart() {
-        use crate::conformance::hostile::written;
+        use tenure_core::conformance::hostile::written;
         let mysql = settings("mysql://h");
         let postgres = settings("postgres://h");
         let pair = settings("postgres://h?keys=pair");

@@ -1,7 +1,8 @@
 //! What the errors of a server mean for locks of its sessions.
 
+use tenure_core::error::{Error, ErrorKind};
+
 use crate::database::{self, Server, Trouble};
-use crate::error::{Error, ErrorKind};
 
 use super::job::Failure;
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::Request;
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
+
 use crate::database::no_connection;
-use crate::error::{Error, ErrorKind};
-use crate::rt::lock;
-use crate::time::Time;
 
 use super::connection::Connection;
 use super::dialect::{Row, SessionId};

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use tenure_core::name::Escaped;
+
 use crate::database::{KNOWN as OF_SERVER, Kind, Server};
-use crate::error::Error;
-use crate::name::Escaped;
-use crate::url::{Url, invalid};
+use tenure_core::error::Error;
+use tenure_core::url::{Url, invalid};
 
 use super::names::{Keys, is_plain};
 

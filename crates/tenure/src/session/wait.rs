@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Answer, Grant, Request};
-use crate::error::Error;
-use crate::kernel::pace;
-use crate::rt::lock;
-use crate::support::HolderRecord;
-use crate::time::Time;
+use tenure_core::backend::{Answer, Grant, Request};
+use tenure_core::error::Error;
+use tenure_core::kernel::pace;
+use tenure_core::rt::lock;
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
 
 use super::dialect::Ask;
 use super::hold::{Attempt, Store, Wanted};

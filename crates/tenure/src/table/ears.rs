@@ -12,9 +12,9 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::fence::{OwnerId, RandomAlready};
-use crate::kernel::pace;
-use crate::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::kernel::pace;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
 
 use super::hold::number;
 use super::link::Pool;

@@ -1,6 +1,6 @@
 //! What a server says about itself when we connect.
 
-use crate::error::Error;
+use tenure_core::error::Error;
 
 use super::guarantees::Durability;
 use super::link::{Pool, Row};

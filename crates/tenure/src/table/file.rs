@@ -13,11 +13,12 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::name::Escaped;
+use tenure_core::rt::{Clock, lock};
+
 use crate::database::Trouble;
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::name::Escaped;
-use crate::rt::{Clock, lock};
 
 use super::schema;
 

@@ -1,6 +1,6 @@
 //! What a lease table promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// Which database has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,62 +121,59 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     } else {
         Order::Fair
     };
-    Guarantees {
-        setting: setting(of),
-        min_hold: true,
-        lock_delay: !of.is_shedlock,
-        why_not: match of.is_shedlock {
-            true => {
-                "ShedLock's table has a row for each name, with one holder and no room for more"
-            }
-            false => "the row of a name has one holder",
+    let mut guarantees = Guarantees::new(
+        match of.database {
+            Database::MySql => "mysql",
+            Database::Postgres => "postgres",
+            Database::Sqlite => "sqlite",
         },
-        liveness: "a lease, renewed every third of the ttl",
-        clock: match is_file {
-            true => {
-                "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
-            }
-            false => {
-                "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
-            }
-        },
-        waiting: match (of.is_shedlock, of.database) {
-            (true, _) => "waiters poll, about five times a second",
-            (_, Database::Postgres) => {
-                "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
-            }
-            (_, _) => {
-                "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
-            }
-        },
-        token: match of.is_shedlock {
-            true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
-            false => {
-                "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
-            }
-        },
-        loss: match is_file {
-            true => {
-                "at the next renewal, also when the file was removed or replaced; at the deadline at the latest"
-            }
-            false => "at the next renewal, at the deadline at the latest",
-        },
-        fit: match of.database {
-            Database::Sqlite => {
-                "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"
-            }
-            _ => {
-                "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write"
-            }
-        },
-        ..Guarantees::new(
-            match of.database {
-                Database::MySql => "mysql",
-                Database::Postgres => "postgres",
-                Database::Sqlite => "sqlite",
-            },
-            order,
-            faults,
-        )
-    }
+        order,
+        faults,
+    );
+    guarantees.setting = setting(of);
+    guarantees.min_hold = true;
+    guarantees.lock_delay = !of.is_shedlock;
+    guarantees.why_not = match of.is_shedlock {
+        true => "ShedLock's table has a row for each name, with one holder and no room for more",
+        false => "the row of a name has one holder",
+    };
+    guarantees.liveness = "a lease, renewed every third of the ttl";
+    guarantees.clock = match is_file {
+        true => {
+            "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
+        }
+        _ => {
+            "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
+        }
+    };
+    guarantees.waiting = match (of.is_shedlock, of.database) {
+        (true, _) => "waiters poll, about five times a second",
+        (_, Database::Postgres) => {
+            "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
+        }
+        (_, _) => {
+            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
+        }
+    };
+    guarantees.token = match of.is_shedlock {
+        true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
+        false => {
+            "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
+        }
+    };
+    guarantees.loss = match is_file {
+        true => {
+            "at the next renewal, also when the file was removed or replaced; at the deadline at the latest"
+        }
+        false => "at the next renewal, at the deadline at the latest",
+    };
+    guarantees.fit = match of.database {
+        Database::Sqlite => {
+            "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"
+        }
+        _ => {
+            "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write"
+        }
+    };
+    guarantees
 }

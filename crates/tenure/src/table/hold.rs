@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Grant, Hold, Release, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::guarantees::Guarantees;
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::rt::{Clock, Flag, lock};
-use crate::support::HolderRecord;
-use crate::time::Time;
+use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
 
 #[cfg(feature = "sqlite")]
 use super::file::FileId;
@@ -147,7 +147,7 @@ impl Store {
             holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: match self.ours.flavor {
                 #[cfg(feature = "sqlite")]
-                statements::Flavor::Sqlite => Some(crate::rt::wall_micros()),
+                statements::Flavor::Sqlite => Some(tenure_core::rt::wall_micros()),
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
                 _ => None,
             },

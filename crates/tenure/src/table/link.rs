@@ -12,13 +12,14 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::time::Time;
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::Kind;
 use crate::database::Trouble;
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::rt::{Clock, Flag, Spawner, lock};
-use crate::time::Time;
 
 #[cfg(feature = "sqlite")]
 use super::file::{DatabaseFile, FileId, FileLink, NotOpened};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::backend::{Finding, Severity};
-use crate::error::{Error, ErrorKind};
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::name::{Escaped, LockName};
-use crate::options::Mode;
-use crate::support::HolderRecord;
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::{Escaped, LockName};
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
 
 use super::guarantees::Durability;
 use super::hold::{Store, changed, left, number, text};
@@ -180,7 +180,7 @@ impl Store {
         );
         #[cfg(any(feature = "mysql", feature = "postgres"))]
         if let Place::Server(server) = &self.settings.place
-            && let Some(Finding { severity, text }) = server.plaintext()
+            && let Some(Finding { severity, text, .. }) = server.plaintext()
         {
             find(severity, text);
         }

@@ -38,19 +38,20 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::backend::{
+use tenure_core::backend::{
     Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Status;
+use tenure_core::kernel::pace;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use tenure_core::url::Url;
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
-use crate::error::{Error, ErrorKind};
-use crate::guarantees::Guarantees;
-use crate::holder::Status;
-use crate::kernel::pace;
-use crate::name::LockName;
-use crate::rt::{Clock, Flag, Spawner, lock};
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::url::Url;
 
 use self::facts::Facts;
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};

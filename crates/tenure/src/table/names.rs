@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::name::LockName;
+use tenure_core::name::LockName;
 
 /// Whose table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_apart() {
-        use crate::conformance::hostile::written;
+        use tenure_core::conformance::hostile::written;
         for dialect in [Dialect::Tenure, Dialect::ShedLock] {
             written::assert_apart(|name| vec![encoded(dialect, name)]);
         }

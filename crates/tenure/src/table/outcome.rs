@@ -1,10 +1,11 @@
 //! What an error of the database means for its lease table, and the cure.
 
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+
 use crate::database::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Kind};
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
 
 use super::names::Dialect;
 use super::settings::{Place, Settings};

@@ -1,8 +1,8 @@
 //! Making the tables: in a server when an operator asks for it and never else, in a file when it is opened (`file`).
 
-use crate::error::Error;
+use tenure_core::error::Error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::error::ErrorKind;
+use tenure_core::error::ErrorKind;
 
 use super::hold::Store;
 use super::names::Dialect;

@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_core::name::Escaped;
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Server};
-use crate::error::Error;
-use crate::name::Escaped;
-use crate::url::{Url, invalid};
+use tenure_core::error::Error;
+use tenure_core::url::{Url, invalid};
 
 use super::names::Dialect;
 

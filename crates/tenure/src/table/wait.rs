@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Answer, Hold, Request};
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::time::Time;
+use tenure_core::backend::{Answer, Hold, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::time::Time;
 
 use super::hold::{Line, Place, Store, place as place_of};
 use super::names::Dialect;

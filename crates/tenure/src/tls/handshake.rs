@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription as Alert, CertificateError, RootCertStore};
 
-use crate::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind};
 
 use super::Files;
 

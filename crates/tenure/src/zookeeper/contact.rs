@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use crate::time::Time;
+use tenure_core::time::Time;
 
 use super::settings::Settings;
 

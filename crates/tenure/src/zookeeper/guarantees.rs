@@ -1,6 +1,6 @@
 //! What ZooKeeper promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,17 +45,17 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         (false, true) => "dialect=session-prefix",
         (true, true) => "one server, dialect=session-prefix",
     };
-    Guarantees {
-        setting: setting.into(),
-        shared: !of.is_session_prefix,
-        permits: !of.is_session_prefix,
-        why_not: "a node of ZooKeeper goes with its session and cannot stay for a while longer",
-        liveness: "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl",
-        clock: "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock",
-        waiting: "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl",
-        token: "the czxid of the lock's own node; can go backward only if an ensemble is wiped or restored from an old copy",
-        loss: "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest",
-        fit: "services that have ZooKeeper, and work that must not run twice",
-        ..Guarantees::new("zookeeper", Order::Fair, faults)
-    }
+    let mut guarantees = Guarantees::new("zookeeper", Order::Fair, faults);
+    guarantees.setting = setting.into();
+    guarantees.shared = !of.is_session_prefix;
+    guarantees.permits = !of.is_session_prefix;
+    guarantees.why_not =
+        "a node of ZooKeeper goes with its session and cannot stay for a while longer";
+    guarantees.liveness = "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl";
+    guarantees.clock = "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock";
+    guarantees.waiting = "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl";
+    guarantees.token = "the czxid of the lock's own node; can go backward only if an ensemble is wiped or restored from an old copy";
+    guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
+    guarantees.fit = "services that have ZooKeeper, and work that must not run twice";
+    guarantees
 }

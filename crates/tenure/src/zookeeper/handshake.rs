@@ -7,10 +7,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use crate::error::Error;
-use crate::rt;
+use tenure_core::error::Error;
+use tenure_core::rt;
+use tenure_core::url::Host;
+
 use crate::tls;
-use crate::url::Host;
 
 use super::probe::{Found, connect};
 

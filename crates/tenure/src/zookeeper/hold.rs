@@ -8,15 +8,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use zookeeper_client::{CreateMode, Error as Said};
 
-use crate::backend::{Alarm, Hold, Release, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::{OwnerId, RandomAlready};
-use crate::holder::Holder;
-use crate::kernel::pace;
-use crate::options::Mode;
-use crate::rt::{Clock, Flag, NextWakeup, Spawner, lock};
-use crate::support::HolderRecord;
-use crate::time::Time;
+use tenure_core::backend::{Alarm, Hold, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::holder::Holder;
+use tenure_core::kernel::pace;
+use tenure_core::options::Mode;
+use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
 
 use super::contact::Lease;
 use super::names;
@@ -127,7 +127,7 @@ impl Store {
         self.members.store(members, Ordering::Relaxed);
     }
 
-    pub(super) fn dir(&self, name: &crate::name::LockName) -> Result<Arc<str>, Error> {
+    pub(super) fn dir(&self, name: &tenure_core::name::LockName) -> Result<Arc<str>, Error> {
         names::directory(&self.settings.root, self.settings.names, name).map(Into::into)
     }
 

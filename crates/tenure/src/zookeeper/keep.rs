@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use zookeeper_client::{Error as Said, MultiWriteError, SessionState};
 
-use crate::backend::{Hold, Renewal, Request};
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::lost::LostReason;
-use crate::rt::{NextWakeup, lock};
-use crate::time::Time;
+use tenure_core::backend::{Hold, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{NextWakeup, lock};
+use tenure_core::time::Time;
 
 use super::contact::Lease;
 use super::hold::{Kept, Store};

@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zookeeper_client::{Error as Said, SessionState, Stat};
 
-use crate::backend::{Finding, Severity};
-use crate::error::Error;
-use crate::holder::{HoldInfo, Holder, Status};
-use crate::kernel::queue::{Contender, Turn, decide};
-use crate::name::{Escaped, LockName};
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::name::{Escaped, LockName};
+
 use crate::tls;
 
 use super::hold::{NodeRecord, Store};
@@ -294,8 +295,7 @@ impl Store {
 }
 
 fn stranger() -> Holder {
-    Holder {
-        label: "another program".into(),
-        ..Holder::default()
-    }
+    let mut holder = Holder::default();
+    holder.label = "another program".into();
+    holder
 }

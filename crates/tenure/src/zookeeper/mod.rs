@@ -36,15 +36,15 @@ use std::time::Duration;
 
 use zookeeper_client::Error as Said;
 
-use crate::backend::{
+use tenure_core::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
-use crate::error::{Error, ErrorKind};
-use crate::fence::{Condition, ZooKeeperCheck};
-use crate::guarantees::Guarantees;
-use crate::holder::Status;
-use crate::name::{Escaped, LockName};
-use crate::rt::{Spawner, lock};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{Condition, ZooKeeperCheck};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Status;
+use tenure_core::name::{Escaped, LockName};
+use tenure_core::rt::{Spawner, lock};
 
 pub use self::guarantees::{Configuration, guarantees};
 use self::hold::Store;

@@ -2,7 +2,7 @@
 
 use zookeeper_client::Error as Said;
 
-use crate::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind};
 
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]

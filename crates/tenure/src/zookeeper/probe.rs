@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use zookeeper_client::Error as Said;
 
-use crate::error::{Error, ErrorKind};
-use crate::rt;
-use crate::url::Host;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt;
+use tenure_core::url::Host;
 
 use super::settings::Settings;
 

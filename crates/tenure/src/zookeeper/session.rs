@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use zookeeper_client::{Client, Connector, Error as Said, SessionState, StateWatcher};
 
-use crate::error::{Error, ErrorKind};
-use crate::rt::{Flag, lock};
-use crate::time::Time;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt::{Flag, lock};
+use tenure_core::time::Time;
 
 use super::contact::{Contact, Lease};
 use super::hold::Store;

@@ -7,11 +7,12 @@ use std::time::Duration;
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, Client, Connector};
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
-use crate::options::Options;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::options::Options;
+
 use crate::tls;
-use crate::url::{Host, Secret, Url, invalid};
+use tenure_core::url::{Host, Secret, Url, invalid};
 
 use super::names;
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use zookeeper_client::{Error as Said, WatchedEvent};
 
-use crate::backend::{Answer, Grant, Hold, Release, Request};
-use crate::error::{Error, ErrorKind};
-use crate::kernel::pace;
-use crate::kernel::queue::{Contender, Turn, decide};
-use crate::options::Mode;
-use crate::time::Time;
+use tenure_core::backend::{Answer, Grant, Hold, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::kernel::pace;
+use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::options::Mode;
+use tenure_core::time::Time;
 
 use super::contact::Lease;
 use super::hold::{Place, Store};
@@ -192,7 +192,7 @@ impl Store {
     /// Deletes our node, whatever it was for.
     async fn leave(self: &Arc<Self>, request: &Request) -> Result<(), Error> {
         match self.release(Hold::new(request, 0)).await {
-            Ok(Release::Released | Release::NotHeld) => Ok(()),
+            Ok(_) => Ok(()),
             Err(err) => Err(Error::new(
                 ErrorKind::Indeterminate,
                 "no answer to the request to leave the queue",

@@ -15,7 +15,7 @@ use std::pin::Pin;
 
 use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
-use crate::rt;
+use tenure_core::rt;
 
 /// Directories that are remembered, at most.
 const MOST: usize = 1024;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use zookeeper_client::{CreateMode, Error as Said, MultiWriteError, MultiWriter};
 
-use crate::backend::Hold;
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
+use tenure_core::backend::Hold;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
 
 use super::hold::Store;
 use super::outcome::Failed;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
-use tenure::Client;
 use tenure::guarantees::{Fault, Guarantees, Order, Promise};
 
 use evidence::{Evidence, evidence, evidence_of_loss};
@@ -23,7 +22,7 @@ async fn declared() -> Vec<Guarantees> {
     let call = CALLS.fetch_add(1, Ordering::SeqCst);
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
-    for scheme in tenure::client::SCHEMES {
+    for scheme in tenure::SCHEMES {
         // The others need a server.
         if !matches!(*scheme, "memory:" | "file:") {
             continue;
@@ -32,7 +31,7 @@ async fn declared() -> Vec<Guarantees> {
             "file:" => format!("file:{}", dir.display()),
             scheme => scheme.to_owned(),
         };
-        let client = Client::connect(&url).await.unwrap();
+        let client = tenure::connect(&url).await.unwrap();
         all.push(client.guarantees().clone());
         client.close().await;
     }
@@ -311,16 +310,13 @@ fn listed_schemes(text: &str, head: &str) -> Vec<String> {
 #[test]
 fn the_readme_lists_the_backends_of_this_build_and_no_other() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    assert_eq!(
-        listed_schemes(&readme, "| Store |"),
-        tenure::client::SCHEMES
-    );
+    assert_eq!(listed_schemes(&readme, "| Store |"), tenure::SCHEMES);
 }
 
 #[test]
 fn the_crate_page_lists_the_backends_of_this_build_and_no_other() {
     let page = include_str!("../../src/lib.rs").replace("//! ", "");
-    assert_eq!(listed_schemes(&page, "| URL |"), tenure::client::SCHEMES);
+    assert_eq!(listed_schemes(&page, "| URL |"), tenure::SCHEMES);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::memory::{self, Disturbance};
-use tenure::rt::Clock;
 use tenure::{Client, Error, LockName};
+use tenure_core::rt::Clock;
 
 struct Memory {
     store: memory::Backend,

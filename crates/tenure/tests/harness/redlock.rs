@@ -9,8 +9,8 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::memory::{self, Disturbance};
 use tenure::redlock;
-use tenure::rt::Clock;
 use tenure::{Client, Error, LockName};
+use tenure_core::rt::Clock;
 
 const TTL: Duration = Duration::from_secs(30);
 

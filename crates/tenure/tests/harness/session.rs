@@ -107,6 +107,10 @@ impl Harness for Site {
         Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
+    fn connect(&self, url: String) -> Option<BoxFuture<Result<Client, Error>>> {
+        Some(Box::pin(async move { tenure::connect(&url).await }))
+    }
+
     fn secret(&self) -> Option<String> {
         Some(mariadb::PASSWORD.into())
     }

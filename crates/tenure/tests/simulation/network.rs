@@ -9,9 +9,9 @@ use tenure::backend::{
 };
 use tenure::guarantees::Guarantees;
 use tenure::memory;
-use tenure::rt::{Clock, Flag};
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, LostReason, Status};
+use tenure_core::rt::{Clock, Flag};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tenure::backend::Backend as _;
 use tenure::memory;
-use tenure::rt::{Clock, Flag};
 use tenure::{LockName, OwnerId};
+use tenure_core::rt::{Clock, Flag};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::claims::{Claim, Name};

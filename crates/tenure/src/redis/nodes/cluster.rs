@@ -15,11 +15,11 @@ use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, Value};
 use tokio::sync::Notify;
 
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::rt::{Clock, Spawner, Task, lock};
-use crate::time::Time;
-use crate::url::Host;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{Clock, Spawner, Task, lock};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
 
 use super::super::inbox::Inbox;
 use super::super::link::{Link, Session};

@@ -16,11 +16,11 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 
-use crate::error::Error;
-use crate::fence::OwnerId;
-use crate::rt::{Flag, lock};
-use crate::time::Time;
-use crate::url::Host;
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{Flag, lock};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
 
 use super::super::inbox::News;
 use super::super::link::{Link, Session};

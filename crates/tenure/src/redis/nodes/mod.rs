@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 
-use crate::error::{Error, ErrorKind};
-use crate::fence::OwnerId;
-use crate::kernel::pace;
-use crate::name::Escaped;
-use crate::rt::{Clock, Spawner};
-use crate::time::Time;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::kernel::pace;
+use tenure_core::name::Escaped;
+use tenure_core::rt::{Clock, Spawner};
+use tenure_core::time::Time;
 
 use self::cluster::Cluster;
 use self::ears::Listening;

@@ -14,11 +14,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
-use crate::error::{Error, ErrorKind};
-use crate::name::Escaped;
-use crate::rt::{Clock, Spawner, Task, lock};
-use crate::time::Time;
-use crate::url::Host;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::rt::{Clock, Spawner, Task, lock};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
 
 use super::super::inbox::Inbox;
 use super::super::link::{Link, Session};

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Value;
 
-use crate::url::Host;
+use tenure_core::url::Host;
 
 use super::super::names::{self, SLOTS};
 
