@@ -175,7 +175,8 @@
 //!
 //! # Writing a backend
 //!
-//! Implement [`backend::Backend`]; its [module](backend) has the contract.
+//! Implement [`backend::AsyncBackend`]; the [module](backend) has the contract, and `docs/writing-a-store.md` in the
+//! repository shows a complete store.
 //! The driver does the hard parts: deadlines, renewal, cancellation, and queues within the process.
 //! A backend takes, renews and frees a name in its store, and declares its [`Guarantees`](guarantees::Guarantees).
 //! [`memory`] is the smallest example.

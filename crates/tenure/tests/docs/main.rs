@@ -374,3 +374,31 @@ fn all_exist(page: &str) {
         );
     }
 }
+
+/// The code blocks of that language on a page.
+fn code_blocks(page: &str, language: &str) -> Vec<String> {
+    let start = format!("```{language}\n");
+    let blocks = page.split(&start).skip(1);
+    let end = |block: &str| block.split("\n```").next().map(str::to_owned);
+    blocks.filter_map(end).collect()
+}
+
+#[test]
+fn the_page_about_writing_a_store_shows_the_store_that_is_tested() {
+    let folder = repository().join("docs/writing-a-store");
+    let page = fs::read_to_string(folder.with_extension("md")).unwrap();
+    let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
+    let rust = [read("src/lib.rs"), read("tests/conformance.rs")];
+    let lua = [read("src/acquire.lua"), read("src/change.lua")];
+    for (language, files) in [("rust", &rust), ("lua", &lua)] {
+        let blocks = code_blocks(&page, language);
+        for block in &blocks {
+            let is_there = files.iter().any(|file| file.contains(block));
+            assert!(is_there, "no file of the store has this:\n{block}");
+        }
+        let shown: usize = blocks.iter().map(|block| block.lines().count()).sum();
+        let lines = |file: &String| file.lines().filter(|line| !line.is_empty()).count();
+        let all: usize = files.iter().map(lines).sum();
+        assert!(shown >= all - 2, "{shown} of {all} lines of {language}");
+    }
+}
