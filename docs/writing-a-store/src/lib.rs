@@ -15,6 +15,9 @@ use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode
 /// The longest time that a request to the server may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Token, holder and start of a hold.
+type Fields = (Option<u64>, Option<String>, Option<u64>);
+
 /// What `Client::from_backend` takes, in an `Arc`.
 pub struct Store {
     connection: ConnectionManager,
@@ -141,8 +144,7 @@ impl AsyncBackend for Store {
         let mut read = redis::pipe();
         let fields = ["token", "holder", "since"];
         read.atomic().hmget(key(&name), &fields).pttl(key(&name));
-        let read: Result<((Option<u64>, Option<String>, Option<u64>), i64), _> =
-            read.query_async(&mut self.connection.clone()).await;
+        let read: Result<(Fields, i64), _> = read.query_async(&mut self.connection.clone()).await;
         let ((token, holder, since), left) = read.map_err(unanswered)?;
         let mut status = Status::free(name);
         if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {

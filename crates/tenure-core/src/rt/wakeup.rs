@@ -20,6 +20,12 @@ pub struct NextWakeup {
     is_started: AtomicBool,
 }
 
+impl Default for NextWakeup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl NextWakeup {
     /// No moment is planned yet.
     pub fn new() -> Self {
