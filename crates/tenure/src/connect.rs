@@ -22,7 +22,7 @@ use crate::redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-use crate::table;
+use crate::tables;
 #[cfg(feature = "zookeeper")]
 use crate::zookeeper;
 
@@ -227,7 +227,7 @@ async fn open(url: &str) -> Result<Client, Error> {
         #[cfg(feature = "postgres")]
         "postgres" => open_database(url).await,
         #[cfg(feature = "sqlite")]
-        "sqlite" => client(table::Backend::open(rest).await?),
+        "sqlite" => client(tables::Backend::open(rest).await?),
         _ => {
             let cure = NOT_HERE
                 .iter()
@@ -250,7 +250,7 @@ async fn open_database(url: &str) -> Result<Client, Error> {
     let (server, mode, url) = Server::parse(url)?;
     match mode {
         Mode::Session => client(session::Backend::connect(server, url).await?),
-        Mode::Table => client(table::Backend::connect(server, url).await?),
+        Mode::Table => client(tables::Backend::connect(server, url).await?),
     }
 }
 
@@ -291,22 +291,22 @@ fn declared() -> Vec<(&'static str, Guarantees)> {
         })
     };
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-    let table = |database| table::guarantees(table::Configuration::new(database));
+    let table = |database| tables::guarantees(tables::Configuration::new(database));
     #[cfg(feature = "mysql")]
     all.extend([
         ("mysql:", sessions(false)),
-        ("mysql: with mode=table", table(table::Database::MySql)),
+        ("mysql: with mode=table", table(tables::Database::MySql)),
     ]);
     #[cfg(feature = "postgres")]
     all.extend([
         ("postgres:", sessions(true)),
         (
             "postgres: with mode=table",
-            table(table::Database::Postgres),
+            table(tables::Database::Postgres),
         ),
     ]);
     #[cfg(feature = "sqlite")]
-    all.push(("sqlite:", table(table::Database::Sqlite)));
+    all.push(("sqlite:", table(tables::Database::Sqlite)));
     all
 }
 

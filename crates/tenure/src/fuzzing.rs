@@ -22,7 +22,7 @@ use crate::database;
 use crate::etcd;
 use crate::file;
 use crate::redis;
-use crate::table;
+use crate::tables;
 use crate::zookeeper;
 
 /// A URL is taken apart or refused in one line, and a password shows up nowhere.
@@ -68,7 +68,7 @@ pub fn names(data: &[u8]) {
         etcd::fuzz_names,
         file::fuzz_names,
         redis::fuzz_names,
-        table::fuzz_names,
+        tables::fuzz_names,
         zookeeper::fuzz_names,
     ] {
         fuzz(text);

@@ -199,7 +199,7 @@ pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-pub mod table;
+pub mod tables;
 #[cfg(any(
     feature = "redis",
     feature = "etcd",

@@ -40,7 +40,7 @@ const STORES: &[&str] = &[
     "redis",
     "redlock",
     "session",
-    "table",
+    "tables",
     "zookeeper",
 ];
 /// Modules that are no backend and that every backend may use.

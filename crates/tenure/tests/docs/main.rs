@@ -72,7 +72,7 @@ fn zookeeper() -> [Guarantees; 2] {
 
 /// The databases, and what makes a difference in them.
 fn table() -> Vec<Guarantees> {
-    use tenure::table::{Configuration, Database, Durability, guarantees};
+    use tenure::tables::{Configuration, Database, Durability, guarantees};
     let plain = Configuration::new(Database::Postgres);
     vec![
         guarantees(Configuration::new(Database::MySql)),

@@ -20,7 +20,7 @@ use tenure_core::rt::{Clock, lock};
 
 use crate::database::Trouble;
 
-use super::schema;
+use super::sql::schema;
 
 /// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -65,8 +65,8 @@ impl FileId {
 }
 
 /// A connection, and the file that it opened.
-pub(super) struct FileLink {
-    pub(super) link: SqliteConnection,
+pub(super) struct FileConnection {
+    pub(super) connection: SqliteConnection,
     pub(super) id: FileId,
 }
 
@@ -123,7 +123,7 @@ impl DatabaseFile {
     }
 
     /// Opens the file; makes what is missing of file and tables, and adds that to `made`.
-    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileLink, NotOpened> {
+    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, NotOpened> {
         let limit = self.clock.now().after(self.timeout);
         tokio::select! {
             biased;
@@ -136,8 +136,8 @@ impl DatabaseFile {
         }
     }
 
-    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileLink, NotOpened> {
-        let mut link = match FileId::at(&self.path)? {
+    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, NotOpened> {
+        let mut connection = match FileId::at(&self.path)? {
             Some(id) => self.connect(Some(id)).await?,
             None => {
                 let _alone = self.lock_directory().await?;
@@ -145,24 +145,24 @@ impl DatabaseFile {
                     Some(id) => self.connect(Some(id)).await?,
                     None => {
                         self.remove_side_files()?;
-                        let link = self.connect(None).await?;
+                        let connection = self.connect(None).await?;
                         let shown = self.path.display().to_string();
                         made.push(format!("file {}", Escaped(&shown)));
-                        link
+                        connection
                     }
                 }
             }
         };
-        let is_prepared = *lock(&self.prepared) == Some(link.id);
+        let is_prepared = *lock(&self.prepared) == Some(connection.id);
         if !is_prepared {
-            self.make_tables(&mut link.link, made).await?;
-            *lock(&self.prepared) = Some(link.id);
+            self.make_tables(&mut connection.connection, made).await?;
+            *lock(&self.prepared) = Some(connection.id);
         }
-        Ok(link)
+        Ok(connection)
     }
 
     /// Opens the file `before`, or makes one.
-    async fn connect(&self, before: Option<FileId>) -> Result<FileLink, NotOpened> {
+    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, NotOpened> {
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
@@ -172,11 +172,11 @@ impl DatabaseFile {
             // the last holds, of processes that are gone as well.
             .synchronous(SqliteSynchronous::Normal)
             .disable_statement_logging();
-        let link = SqliteConnection::connect_with(&options).await;
+        let connection = SqliteConnection::connect_with(&options).await;
         // It was opened between the two looks, so it is the one that was there at both.
-        match (link, FileId::at(&self.path)?) {
-            (Ok(link), Some(id)) if before.is_none_or(|before| before == id) => {
-                Ok(FileLink { link, id })
+        match (connection, FileId::at(&self.path)?) {
+            (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
+                Ok(FileConnection { connection, id })
             }
             (Err(err), now) if now == before => Err(err.into()),
             _ => Err(NotOpened::Replaced),
@@ -235,14 +235,14 @@ impl DatabaseFile {
     /// Runs the published statements, unless both tables are there.
     async fn make_tables(
         &self,
-        link: &mut SqliteConnection,
+        connection: &mut SqliteConnection,
         made: &mut Vec<String>,
     ) -> Result<(), NotOpened> {
         let steps = schema::steps_of_file(&self.table);
         let mut missing = Vec::new();
         for table in steps.iter().filter_map(|step| step.table.as_ref()) {
             let sql = schema::looks_for_table(table);
-            let found = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *link);
+            let found = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *connection);
             if found.await?.is_none() {
                 missing.push(table);
             }
@@ -252,7 +252,7 @@ impl DatabaseFile {
         }
         for step in &steps {
             let sql = AssertSqlSafe(step.sql.clone());
-            sqlx::raw_sql(sql).execute(&mut *link).await?;
+            sqlx::raw_sql(sql).execute(&mut *connection).await?;
             if let Some(table) = &step.table
                 && missing.contains(&table)
             {

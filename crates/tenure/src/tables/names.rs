@@ -6,7 +6,7 @@ use tenure_core::name::LockName;
 
 /// Whose table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum Format {
     /// Ours.
     Tenure,
     /// The one of ShedLock, to share it with Java.
@@ -20,11 +20,11 @@ const SHEDLOCK_NAME: usize = 64;
 const HASHED: &str = "tenure:";
 
 /// The name as it stands in the table.
-pub(super) fn encoded(dialect: Dialect, name: &str) -> String {
+pub(super) fn encoded(dialect: Format, name: &str) -> String {
     match dialect {
-        Dialect::Tenure => escaped(name),
-        Dialect::ShedLock if is_plain_for_shedlock(name) => name.to_owned(),
-        Dialect::ShedLock => {
+        Format::Tenure => escaped(name),
+        Format::ShedLock if is_plain_for_shedlock(name) => name.to_owned(),
+        Format::ShedLock => {
             let digits = hex(&Sha256::digest(name.as_bytes()));
             [HASHED, &digits[..SHEDLOCK_NAME - HASHED.len()]].concat()
         }
@@ -32,10 +32,10 @@ pub(super) fn encoded(dialect: Dialect, name: &str) -> String {
 }
 
 /// Undoes [`encoded`], as far as that is possible. `None`: no name of ours is written like that.
-pub(super) fn decoded(dialect: Dialect, text: &str) -> Option<LockName> {
+pub(super) fn decoded(dialect: Format, text: &str) -> Option<LockName> {
     match dialect {
-        Dialect::ShedLock => LockName::new(text).ok(),
-        Dialect::Tenure => {
+        Format::ShedLock => LockName::new(text).ok(),
+        Format::Tenure => {
             let mut name = String::with_capacity(text.len());
             let mut chars = text.chars();
             while let Some(c) = chars.next() {
@@ -85,13 +85,13 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
-        let row = encoded(Dialect::Tenure, text);
+        let row = encoded(Format::Tenure, text);
         assert!(!row.contains('\0'));
-        assert_eq!(decoded(Dialect::Tenure, &row), Some(name));
-        assert!(encoded(Dialect::ShedLock, text).chars().count() <= SHEDLOCK_NAME);
+        assert_eq!(decoded(Format::Tenure, &row), Some(name));
+        assert!(encoded(Format::ShedLock, text).chars().count() <= SHEDLOCK_NAME);
     }
-    if let Some(name) = decoded(Dialect::Tenure, text) {
-        assert_eq!(encoded(Dialect::Tenure, name.as_str()), text);
+    if let Some(name) = decoded(Format::Tenure, text) {
+        assert_eq!(encoded(Format::Tenure, name.as_str()), text);
     }
 }
 
@@ -119,10 +119,10 @@ mod tests {
                 "tenure:2de05e7c62af4c13a18650d14e31498b42c31a05b1adceb1b37b767f1",
             ),
         ] {
-            assert_eq!(encoded(Dialect::Tenure, name), ours, "{name:?}");
-            assert_eq!(encoded(Dialect::ShedLock, name), theirs, "{name:?}");
+            assert_eq!(encoded(Format::Tenure, name), ours, "{name:?}");
+            assert_eq!(encoded(Format::ShedLock, name), theirs, "{name:?}");
             let lock = LockName::new(name).unwrap();
-            assert_eq!(decoded(Dialect::Tenure, ours), Some(lock), "{name:?}");
+            assert_eq!(decoded(Format::Tenure, ours), Some(lock), "{name:?}");
             let shown = name.replace('\0', "NUL");
             let line = format!("| `{shown}` | `{ours}` | `{theirs}` |");
             assert!(page.contains(&line), "not on the page: {line}");
@@ -134,10 +134,10 @@ mod tests {
         let names = ["a\0", "a\\0", "a\\\\0", "a\\", "a", "A", "a "];
         let all: std::collections::BTreeSet<_> = names.iter().map(|name| escaped(name)).collect();
         assert_eq!(all.len(), names.len());
-        assert_eq!(decoded(Dialect::Tenure, "a\\x"), None);
-        assert_eq!(decoded(Dialect::Tenure, "a\\"), None);
+        assert_eq!(decoded(Format::Tenure, "a\\x"), None);
+        assert_eq!(decoded(Format::Tenure, "a\\"), None);
         let long = "x".repeat(65);
-        assert_eq!(encoded(Dialect::ShedLock, &long).len(), SHEDLOCK_NAME);
+        assert_eq!(encoded(Format::ShedLock, &long).len(), SHEDLOCK_NAME);
     }
 
     #[test]
@@ -149,14 +149,14 @@ mod tests {
     #[test]
     fn hostile_names_stay_apart() {
         use tenure_core::conformance::hostile::written;
-        for dialect in [Dialect::Tenure, Dialect::ShedLock] {
+        for dialect in [Format::Tenure, Format::ShedLock] {
             written::assert_apart(|name| vec![encoded(dialect, name)]);
         }
         let read = |text: &str| {
-            let name = decoded(Dialect::Tenure, text);
+            let name = decoded(Format::Tenure, text);
             name.map(|name| name.as_str().to_owned())
         };
-        written::assert_read_back(|name| encoded(Dialect::Tenure, name), read);
+        written::assert_read_back(|name| encoded(Format::Tenure, name), read);
         written::assert_apart(|name| vec![digest("tenure_locks", name)]);
     }
 }

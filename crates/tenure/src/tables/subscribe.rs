@@ -17,8 +17,8 @@ use tenure_core::kernel::pace;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 
 use super::hold::number;
-use super::link::Pool;
-use super::statements::{CHANNEL, Flavor, Packet};
+use super::pool::Pool;
+use super::sql::{CHANNEL, Dialect, Statement};
 
 /// How long the connection stays after the last waiter has gone, in steps of [`STEP`].
 const LINGER: u32 = 5;
@@ -29,18 +29,18 @@ const LOOKS: u32 = 3;
 
 /// What a waiter may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum WakeUp {
     /// The name is free, or will be soon.
     Free,
     /// You are the first in the queue.
     First,
     /// From now on you will be told.
-    Heard,
+    PushStarted,
     /// From now on nobody tells you.
-    Deaf,
+    PushStopped,
 }
 
-pub(super) struct Ears {
+pub(super) struct Subscriptions {
     /// `None`: there is no connection to spare.
     options: Option<PgConnectOptions>,
     pool: Arc<Pool>,
@@ -56,23 +56,23 @@ struct State {
     is_heard: bool,
     /// Sessions are not ours alone here.
     is_shared: bool,
-    waiting: HashMap<OwnerId, (String, UnboundedSender<News>), RandomAlready>,
+    waiting: HashMap<OwnerId, (String, UnboundedSender<WakeUp>), RandomAlready>,
 }
 
 /// One waiter's place among those that are told, until it is dropped.
-pub(super) struct Listening {
-    ears: Arc<Ears>,
+pub(super) struct Subscription {
+    subscribe: Arc<Subscriptions>,
     owner: OwnerId,
-    news: UnboundedReceiver<News>,
+    news: UnboundedReceiver<WakeUp>,
 }
 
-impl Listening {
+impl Subscription {
     pub(super) fn is_heard(&self) -> bool {
-        lock(&self.ears.state).is_heard
+        lock(&self.subscribe.state).is_heard
     }
 
     /// Never, where nobody listens.
-    pub(super) async fn next(listening: Option<&mut Self>) -> News {
+    pub(super) async fn next(listening: Option<&mut Self>) -> WakeUp {
         match listening {
             Some(listening) => match listening.news.recv().await {
                 Some(news) => news,
@@ -83,13 +83,13 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        lock(&self.ears.state).waiting.remove(&self.owner);
+        lock(&self.subscribe.state).waiting.remove(&self.owner);
     }
 }
 
-impl Ears {
+impl Subscriptions {
     pub(super) fn new(
         options: Option<PgConnectOptions>,
         pool: Arc<Pool>,
@@ -107,7 +107,7 @@ impl Ears {
     }
 
     /// Hears of the lock with this digest, for this owner.
-    pub(super) fn listen(self: &Arc<Self>, digest: String, owner: OwnerId) -> Option<Listening> {
+    pub(super) fn listen(self: &Arc<Self>, digest: String, owner: OwnerId) -> Option<Subscription> {
         self.options.as_ref()?;
         let (sender, news) = unbounded_channel();
         let starts = {
@@ -121,8 +121,8 @@ impl Ears {
         if starts {
             self.spawner.spawn(keep_listening(Arc::downgrade(self)));
         }
-        Some(Listening {
-            ears: self.clone(),
+        Some(Subscription {
+            subscribe: self.clone(),
             owner,
             news,
         })
@@ -137,7 +137,11 @@ impl Ears {
         if std::mem::replace(&mut state.is_heard, is_heard) == is_heard {
             return;
         }
-        let news = if is_heard { News::Heard } else { News::Deaf };
+        let news = if is_heard {
+            WakeUp::PushStarted
+        } else {
+            WakeUp::PushStopped
+        };
         for (_, sender) in state.waiting.values() {
             // A waiter that is on its way out does not listen.
             let _ = sender.send(news);
@@ -151,7 +155,7 @@ impl Ears {
                 let state = lock(&self.state);
                 for (known, sender) in state.waiting.values() {
                     if known == digest {
-                        let _ = sender.send(News::Free);
+                        let _ = sender.send(WakeUp::Free);
                     }
                 }
             }
@@ -159,7 +163,7 @@ impl Ears {
                 let state = lock(&self.state);
                 for (known, (_, sender)) in &state.waiting {
                     if !owner.is_empty() && known.to_hex().starts_with(owner) {
-                        let _ = sender.send(News::First);
+                        let _ = sender.send(WakeUp::First);
                     }
                 }
             }
@@ -190,8 +194,8 @@ impl Ears {
 
     /// The server's clock, in µs.
     async fn now(&self) -> Option<i64> {
-        let now = format!("/*tenure:look*/ SELECT {}", Flavor::Postgres.now());
-        let reply = self.pool.ask(Packet::rows(now)).await.ok()?;
+        let now = format!("/*tenure:look*/ SELECT {}", Dialect::Postgres.now());
+        let reply = self.pool.ask(Statement::rows(now)).await.ok()?;
         number(reply.rows.first()?, 0).ok()
     }
 
@@ -199,7 +203,7 @@ impl Ears {
     async fn hear(&self, listener: &mut PgListener) {
         let nonce = OwnerId::random().to_hex();
         let hello = format!("/*tenure:hello*/ SELECT pg_notify('{CHANNEL}','hello {nonce}')");
-        if self.pool.ask(Packet::rows(hello)).await.is_err() {
+        if self.pool.ask(Statement::rows(hello)).await.is_err() {
             return;
         }
         let mut idle = 0;
@@ -222,22 +226,22 @@ impl Ears {
 }
 
 /// Connects, again and again, while somebody waits. Ends with its client too.
-async fn keep_listening(ears: Weak<Ears>) {
+async fn keep_listening(subscribe: Weak<Subscriptions>) {
     for attempt in 0_u32.. {
-        let Some(ears) = ears.upgrade() else {
+        let Some(subscribe) = subscribe.upgrade() else {
             return;
         };
-        if ears.ends() {
+        if subscribe.ends() {
             return;
         }
-        let Some(options) = ears.options.clone() else {
+        let Some(options) = subscribe.options.clone() else {
             return;
         };
-        let Some(before) = ears.now().await else {
-            ears.pause(attempt).await;
+        let Some(before) = subscribe.now().await else {
+            subscribe.pause(attempt).await;
             continue;
         };
-        // A pool of the one connection, because the listener wants one.
+        // A pool of the one connection, because the listener reply_kind one.
         let pool = PgPoolOptions::new().max_connections(1);
         let pool = pool.idle_timeout(None).max_lifetime(None);
         let pool = pool.connect_lazy_with(options);
@@ -251,28 +255,28 @@ async fn keep_listening(ears: Weak<Ears>) {
             listener.listen(CHANNEL).await?;
             Ok::<_, sqlx::Error>(Some(listener))
         };
-        let limit = ears.clock.now().after(ears.pool.timeout());
+        let limit = subscribe.clock.now().after(subscribe.pool.timeout());
         let connected = tokio::select! {
             biased;
-            () = ears.closing.raised() => None,
+            () = subscribe.closing.raised() => None,
             connected = connect => connected.ok(),
-            () = ears.clock.sleep_until(limit) => None,
+            () = subscribe.clock.sleep_until(limit) => None,
         };
         match connected {
             Some(Some(mut listener)) => {
-                ears.hear(&mut listener).await;
-                ears.tell_all(false);
+                subscribe.hear(&mut listener).await;
+                subscribe.tell_all(false);
             }
             Some(None) => {
                 tracing::debug!(
                     "something between us and the server shares its sessions out, so nobody listens"
                 );
-                lock(&ears.state).is_shared = true;
+                lock(&subscribe.state).is_shared = true;
                 return;
             }
             None => {}
         }
-        ears.pause(attempt).await;
+        subscribe.pause(attempt).await;
     }
 }
 

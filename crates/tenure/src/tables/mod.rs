@@ -7,26 +7,24 @@
 //! The published format is in `docs/stores/table.md`.
 //!
 //! # Reading order
-//! `names` and `schema/` (the format) · `statements` (what the database does) and `shedlock` (the same on Java's
-//! table) · `hold` (one request each) · `wait` (the queue, from the waiter's side) · `ears` (what is pushed) ·
-//! `link` (connections) · `file` (that of SQLite) · `facts` (what a server says about itself) · `outcome` (what its errors mean) ·
-//! `schema` · `look`.
+//! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables) and `sql/shedlock` (on Java's table) ·
+//! `hold` (one request each) · `wait` (the waiter's side of the queue) · `subscribe` (notifications) · `pool`
+//! (connections) · `database_file` (the file of SQLite) · `server_info` (what a server says about itself) · `errors`
+//! (what its errors mean) · `inspect` (for operators).
 
-#[cfg(feature = "postgres")]
-mod ears;
-mod facts;
 #[cfg(feature = "sqlite")]
-mod file;
+mod database_file;
+mod errors;
 mod guarantees;
 mod hold;
-mod link;
-mod look;
+mod inspect;
 mod names;
-mod outcome;
-mod schema;
+mod pool;
+mod server_info;
 mod settings;
-mod shedlock;
-mod statements;
+mod sql;
+#[cfg(feature = "postgres")]
+mod subscribe;
 mod wait;
 
 #[cfg(feature = "_fuzzing")]
@@ -53,13 +51,13 @@ use tenure_core::url::Url;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
 
-use self::facts::Facts;
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};
 use self::hold::Store;
-use self::link::Pool;
-use self::names::Dialect;
+use self::names::Format;
+use self::pool::Pool;
+use self::server_info::ServerInfo;
 use self::settings::{Place, Settings};
-use self::statements::Flavor;
+use self::sql::Dialect;
 
 /// How long [`Door::close`] may take: the server may be gone, and leases end by themselves.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -105,11 +103,11 @@ impl Backend {
             ));
         };
         let clock = Clock::system();
-        let (database, mut flavor) = spoken(&settings.place)?;
+        let (database, mut dialect) = spoken(&settings.place)?;
         // One connection is kept free to listen, where that is possible.
         let listens = database == Database::Postgres
             && settings.connections > 1
-            && settings.dialect == Dialect::Tenure;
+            && settings.format == Format::Tenure;
         let requests = settings.connections - usize::from(listens);
         let pool = Arc::new(Pool::new(
             &settings,
@@ -117,24 +115,24 @@ impl Backend {
             clock.clone(),
             spawner.clone(),
         ));
-        let facts = match &settings.place {
+        let server_info = match &settings.place {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Place::Server(_) => {
                 pool.warm_up().await?;
-                Facts::ask(&pool, flavor).await?
+                ServerInfo::ask(&pool, dialect).await?
             }
             #[cfg(feature = "sqlite")]
-            Place::File(_) => Facts::default(),
+            Place::File(_) => ServerInfo::default(),
         };
-        flavor = flavor.with_version(&facts.version);
+        dialect = dialect.with_version(&server_info.version);
         let configuration = Configuration {
             database,
-            durability: facts.durability,
-            fails_over: facts.fails_over,
-            is_shedlock: settings.dialect == Dialect::ShedLock,
+            durability: server_info.durability,
+            fails_over: server_info.fails_over,
+            is_shedlock: settings.format == Format::ShedLock,
         };
         #[cfg(feature = "postgres")]
-        let ears = {
+        let subscribe = {
             #[allow(
                 irrefutable_let_patterns,
                 reason = "with one feature there is one kind of place"
@@ -144,16 +142,16 @@ impl Backend {
                 _ => None,
             };
             let (pool, clock) = (pool.clone(), clock.clone());
-            Arc::new(ears::Ears::new(options, pool, clock, spawner))
+            Arc::new(subscribe::Subscriptions::new(options, pool, clock, spawner))
         };
         Ok(Self(Arc::new(Store {
             guarantees: guarantees(configuration),
-            ours: statements::Statements::new(flavor, settings.table()),
-            theirs: shedlock::Statements::new(flavor, settings.table()),
+            ours: sql::Statements::new(dialect, settings.table()),
+            theirs: sql::shedlock::Statements::new(dialect, settings.table()),
             settings,
             pool,
             #[cfg(feature = "postgres")]
-            ears,
+            subscribe,
             clock,
             holds: Mutex::default(),
             host: OnceLock::new(),
@@ -164,16 +162,16 @@ impl Backend {
 }
 
 /// The database of that place, and its language.
-fn spoken(place: &Place) -> Result<(Database, Flavor), Error> {
+fn spoken(place: &Place) -> Result<(Database, Dialect), Error> {
     match place {
         #[cfg(feature = "sqlite")]
-        Place::File(_) => Ok((Database::Sqlite, Flavor::Sqlite)),
+        Place::File(_) => Ok((Database::Sqlite, Dialect::Sqlite)),
         #[cfg(any(feature = "mysql", feature = "postgres"))]
         Place::Server(server) => match server.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres => Ok((Database::Postgres, Flavor::Postgres)),
+            Kind::Postgres => Ok((Database::Postgres, Dialect::Postgres)),
             #[cfg(feature = "mysql")]
-            Kind::MySql => Ok((Database::MySql, Flavor::MySql { returns: false })),
+            Kind::MySql => Ok((Database::MySql, Dialect::MySql { returns: false })),
             #[cfg(not(all(feature = "mysql", feature = "postgres")))]
             _ => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -272,6 +270,6 @@ impl Store {
             () = self.clock.sleep_until(limit) => {}
         }
         #[cfg(feature = "postgres")]
-        self.ears.close();
+        self.subscribe.close();
     }
 }

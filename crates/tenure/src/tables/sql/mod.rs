@@ -8,15 +8,18 @@
 //!
 //! Each text begins with what it is for, for people who look at a server, and for the tests.
 
+pub(super) mod schema;
+pub(super) mod shedlock;
+
 #[cfg(feature = "postgres")]
 use super::names::digest;
 #[cfg(feature = "mysql")]
 use super::names::hex;
-use super::names::{Dialect, encoded, escaped};
+use super::names::{Format, encoded, escaped};
 
 /// Which SQL is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavor {
+pub(in crate::tables) enum Dialect {
     #[cfg(feature = "postgres")]
     Postgres,
     /// MySQL, and what is related to it.
@@ -29,32 +32,32 @@ pub(super) enum Flavor {
     Sqlite,
 }
 
-/// What the caller wants to know.
+/// What the caller reply_kind to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
+pub(in crate::tables) enum ReplyKind {
     Rows,
     /// How many rows were changed, as the one value of one row.
-    Count,
+    ChangedCount,
 }
 
 /// One round trip.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Packet {
-    pub(super) sql: String,
-    pub(super) wants: Wants,
+pub(in crate::tables) struct Statement {
+    pub(in crate::tables) sql: String,
+    pub(in crate::tables) reply_kind: ReplyKind,
     /// Has BEGIN and COMMIT in it: after an error the connection is somewhere in between.
-    pub(super) is_transaction: bool,
+    pub(in crate::tables) is_transaction: bool,
     /// May be done twice when a connection broke over it.
-    pub(super) is_repeatable: bool,
+    pub(in crate::tables) is_repeatable: bool,
     /// A lease or somebody else waits for it: not behind those who ask for locks.
-    pub(super) is_urgent: bool,
+    pub(in crate::tables) is_urgent: bool,
 }
 
-impl Packet {
-    pub(super) fn rows(sql: String) -> Self {
+impl Statement {
+    pub(in crate::tables) fn rows(sql: String) -> Self {
         Self {
             sql,
-            wants: Wants::Rows,
+            reply_kind: ReplyKind::Rows,
             is_transaction: false,
             is_repeatable: true,
             is_urgent: false,
@@ -62,7 +65,7 @@ impl Packet {
     }
 
     /// The same, where the caller has time to ask again by itself.
-    pub(super) fn once(sql: String) -> Self {
+    pub(in crate::tables) fn once(sql: String) -> Self {
         Self {
             is_repeatable: false,
             is_urgent: true,
@@ -70,15 +73,15 @@ impl Packet {
         }
     }
 
-    pub(super) fn count(sql: String) -> Self {
+    pub(in crate::tables) fn count(sql: String) -> Self {
         Self {
-            wants: Wants::Count,
+            reply_kind: ReplyKind::ChangedCount,
             ..Self::rows(sql)
         }
     }
 
     #[must_use]
-    pub(super) fn urgent(mut self) -> Self {
+    pub(in crate::tables) fn urgent(mut self) -> Self {
         self.is_urgent = true;
         self
     }
@@ -86,47 +89,47 @@ impl Packet {
 
 /// One acquisition, as it is written. Times are in µs.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) name: String,
-    pub(super) owner: String,
-    pub(super) ttl: u64,
-    pub(super) delay: u64,
-    pub(super) min_hold: u64,
-    pub(super) place: u64,
-    pub(super) holder: String,
+pub(in crate::tables) struct LockRequest {
+    pub(in crate::tables) name: String,
+    pub(in crate::tables) owner: String,
+    pub(in crate::tables) ttl: u64,
+    pub(in crate::tables) delay: u64,
+    pub(in crate::tables) min_hold: u64,
+    pub(in crate::tables) place: u64,
+    pub(in crate::tables) holder: String,
     /// For the token, where the database's clock knows less than µs and is that of this machine.
-    pub(super) stamp: Option<u64>,
+    pub(in crate::tables) stamp: Option<u64>,
 }
 
-impl Ask {
+impl LockRequest {
     /// The least token to grant.
-    fn stamp(&self, flavor: Flavor) -> String {
+    fn stamp(&self, dialect: Dialect) -> String {
         match self.stamp {
             Some(stamp) => stamp.to_string(),
-            None => flavor.now().to_owned(),
+            None => dialect.now().to_owned(),
         }
     }
 }
 
 /// The statements for one store.
 #[derive(Clone, Debug)]
-pub(super) struct Statements {
-    pub(super) flavor: Flavor,
+pub(in crate::tables) struct Statements {
+    pub(in crate::tables) dialect: Dialect,
     /// The tables, quoted.
-    pub(super) locks: String,
-    pub(super) waiters: String,
+    pub(in crate::tables) locks: String,
+    pub(in crate::tables) waiters: String,
     /// As in the URL.
     #[cfg(feature = "postgres")]
-    pub(super) table: String,
+    pub(in crate::tables) table: String,
 }
 
 /// The one channel for messages; the database keeps those of other databases apart.
 #[cfg(feature = "postgres")]
-pub(super) const CHANNEL: &str = "tenure";
+pub(in crate::tables) const CHANNEL: &str = "tenure";
 
-impl Flavor {
+impl Dialect {
     /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
-    pub(super) fn with_version(self, version: &str) -> Self {
+    pub(in crate::tables) fn with_version(self, version: &str) -> Self {
         // The others answer alike in all versions.
         let _ = version;
         match self {
@@ -148,7 +151,7 @@ impl Flavor {
 
     /// The server's clock, in µs since 1970. None of these depends on a time zone, and that of a statement is
     /// never later than what comes after it.
-    pub(super) fn now(self) -> &'static str {
+    pub(in crate::tables) fn now(self) -> &'static str {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
@@ -170,7 +173,7 @@ impl Flavor {
     }
 
     /// Text as a literal, whatever the session's settings are.
-    pub(super) fn text(self, text: &str) -> String {
+    pub(in crate::tables) fn text(self, text: &str) -> String {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
@@ -192,7 +195,7 @@ impl Flavor {
         }
     }
 
-    pub(super) fn quoted(self, table: &str) -> String {
+    pub(in crate::tables) fn quoted(self, table: &str) -> String {
         let quote = match self {
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => '`',
@@ -226,11 +229,11 @@ impl Flavor {
 }
 
 impl Statements {
-    pub(super) fn new(flavor: Flavor, table: &str) -> Self {
+    pub(in crate::tables) fn new(dialect: Dialect, table: &str) -> Self {
         Self {
-            flavor,
-            locks: flavor.quoted(table),
-            waiters: flavor.quoted(&format!("{table}_waiters")),
+            dialect,
+            locks: dialect.quoted(table),
+            waiters: dialect.quoted(&format!("{table}_waiters")),
             #[cfg(feature = "postgres")]
             table: table.to_owned(),
         }
@@ -238,15 +241,15 @@ impl Statements {
 
     /// What a lock is called in messages.
     #[cfg(feature = "postgres")]
-    pub(super) fn digest(&self, name: &str) -> String {
+    pub(in crate::tables) fn digest(&self, name: &str) -> String {
         digest(&self.table, &name_of(name))
     }
 
-    pub(super) fn transaction(&self, what: &str, steps: &[String]) -> Packet {
-        let begin = self.flavor.begin();
-        Packet {
+    pub(in crate::tables) fn transaction(&self, what: &str, steps: &[String]) -> Statement {
+        let begin = self.dialect.begin();
+        Statement {
             is_transaction: true,
-            ..Packet::rows(format!(
+            ..Statement::rows(format!(
                 "/*tenure:{what}*/ {begin};{};COMMIT",
                 steps.join(";")
             ))
@@ -255,36 +258,36 @@ impl Statements {
 
     /// Takes a name that is free and that nobody waits for. `[token]` if that is done; asked again with the same
     /// owner, it is the way to learn of a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
-    pub(super) fn acquire(&self, ask: &Ask) -> Packet {
-        let (now, max, locks) = (self.flavor.now(), self.flavor.max(), &self.locks);
-        let name = self.flavor.name(&ask.name);
-        let holder = self.flavor.text(&ask.holder);
-        let Ask {
+    pub(in crate::tables) fn acquire(&self, ask: &LockRequest) -> Statement {
+        let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
+        let name = self.dialect.name(&ask.name);
+        let holder = self.dialect.text(&ask.holder);
+        let LockRequest {
             owner,
             min_hold,
             delay,
             ..
         } = ask;
-        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.flavor));
-        let alias = match self.flavor {
+        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.dialect));
+        let alias = match self.dialect {
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => "",
+            Dialect::MySql { .. } => "",
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => " AS l",
         };
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
         );
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "mysql")]
-            Flavor::MySql { returns } => {
+            Dialect::MySql { returns } => {
                 // From left to right, and each sees what was set before it: who may is decided by `owner`, which
                 // is set last but one, and `until` last.
                 let free = format!("until<={now} AND queued<={now}");
                 let update = format!(
                     "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
                 );
-                Packet::rows(match returns {
+                Statement::rows(match returns {
                     true => format!("{insert}{update} RETURNING owner,token"),
                     false => format!(
                         "{insert}{update};SELECT owner,token FROM {locks} WHERE name={name}"
@@ -292,7 +295,7 @@ impl Statements {
                 })
             }
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            _ => Packet::rows(format!(
+            _ => Statement::rows(format!(
                 "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
             )),
         }
@@ -300,19 +303,19 @@ impl Statements {
 
     /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
     /// The last row is `[owner, token, µs until it runs out, how many are before us]`.
-    pub(super) fn line(&self, ask: &Ask) -> Packet {
-        let (now, max) = (self.flavor.now(), self.flavor.max());
+    pub(in crate::tables) fn line(&self, ask: &LockRequest) -> Statement {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, waiters) = (&self.locks, &self.waiters);
-        let name = self.flavor.name(&ask.name);
-        let holder = self.flavor.text(&ask.holder);
-        let Ask {
+        let name = self.dialect.name(&ask.name);
+        let holder = self.dialect.text(&ask.holder);
+        let LockRequest {
             owner,
             min_hold,
             delay,
             place,
             ..
         } = ask;
-        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.flavor));
+        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.dialect));
         let mut steps = Vec::new();
         let row = format!(
             "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
@@ -321,9 +324,9 @@ impl Statements {
             "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{place},{holder})"
         );
         let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => {
+            Dialect::MySql { .. } => {
                 // Locks the row for writing at once; INSERT IGNORE would lock it for reading first.
                 steps.push(format!(
                     "INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"
@@ -363,17 +366,17 @@ impl Statements {
     }
 
     /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
-    pub(super) fn peek(&self, name: &str, owner: &str) -> Packet {
-        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
-        let name = self.flavor.name(name);
-        Packet::rows(format!(
+    pub(in crate::tables) fn peek(&self, name: &str, owner: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let name = self.dialect.name(name);
+        Statement::rows(format!(
             "/*tenure:peek*/ SELECT token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.until>{now} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
         ))
     }
 
     /// Until when the name stays taken after its hold has ended.
     fn rest(&self, unclean: bool) -> String {
-        let (now, max) = (self.flavor.now(), self.flavor.max());
+        let (now, max) = (self.dialect.now(), self.dialect.max());
         let rest = match unclean {
             true => format!("{max}(since+min_hold,{now}+delay)"),
             false => "since+min_hold".to_owned(),
@@ -383,42 +386,42 @@ impl Statements {
     }
 
     /// Ends the hold with that owner or that token. As many rows as were changed, or their number.
-    fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Packet {
-        let (now, locks, rest) = (self.flavor.now(), &self.locks, self.rest(unclean));
-        let literal = self.flavor.name(name);
+    fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Statement {
+        let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(unclean));
+        let literal = self.dialect.name(name);
         let update = format!(
             "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
         );
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => {
+            Dialect::Postgres => {
                 let digest = digest(&self.table, name);
-                Packet::rows(format!(
+                Statement::rows(format!(
                     "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
                 ))
             }
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => Packet::count(format!("/*tenure:{what}*/ {update}")),
+            _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
         }
     }
 
-    pub(super) fn release(&self, name: &str, owner: &str, unclean: bool) -> Packet {
+    pub(in crate::tables) fn release(&self, name: &str, owner: &str, unclean: bool) -> Statement {
         self.finish("release", name, &format!("owner='{owner}'"), unclean)
             .urgent()
     }
 
-    pub(super) fn break_lock(&self, name: &str, token: u64) -> Packet {
+    pub(in crate::tables) fn break_lock(&self, name: &str, token: u64) -> Statement {
         self.finish("break", name, &format!("token={token} AND owner<>''"), true)
     }
 
     /// Gives up the hold or the place in the queue, whichever it is.
     /// The first row is `[owner, µs until it runs out]`, as it was before.
-    pub(super) fn leave(&self, name: &str, owner: &str, unclean: bool) -> Packet {
-        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
-        let (literal, rest) = (self.flavor.name(name), self.rest(unclean));
-        let lock = match self.flavor {
+    pub(in crate::tables) fn leave(&self, name: &str, owner: &str, unclean: bool) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let (literal, rest) = (self.dialect.name(name), self.rest(unclean));
+        let lock = match self.dialect {
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => "",
+            Dialect::Sqlite => "",
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => " FOR UPDATE",
         };
@@ -433,7 +436,7 @@ impl Statements {
         ];
         steps.extend(self.tell_first(&literal, ""));
         #[cfg(feature = "postgres")]
-        if self.flavor.is_postgres() {
+        if self.dialect.is_postgres() {
             let digest = digest(&self.table, name);
             steps.push(format!(
                 "SELECT pg_notify('tenure','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
@@ -444,8 +447,8 @@ impl Statements {
 
     /// Makes these holds last, as far as they are ours: each with its ttl.
     /// A row for each name that is known: `[name, owner, whether the hold has not run out]`.
-    pub(super) fn renew(&self, holds: &[(&str, &str, u64)]) -> Packet {
-        let (now, max, locks) = (self.flavor.now(), self.flavor.max(), &self.locks);
+    pub(in crate::tables) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+        let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
         ttls.sort_unstable();
         ttls.dedup();
@@ -453,7 +456,7 @@ impl Statements {
             let of = holds
                 .iter()
                 .filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
-            let of = of.map(|(name, ..)| self.flavor.name(name));
+            let of = of.map(|(name, ..)| self.dialect.name(name));
             of.collect::<Vec<_>>().join(",")
         };
         let owners = |ttl: u64| {
@@ -475,37 +478,37 @@ impl Statements {
         steps.push(format!(
             "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
         ));
-        Packet::once(format!("/*tenure:renew*/ {}", steps.join(";")))
+        Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
     /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
     /// `['W', holder]` for each who waits.
-    pub(super) fn inspect(&self, name: &str) -> Packet {
-        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
-        let name = self.flavor.name(name);
-        Packet::rows(format!(
+    pub(in crate::tables) fn inspect(&self, name: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let name = self.dialect.name(name);
+        Statement::rows(format!(
             "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
         ))
     }
 
     /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`, and then who waits for
     /// what: `[name, holder]`.
-    pub(super) fn list(&self, prefix: &str) -> Packet {
-        let (now, locks, waiters) = (self.flavor.now(), &self.locks, &self.waiters);
-        let prefix = encoded(Dialect::Tenure, prefix);
-        let begins = match self.flavor {
+    pub(in crate::tables) fn list(&self, prefix: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let prefix = encoded(Format::Tenure, prefix);
+        let begins = match self.dialect {
             _ if prefix.is_empty() => "1=1".to_owned(),
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => {
-                format!("LEFT(name,{})={}", prefix.len(), self.flavor.name(&prefix))
+            Dialect::MySql { .. } => {
+                format!("LEFT(name,{})={}", prefix.len(), self.dialect.name(&prefix))
             }
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => {
-                let (count, literal) = (prefix.chars().count(), self.flavor.name(&prefix));
+                let (count, literal) = (prefix.chars().count(), self.dialect.name(&prefix));
                 format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
             }
         };
-        Packet::rows(format!(
+        Statement::rows(format!(
             "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
         ))
     }
@@ -514,7 +517,7 @@ impl Statements {
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     fn lock_row(&self, name: &str) -> Option<String> {
         let locks = &self.locks;
-        self.flavor
+        self.dialect
             .is_postgres()
             .then(|| format!("SELECT 1 FROM {locks} WHERE name={name} FOR UPDATE"))
     }
@@ -531,7 +534,7 @@ impl Statements {
     /// can release.
     fn tell_first(&self, name: &str, when: &str) -> Option<String> {
         let waiters = &self.waiters;
-        self.flavor.is_postgres().then(|| {
+        self.dialect.is_postgres().then(|| {
             format!(
                 "SELECT pg_notify('tenure','first '||left(f.owner,12))FROM(SELECT owner FROM {waiters} WHERE name={name} ORDER BY place LIMIT 1)f WHERE true {when}"
             )
@@ -540,7 +543,7 @@ impl Statements {
 }
 
 /// How a name of ours stands in the table.
-pub(super) fn name_of(name: &str) -> String {
+pub(in crate::tables) fn name_of(name: &str) -> String {
     escaped(name)
 }
 
@@ -561,16 +564,16 @@ mod tests {
             ("5.7.44-log", false),
             ("", false),
         ] {
-            let flavor = Flavor::MySql { returns: false }.with_version(version);
-            assert_eq!(flavor, Flavor::MySql { returns: expected }, "{version}");
+            let dialect = Dialect::MySql { returns: false }.with_version(version);
+            assert_eq!(dialect, Dialect::MySql { returns: expected }, "{version}");
         }
     }
 
     #[cfg(feature = "postgres")]
     #[test]
     fn text_ends_where_it_should() {
-        let text = Flavor::Postgres.text(r"a'b\c'; DROP TABLE x --");
+        let text = Dialect::Postgres.text(r"a'b\c'; DROP TABLE x --");
         assert_eq!(text, r"E'a''b\\c''; DROP TABLE x --'");
-        assert_eq!(Flavor::Postgres.quoted("a.b"), r#""a"."b""#);
+        assert_eq!(Dialect::Postgres.quoted("a.b"), r#""a"."b""#);
     }
 }

@@ -16,17 +16,17 @@ use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
 #[cfg(feature = "sqlite")]
-use super::file::FileId;
-use super::link::{Pool, Reply};
-use super::names::{Dialect, encoded};
-use super::outcome;
+use super::database_file::FileId;
+use super::errors;
+use super::names::{Format, encoded};
+use super::pool::{Pool, Reply};
 use super::settings::{self, Settings};
-use super::shedlock;
-use super::statements::{self, Wants, name_of};
+use super::sql::shedlock;
+use super::sql::{self as statements, ReplyKind, name_of};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
 /// those behind it this long.
-pub(super) const PLACE: Duration = Duration::from_secs(5);
+pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
 
 /// How many holds are renewed by one request.
 const BATCH: usize = 200;
@@ -39,7 +39,7 @@ pub(super) struct Store {
     pub(super) theirs: shedlock::Statements,
     pub(super) pool: Arc<Pool>,
     #[cfg(feature = "postgres")]
-    pub(super) ears: Arc<super::ears::Ears>,
+    pub(super) subscribe: Arc<super::subscribe::Subscriptions>,
     pub(super) clock: Clock,
     pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
     /// The name of this host, as the driver has it: known with the first request.
@@ -81,8 +81,8 @@ pub(super) struct Place {
 }
 
 /// How long the place of a waiter is good for.
-pub(super) fn place(ttl: Duration) -> Duration {
-    ttl.min(PLACE)
+pub(super) fn waiter_ttl(ttl: Duration) -> Duration {
+    ttl.min(WAITER_TTL)
 }
 
 /// In µs, so that nothing ends before it was asked to.
@@ -94,13 +94,13 @@ fn micros(duration: Duration) -> u64 {
 pub(super) fn number(row: &[Option<String>], at: usize) -> Result<i64, Error> {
     let text = row.get(at).and_then(Option::as_deref);
     text.and_then(|text| text.parse().ok())
-        .ok_or_else(outcome::nonsense)
+        .ok_or_else(errors::unexpected_reply)
 }
 
 /// The text in that place of a row.
 pub(super) fn text(row: &[Option<String>], at: usize) -> Result<&str, Error> {
     let text = row.get(at).and_then(Option::as_deref);
-    text.ok_or_else(outcome::nonsense)
+    text.ok_or_else(errors::unexpected_reply)
 }
 
 /// µs that are left; none when they are negative.
@@ -109,17 +109,17 @@ pub(super) fn left(micros: i64) -> Duration {
 }
 
 fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
-    u64::try_from(number(row, at)?).map_err(|_| outcome::nonsense())
+    u64::try_from(number(row, at)?).map_err(|_| errors::unexpected_reply())
 }
 
 impl Store {
     /// The lease that is granted: in whole µs here, and in whole ms where ShedLock's columns have those.
     fn ttl(&self, ttl: Duration) -> Duration {
-        match self.settings.dialect {
-            Dialect::Tenure => {
+        match self.settings.format {
+            Format::Tenure => {
                 Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
             }
-            Dialect::ShedLock => {
+            Format::ShedLock => {
                 Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
             }
         }
@@ -127,27 +127,27 @@ impl Store {
 
     /// The same, as it is written: a clock that knows ms may be behind by one.
     fn live(&self, ttl: Duration) -> u64 {
-        let is_coarse = match self.ours.flavor {
+        let is_coarse = match self.ours.dialect {
             #[cfg(feature = "sqlite")]
-            statements::Flavor::Sqlite => true,
+            statements::Dialect::Sqlite => true,
             #[cfg(any(feature = "mysql", feature = "postgres"))]
-            _ => self.settings.dialect == Dialect::ShedLock,
+            _ => self.settings.format == Format::ShedLock,
         };
         micros(self.ttl(ttl)) + if is_coarse { 1_000 } else { 0 }
     }
 
-    pub(super) fn ask_of(&self, request: &Request) -> statements::Ask {
-        statements::Ask {
+    pub(super) fn ask_of(&self, request: &Request) -> statements::LockRequest {
+        statements::LockRequest {
             name: name_of(request.name.as_str()),
             owner: request.owner.to_hex(),
             ttl: self.live(request.ttl),
             delay: micros(request.lock_delay),
             min_hold: micros(request.min_hold),
-            place: micros(place(request.ttl)),
+            place: micros(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
-            stamp: match self.ours.flavor {
+            stamp: match self.ours.dialect {
                 #[cfg(feature = "sqlite")]
-                statements::Flavor::Sqlite => Some(tenure_core::rt::wall_micros()),
+                statements::Dialect::Sqlite => Some(tenure_core::rt::wall_micros()),
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
                 _ => None,
             },
@@ -168,21 +168,21 @@ impl Store {
     /// Asks for a name that is free and that nobody waits for. `None`: it is not.
     /// May be repeated for the same owner at any time.
     pub(super) async fn ask(&self, request: &Request) -> Result<Option<Grant>, Error> {
-        let (packet, me) = match self.settings.dialect {
-            Dialect::Tenure => {
+        let (statement, me) = match self.settings.format {
+            Format::Tenure => {
                 let ask = self.ask_of(request);
                 (self.ours.acquire(&ask), ask.owner)
             }
-            Dialect::ShedLock => {
-                let ask = shedlock::Ask {
-                    name: encoded(Dialect::ShedLock, request.name.as_str()),
+            Format::ShedLock => {
+                let ask = shedlock::LockRequest {
+                    name: encoded(Format::ShedLock, request.name.as_str()),
                     by: self.by(request),
                     ttl: self.live(request.ttl),
                 };
                 (self.theirs.acquire(&ask), ask.by)
             }
         };
-        let reply = self.pool.ask_unless(packet, &request.stop).await?;
+        let reply = self.pool.ask_unless(statement, &request.stop).await?;
         let token = match reply.rows.last().map(Vec::as_slice) {
             None => None,
             Some([_]) => Some(token(&reply.rows[0], 0)?),
@@ -199,9 +199,9 @@ impl Store {
         let kept = Kept {
             name: request.name.clone(),
             min_hold: micros(request.min_hold),
-            by: match self.settings.dialect {
-                Dialect::Tenure => String::new(),
-                Dialect::ShedLock => self.by(request),
+            by: match self.settings.format {
+                Format::Tenure => String::new(),
+                Format::ShedLock => self.by(request),
             },
             #[cfg(feature = "sqlite")]
             file: reply.file,
@@ -218,7 +218,7 @@ impl Store {
             .pool
             .ask_unless(self.ours.line(&ask), &request.stop)
             .await?;
-        let row = reply.rows.last().ok_or_else(outcome::nonsense)?;
+        let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         if text(row, 0)? == ask.owner {
             let token = token(row, 1)?;
             return Ok(Line::Held(self.record_grant(request, &reply, token)));
@@ -233,17 +233,17 @@ impl Store {
 
     /// Looks whether it may be our turn, without keeping our place. `None`: nothing is known of the name.
     pub(super) async fn peek(&self, request: &Request) -> Result<Option<Place>, Error> {
-        let packet = match self.settings.dialect {
-            Dialect::Tenure => {
+        let statement = match self.settings.format {
+            Format::Tenure => {
                 let name = name_of(request.name.as_str());
                 self.ours.peek(&name, &request.owner.to_hex())
             }
-            Dialect::ShedLock => {
-                let name = encoded(Dialect::ShedLock, request.name.as_str());
+            Format::ShedLock => {
+                let name = encoded(Format::ShedLock, request.name.as_str());
                 self.theirs.peek(&name)
             }
         };
-        let reply = self.pool.ask(packet).await?;
+        let reply = self.pool.ask(statement).await?;
         let Some(row) = reply.rows.first() else {
             return Ok(None);
         };
@@ -301,14 +301,14 @@ impl Store {
             let lost = |_| Renewal::Lost(LostReason::TakenOver);
             return Ok(holds.iter().map(lost).collect());
         }
-        let dialect = self.settings.dialect;
+        let dialect = self.settings.format;
         let written: Vec<_> = holds
             .iter()
             .map(|hold| {
                 let name = encoded(dialect, hold.name.as_str());
                 let owner = match dialect {
-                    Dialect::Tenure => hold.owner.to_hex(),
-                    Dialect::ShedLock => lock(&self.holds)
+                    Format::Tenure => hold.owner.to_hex(),
+                    Format::ShedLock => lock(&self.holds)
                         .get(&hold.owner)
                         .map(|kept| kept.by.clone())
                         .unwrap_or_default(),
@@ -321,8 +321,8 @@ impl Store {
             .map(|(name, owner, ttl)| (name.as_str(), owner.as_str(), *ttl))
             .collect();
         let reply = self.pool.ask(match dialect {
-            Dialect::Tenure => self.ours.renew(&written),
-            Dialect::ShedLock => self.theirs.renew(&written),
+            Format::Tenure => self.ours.renew(&written),
+            Format::ShedLock => self.theirs.renew(&written),
         });
         let reply = reply.await?;
         let mut known = HashMap::new();
@@ -372,9 +372,9 @@ impl Store {
             return Ok(Release::NotHeld);
         }
         let owner = hold.owner.to_hex();
-        let packet = match (self.settings.dialect, kept) {
+        let statement = match (self.settings.format, kept) {
             // Of unknown fate: there may be a place in the queue as well.
-            (Dialect::Tenure, None) => {
+            (Format::Tenure, None) => {
                 let name = name_of(hold.name.as_str());
                 let reply = self.pool.ask(self.ours.leave(&name, &owner, hold.unclean));
                 let reply = reply.await?;
@@ -384,12 +384,12 @@ impl Store {
                 };
                 return released(was_ours, reply.is_repeated);
             }
-            (Dialect::Tenure, Some(_)) => {
+            (Format::Tenure, Some(_)) => {
                 self.ours
                     .release(&name_of(hold.name.as_str()), &owner, hold.unclean)
             }
-            (Dialect::ShedLock, kept) => {
-                let name = encoded(Dialect::ShedLock, hold.name.as_str());
+            (Format::ShedLock, kept) => {
+                let name = encoded(Format::ShedLock, hold.name.as_str());
                 let by = match kept {
                     Some(kept) => kept.by.clone(),
                     None => written_by(self.host.get().map_or("", String::as_str), hold.owner),
@@ -398,17 +398,19 @@ impl Store {
                 self.theirs.release(&name, &by, min_hold)
             }
         };
-        let wants = packet.wants;
-        let reply = self.pool.ask(packet).await?;
-        released(changed(wants, &reply)?, reply.is_repeated)
+        let reply_kind = statement.reply_kind;
+        let reply = self.pool.ask(statement).await?;
+        released(changed(reply_kind, &reply)?, reply.is_repeated)
     }
 }
 
-/// Whether a packet that changes one row did so.
-pub(super) fn changed(wants: Wants, reply: &Reply) -> Result<bool, Error> {
-    match wants {
-        Wants::Rows => Ok(!reply.rows.is_empty()),
-        Wants::Count => Ok(number(reply.rows.first().ok_or_else(outcome::nonsense)?, 0)? > 0),
+/// Whether a statement that changes one row did so.
+pub(super) fn changed(reply_kind: ReplyKind, reply: &Reply) -> Result<bool, Error> {
+    match reply_kind {
+        ReplyKind::Rows => Ok(!reply.rows.is_empty()),
+        ReplyKind::ChangedCount => {
+            Ok(number(reply.rows.first().ok_or_else(errors::unexpected_reply)?, 0)? > 0)
+        }
     }
 }
 

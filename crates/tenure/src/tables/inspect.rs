@@ -12,11 +12,11 @@ use tenure_core::support::HolderRecord;
 
 use super::guarantees::Durability;
 use super::hold::{Store, changed, left, number, text};
-use super::link::Row;
-use super::names::{Dialect, decoded, encoded};
+use super::names::{Format, decoded, encoded};
+use super::pool::Row;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::settings::Place;
-use super::statements::name_of;
+use super::sql::name_of;
 
 /// One row of the table of locks, from its second column on.
 struct Seen {
@@ -94,8 +94,8 @@ fn stranger(row: &Row, status: &mut Status) -> Result<(), Error> {
 impl Store {
     pub(super) async fn inspect(&self, name: LockName) -> Result<Status, Error> {
         let mut status = Status::free(name);
-        if self.settings.dialect == Dialect::ShedLock {
-            let name = encoded(Dialect::ShedLock, status.name.as_str());
+        if self.settings.format == Format::ShedLock {
+            let name = encoded(Format::ShedLock, status.name.as_str());
             let reply = self.pool.ask(self.theirs.look(&name, false)).await?;
             for row in &reply.rows {
                 stranger(row, &mut status)?;
@@ -116,10 +116,10 @@ impl Store {
     }
 
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Status>, Error> {
-        let dialect = self.settings.dialect;
+        let dialect = self.settings.format;
         let reply = self.pool.ask(match dialect {
-            Dialect::Tenure => self.ours.list(prefix),
-            Dialect::ShedLock => self.theirs.look(prefix, true),
+            Format::Tenure => self.ours.list(prefix),
+            Format::ShedLock => self.theirs.look(prefix, true),
         });
         // By name: the database has an order of its own.
         let mut all = BTreeMap::new();
@@ -131,15 +131,15 @@ impl Store {
                 .entry(name.clone())
                 .or_insert_with(|| Status::free(name));
             match dialect {
-                Dialect::Tenure if row.len() == 2 => {
+                Format::Tenure if row.len() == 2 => {
                     let queue = status.queue.get_or_insert_default();
                     queue.push(person(text(row, 1)?));
                 }
-                Dialect::Tenure => {
+                Format::Tenure => {
                     Seen::read(row)?.put_into(status);
                     status.queue.get_or_insert_default();
                 }
-                Dialect::ShedLock => stranger(row, status)?,
+                Format::ShedLock => stranger(row, status)?,
             }
         }
         Ok(all.into_values().filter(Status::is_held).collect())
@@ -150,16 +150,16 @@ impl Store {
         if i64::try_from(token).is_err() {
             return Ok(false);
         }
-        let packet = match self.settings.dialect {
-            Dialect::Tenure => self.ours.break_lock(&name_of(name.as_str()), token),
-            Dialect::ShedLock => {
-                let name = encoded(Dialect::ShedLock, name.as_str());
+        let statement = match self.settings.format {
+            Format::Tenure => self.ours.break_lock(&name_of(name.as_str()), token),
+            Format::ShedLock => {
+                let name = encoded(Format::ShedLock, name.as_str());
                 self.theirs.break_lock(&name, token)
             }
         };
-        let wants = packet.wants;
-        let reply = self.pool.ask(packet).await?;
-        let is_broken = changed(wants, &reply)?;
+        let reply_kind = statement.reply_kind;
+        let reply = self.pool.ask(statement).await?;
+        let is_broken = changed(reply_kind, &reply)?;
         if !is_broken && reply.is_repeated {
             return Err(Error::new(
                 ErrorKind::Indeterminate,
@@ -172,8 +172,9 @@ impl Store {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Error> {
         let mut findings = Vec::new();
         let mut find = |severity, text: String| findings.push(Finding::new(severity, text));
-        let facts = super::facts::Facts::ask(&self.pool, self.ours.flavor).await?;
-        let version: String = facts.version.chars().take(80).collect();
+        let server_info =
+            super::server_info::ServerInfo::ask(&self.pool, self.ours.dialect).await?;
+        let version: String = server_info.version.chars().take(80).collect();
         find(
             Severity::Good,
             format!("the database is {}", Escaped(&version)),
@@ -184,7 +185,7 @@ impl Store {
         {
             find(severity, text);
         }
-        match facts.durability {
+        match server_info.durability {
             Durability::Full => {}
             Durability::Killed => find(
                 Severity::Bad,
@@ -195,20 +196,20 @@ impl Store {
                 "a server that is killed loses the last grants; set synchronous_commit = on, or innodb_flush_log_at_trx_commit = 1".into(),
             ),
         }
-        if facts.is_replica {
+        if server_info.is_replica {
             let text = "this server is read-only, as a replica is; nothing can be granted there, name the primary";
             find(Severity::Bad, text.into());
         }
-        if facts.fails_over {
+        if server_info.fails_over {
             let text = "a replica follows asynchronously; if it takes over, the last grants may be lost; make replication synchronous";
             find(Severity::Warning, text.into());
         }
         // Whether the tables are there, and ours to read.
         let table = self.settings.table();
         let name = "tenure-check";
-        let looked = self.pool.ask(match self.settings.dialect {
-            Dialect::Tenure => self.ours.inspect(name),
-            Dialect::ShedLock => self.theirs.look(name, false),
+        let looked = self.pool.ask(match self.settings.format {
+            Format::Tenure => self.ours.inspect(name),
+            Format::ShedLock => self.theirs.look(name, false),
         });
         match looked.await {
             Ok(_) => find(Severity::Good, format!("the table {table} is there")),

@@ -9,15 +9,15 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::kernel::pace;
 use tenure_core::time::Time;
 
-use super::hold::{Line, Place, Store, place as place_of};
-use super::names::Dialect;
+use super::hold::{Line, Place, Store, waiter_ttl};
+use super::names::Format;
 
 #[cfg(feature = "postgres")]
-use super::ears::{Listening, News};
+use super::subscribe::{Subscription, WakeUp};
 
 /// The next thing that happens to a waiter.
 enum Next {
-    /// Nobody wants the lock any more.
+    /// Nobody reply_kind the lock any more.
     Stop,
     /// It is time for a sign of life, or our turn may have come.
     Ask,
@@ -45,7 +45,7 @@ impl Store {
         match self.ask(&request).await? {
             Some(grant) => Ok(Answer::Granted(grant)),
             None if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
-            None if self.settings.dialect == Dialect::ShedLock => self.look_again(&request).await,
+            None if self.settings.format == Format::ShedLock => self.look_again(&request).await,
             None => self.wait(&request).await,
         }
     }
@@ -74,15 +74,15 @@ impl Store {
                 seen = (place.ahead, place.token);
                 tries = 0;
             }
-            let sign_of_life = place.sent.after(place_of(request.ttl) / 3);
+            let sign_of_life = place.sent.after(waiter_ttl(request.ttl) / 3);
             loop {
                 #[cfg(feature = "postgres")]
-                let is_told = listening.as_ref().is_some_and(Listening::is_heard);
+                let is_told = listening.as_ref().is_some_and(Subscription::is_heard);
                 #[cfg(not(feature = "postgres"))]
                 let is_told = false;
                 let (at, next) = self.pause(&place, sign_of_life, is_told, tries);
                 #[cfg(feature = "postgres")]
-                let news = Listening::next(listening.as_mut());
+                let news = Subscription::next(listening.as_mut());
                 #[cfg(not(feature = "postgres"))]
                 let news = std::future::pending::<Next>();
                 let next = tokio::select! {
@@ -91,11 +91,11 @@ impl Store {
                     news = news => {
                         #[cfg(feature = "postgres")]
                         let news = match news {
-                            News::First => Next::First,
-                            News::Free if place.ahead == 0 => Next::Ask,
+                            WakeUp::First => Next::First,
+                            WakeUp::Free if place.ahead == 0 => Next::Ask,
                             // What was said meanwhile was not heard.
-                            News::Heard => Next::Ask,
-                            News::Free | News::Deaf => continue,
+                            WakeUp::PushStarted => Next::Ask,
+                            WakeUp::Free | WakeUp::PushStopped => continue,
                         };
                         news
                     }
@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Waits a little after an error that may pass. `Err`: there is nothing to wait for: it does not pass,
-    /// or (`None`) nobody wants the lock any more.
+    /// or (`None`) nobody reply_kind the lock any more.
     async fn pause_after(
         &self,
         request: &Request,
@@ -235,8 +235,8 @@ impl Store {
     }
 
     #[cfg(feature = "postgres")]
-    fn listen(&self, request: &Request) -> Option<Listening> {
-        self.ears
+    fn listen(&self, request: &Request) -> Option<Subscription> {
+        self.subscribe
             .listen(self.ours.digest(request.name.as_str()), request.owner)
     }
 }

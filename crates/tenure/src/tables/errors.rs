@@ -7,7 +7,7 @@ use crate::database::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Kind};
 
-use super::names::Dialect;
+use super::names::Format;
 use super::settings::{Place, Settings};
 
 /// Another transaction was in the way, and nothing was done.
@@ -41,7 +41,7 @@ pub(super) fn replaced() -> Error {
     )
 }
 
-pub(super) fn nonsense() -> Error {
+pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
         "the server's answer makes no sense to this version; is the table of another layout?",
@@ -72,9 +72,9 @@ pub(super) fn no_connection(trouble: Trouble, settings: &Settings) -> Error {
 
 /// What to do about a table that is not there, or is another one.
 fn make_it(settings: &Settings) -> String {
-    let hint = match settings.dialect {
-        Dialect::Tenure => "",
-        Dialect::ShedLock => " (with dialect=shedlock in the URL)",
+    let hint = match settings.format {
+        Format::Tenure => "",
+        Format::ShedLock => " (with dialect=shedlock in the URL)",
     };
     format!(
         "make it with `tenure check --init`{hint}, or with the statements of docs/stores/table.md"
@@ -108,17 +108,17 @@ fn of_server(
             ),
         )
     };
-    let words = match (settings.dialect, server.kind) {
-        (Dialect::Tenure, Kind::Postgres) => format!(
+    let words = match (settings.format, server.kind) {
+        (Format::Tenure, Kind::Postgres) => format!(
             "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"; GRANT SELECT, INSERT, UPDATE, DELETE ON {table}_waiters TO \"{user}\""
         ),
-        (Dialect::Tenure, Kind::MySql) => format!(
+        (Format::Tenure, Kind::MySql) => format!(
             "GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}_waiters TO '{user}'@'%'"
         ),
-        (Dialect::ShedLock, Kind::Postgres) => {
+        (Format::ShedLock, Kind::Postgres) => {
             format!("GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"")
         }
-        (Dialect::ShedLock, Kind::MySql) => {
+        (Format::ShedLock, Kind::MySql) => {
             format!("GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'")
         }
     };
@@ -161,9 +161,9 @@ fn of_server(
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn waiters(settings: &Settings) -> String {
-    match settings.dialect {
-        Dialect::Tenure => format!(" (or {}_waiters)", settings.table()),
-        Dialect::ShedLock => String::new(),
+    match settings.format {
+        Format::Tenure => format!(" (or {}_waiters)", settings.table()),
+        Format::ShedLock => String::new(),
     }
 }
 

@@ -3,11 +3,11 @@
 use tenure_core::error::Error;
 
 use super::guarantees::Durability;
-use super::link::{Pool, Row};
-use super::statements::{Flavor, Packet};
+use super::pool::{Pool, Row};
+use super::sql::{Dialect, Statement};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) durability: Durability,
     /// It copies another server, and takes no writes.
@@ -21,30 +21,30 @@ fn text(rows: &[Row], at: usize) -> &str {
     row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
-impl Facts {
+impl ServerInfo {
     /// Asks on a connection of the pool, which is opened for it.
-    pub(super) async fn ask(pool: &Pool, flavor: Flavor) -> Result<Self, Error> {
-        let sql = match flavor {
+    pub(super) async fn ask(pool: &Pool, dialect: Dialect) -> Result<Self, Error> {
+        let sql = match dialect {
             // Who may not see a thing counts as one who does not have it.
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => {
+            Dialect::Postgres => {
                 "SELECT version(),current_setting('fsync'),current_setting('synchronous_commit'),pg_is_in_recovery()::text,(SELECT COUNT(*)FROM pg_stat_replication WHERE application_name<>'pg_basebackup'),current_setting('synchronous_standby_names')"
             }
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => {
+            Dialect::MySql { .. } => {
                 "SELECT VERSION(),@@innodb_flush_log_at_trx_commit,@@global.read_only,(SELECT COUNT(*)FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%')"
             }
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => "SELECT sqlite_version()",
+            Dialect::Sqlite => "SELECT sqlite_version()",
         };
         let reply = pool
-            .ask(Packet::rows(format!("/*tenure:facts*/ {sql}")))
+            .ask(Statement::rows(format!("/*tenure:facts*/ {sql}")))
             .await?;
         let rows = &reply.rows;
         let version = text(rows, 0).to_owned();
-        Ok(match flavor {
+        Ok(match dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => Self {
+            Dialect::Postgres => Self {
                 version,
                 durability: match (text(rows, 1), text(rows, 2)) {
                     (_, "off") => Durability::Nothing,
@@ -55,7 +55,7 @@ impl Facts {
                 fails_over: text(rows, 4) != "0" && text(rows, 5).is_empty(),
             },
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => Self {
+            Dialect::MySql { .. } => Self {
                 version,
                 durability: match text(rows, 1) {
                     "1" => Durability::Full,
@@ -66,7 +66,7 @@ impl Facts {
                 fails_over: text(rows, 3) != "0",
             },
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => Self {
+            Dialect::Sqlite => Self {
                 version,
                 ..Self::default()
             },

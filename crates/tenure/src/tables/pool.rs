@@ -22,10 +22,10 @@ use crate::database::Kind;
 use crate::database::Trouble;
 
 #[cfg(feature = "sqlite")]
-use super::file::{DatabaseFile, FileId, FileLink, NotOpened};
-use super::outcome;
+use super::database_file::{DatabaseFile, FileConnection, FileId, NotOpened};
+use super::errors;
 use super::settings::{Place, Settings};
-use super::statements::{Packet, Wants};
+use super::sql::{ReplyKind, Statement};
 
 /// What a database answers, as text.
 pub(super) type Row = Vec<Option<String>>;
@@ -36,7 +36,7 @@ const GROWS: u32 = 4;
 /// How many times as long as for an answer a request waits for a connection: those before it may all be slow.
 const QUEUE: u32 = 10;
 
-/// The answer to one packet.
+/// The answer to one statement.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) rows: Vec<Row>,
@@ -49,39 +49,39 @@ pub(super) struct Reply {
     pub(super) file: Option<FileId>,
 }
 
-enum Link {
+enum Connection {
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
     #[cfg(feature = "mysql")]
     MySql(MySqlConnection),
     #[cfg(feature = "sqlite")]
-    Sqlite(FileLink),
+    Sqlite(FileConnection),
 }
 
 /// Sends it by the simple protocol: no statement is prepared, so a proxy may give each transaction to another
 /// connection of its own.
 macro_rules! run {
-    ($link:expr, $packet:expr) => {{
-        let statement = sqlx::raw_sql(AssertSqlSafe($packet.sql.clone()));
-        match $packet.wants {
-            Wants::Rows => texts(statement.fetch_all($link).await?),
-            Wants::Count => {
-                let count = statement.execute($link).await?.rows_affected();
+    ($connection:expr, $statement:expr) => {{
+        let statement = sqlx::raw_sql(AssertSqlSafe($statement.sql.clone()));
+        match $statement.reply_kind {
+            ReplyKind::Rows => texts(statement.fetch_all($connection).await?),
+            ReplyKind::ChangedCount => {
+                let count = statement.execute($connection).await?.rows_affected();
                 Ok(vec![vec![Some(count.to_string())]])
             }
         }
     }};
 }
 
-impl Link {
-    async fn run(&mut self, packet: &Packet) -> Result<Vec<Row>, sqlx::Error> {
+impl Connection {
+    async fn run(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => run!(link, packet),
+            Self::Postgres(connection) => run!(connection, statement),
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => run!(link, packet),
+            Self::MySql(connection) => run!(connection, statement),
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => run!(&mut file.link, packet),
+            Self::Sqlite(file) => run!(&mut file.connection, statement),
         }
     }
 
@@ -89,11 +89,11 @@ impl Link {
     async fn close(self) {
         let _ = match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.close().await,
+            Self::Postgres(connection) => connection.close().await,
             #[cfg(feature = "mysql")]
-            Self::MySql(link) => link.close().await,
+            Self::MySql(connection) => connection.close().await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => file.link.close().await,
+            Self::Sqlite(file) => file.connection.close().await,
         };
     }
 
@@ -133,7 +133,7 @@ pub(super) struct Pool {
     settings: Settings,
     clock: Clock,
     spawner: Spawner,
-    idle: Mutex<Vec<Link>>,
+    idle: Mutex<Vec<Connection>>,
     permits: Semaphore,
     /// Who is not urgent needs one of these as well: there is one less, so that what is urgent never waits
     /// behind all the others.
@@ -180,18 +180,18 @@ impl Pool {
             let Some(file) = &self.file else { break };
             file.look_for_tables_again();
             let trouble = match file.open(&mut made).await {
-                Ok(link) => {
-                    lock(&self.idle).push(Link::Sqlite(link));
+                Ok(connection) => {
+                    lock(&self.idle).push(Connection::Sqlite(connection));
                     break;
                 }
                 Err(NotOpened::Replaced) => None,
                 Err(NotOpened::Trouble(trouble)) => Some(trouble),
             };
-            let may_pass = trouble.as_ref().is_none_or(outcome::is_conflict);
+            let may_pass = trouble.as_ref().is_none_or(errors::is_conflict);
             if !may_pass || self.clock.now() >= retry_until {
                 return Err(match trouble {
-                    Some(trouble) => outcome::no_connection(trouble, &self.settings),
-                    None => outcome::replaced(),
+                    Some(trouble) => errors::no_connection(trouble, &self.settings),
+                    None => errors::replaced(),
                 });
             }
             self.pause(attempt, &Flag::new()).await;
@@ -213,24 +213,29 @@ impl Pool {
     /// Opens a connection, so that the first request finds one; whether that works is the answer.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
-        let link = self.connect().await;
-        let link = link.map_err(|trouble| outcome::no_connection(trouble, &self.settings))?;
-        lock(&self.idle).push(link);
+        let connection = self.connect().await;
+        let connection =
+            connection.map_err(|trouble| errors::no_connection(trouble, &self.settings))?;
+        lock(&self.idle).push(connection);
         Ok(())
     }
 
     /// Sends it, again if a connection broke that had lain idle (its server may have been started again
     /// since), and again when another transaction was in its way.
-    pub(super) async fn ask(&self, packet: Packet) -> Result<Reply, Error> {
-        self.ask_unless(packet, &Flag::new()).await
+    pub(super) async fn ask(&self, statement: Statement) -> Result<Reply, Error> {
+        self.ask_unless(statement, &Flag::new()).await
     }
 
     /// The same, but it is not sent again when `stop` is raised.
-    pub(super) async fn ask_unless(&self, packet: Packet, stop: &Flag) -> Result<Reply, Error> {
+    pub(super) async fn ask_unless(
+        &self,
+        statement: Statement,
+        stop: &Flag,
+    ) -> Result<Reply, Error> {
         let patience = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
-            let (trouble, is_fresh) = match self.ask_once(&packet, stop).await {
+            let (trouble, is_fresh) = match self.ask_once(&statement, stop).await {
                 Ok(reply) => {
                     return Ok(Reply {
                         is_repeated: broken.is_some(),
@@ -249,59 +254,59 @@ impl Pool {
                     continue;
                 }
                 #[cfg(feature = "sqlite")]
-                Err(Refused::Replaced) => return Err(outcome::replaced()),
+                Err(Refused::Replaced) => return Err(errors::replaced()),
             };
             let may_repeat = self.clock.now() < patience && !stop.is_raised();
-            if outcome::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
+            if errors::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
                 continue;
             }
             let is_silent = matches!(trouble, Trouble::Silence(_));
             let is_broken = trouble.is_fatal() && !is_silent;
-            let err = outcome::explain(trouble, &self.settings);
+            let err = errors::explain(trouble, &self.settings);
             if is_broken {
                 // What happened to one has probably happened to the others.
                 lock(&self.idle).clear();
             }
-            if !is_broken || !packet.is_repeatable || is_fresh || broken.is_some() {
+            if !is_broken || !statement.is_repeatable || is_fresh || broken.is_some() {
                 return Err(broken.unwrap_or(err));
             }
             broken = Some(err);
         }
-        Err(outcome::nonsense())
+        Err(errors::unexpected_reply())
     }
 
-    async fn ask_once(&self, packet: &Packet, stop: &Flag) -> Result<Reply, Refused> {
+    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, Refused> {
         if self.spawner.is_shut_down() {
             return Err(Refused::Nothing(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
         }
-        let _permit = self.permit(packet, stop).await?;
+        let _permit = self.permit(statement, stop).await?;
         let idle = self.take_idle()?;
         let is_fresh = idle.is_none();
-        let mut link = match idle {
-            Some(link) => link,
-            None => self.open_link().await?,
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.open_connection().await?,
         };
         let sent = self.clock.now();
         let limit = sent.after(self.settings.timeout);
         let answer = tokio::select! {
             biased;
-            answer = link.run(packet) => answer.map_err(Trouble::from),
+            answer = connection.run(statement) => answer.map_err(Trouble::from),
             () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
         };
         #[cfg(feature = "sqlite")]
-        let file = link.file();
+        let file = connection.file();
         #[cfg(feature = "sqlite")]
-        if !self.is_current(&link).map_err(Refused::Nothing)? {
+        if !self.is_current(&connection).map_err(Refused::Nothing)? {
             lock(&self.idle).clear();
             return Err(Refused::Replaced);
         }
         match answer {
             Ok(rows) => {
                 if !self.is_closed.load(Ordering::SeqCst) {
-                    lock(&self.idle).push(link);
+                    lock(&self.idle).push(connection);
                 }
                 Ok(Reply {
                     rows,
@@ -313,9 +318,9 @@ impl Pool {
             }
             Err(trouble) => {
                 // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
-                let is_open = packet.is_transaction && !outcome::is_locked_file(&trouble);
+                let is_open = statement.is_transaction && !errors::is_locked_file(&trouble);
                 if matches!(trouble, Trouble::Said(_)) && !trouble.is_fatal() && !is_open {
-                    lock(&self.idle).push(link);
+                    lock(&self.idle).push(connection);
                 }
                 Err(Refused::Trouble { trouble, is_fresh })
             }
@@ -325,13 +330,13 @@ impl Pool {
     /// The right to use a connection, or to open one.
     async fn permit(
         &self,
-        packet: &Packet,
+        statement: &Statement,
         stop: &Flag,
     ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
         let patience = self.settings.timeout * QUEUE;
         let limit = self.clock.now().after(patience);
         let permit = async {
-            let calm = match packet.is_urgent {
+            let calm = match statement.is_urgent {
                 true => None,
                 false => Some(self.calm.acquire().await?),
             };
@@ -350,16 +355,16 @@ impl Pool {
         };
         match permit {
             Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
-            _ => Err(Refused::Nothing(outcome::closed())),
+            _ => Err(Refused::Nothing(errors::closed())),
         }
     }
 
     /// An idle connection. Connections to a file that was removed or replaced are closed.
-    fn take_idle(&self) -> Result<Option<Link>, Refused> {
+    fn take_idle(&self) -> Result<Option<Connection>, Refused> {
         let idle = lock(&self.idle).pop();
         #[cfg(feature = "sqlite")]
-        if let Some(link) = &idle
-            && !self.is_current(link).map_err(Refused::Nothing)?
+        if let Some(connection) = &idle
+            && !self.is_current(connection).map_err(Refused::Nothing)?
         {
             lock(&self.idle).clear();
             return Ok(None);
@@ -369,14 +374,14 @@ impl Pool {
 
     /// Whether the path still leads to the file of that connection.
     #[cfg(feature = "sqlite")]
-    fn is_current(&self, link: &Link) -> Result<bool, Error> {
-        match (&self.file, link.file()) {
+    fn is_current(&self, connection: &Connection) -> Result<bool, Error> {
+        match (&self.file, connection.file()) {
             (Some(file), Some(id)) => file.is_current(id),
             _ => Ok(true),
         }
     }
 
-    async fn open_link(&self) -> Result<Link, Refused> {
+    async fn open_connection(&self) -> Result<Connection, Refused> {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &self.file {
             let mut made = Vec::new();
@@ -385,42 +390,44 @@ impl Pool {
                 tracing::info!("made {}", made.join(", "));
             }
             return match opened {
-                Ok(link) => Ok(Link::Sqlite(link)),
+                Ok(connection) => Ok(Connection::Sqlite(connection)),
                 Err(NotOpened::Replaced) => Err(Refused::Replaced),
                 // Others open, close or make the file at this moment.
-                Err(NotOpened::Trouble(trouble)) if outcome::is_conflict(&trouble) => {
+                Err(NotOpened::Trouble(trouble)) if errors::is_conflict(&trouble) => {
                     let is_fresh = true;
                     Err(Refused::Trouble { trouble, is_fresh })
                 }
                 Err(NotOpened::Trouble(trouble)) => {
-                    let err = outcome::no_connection(trouble, &self.settings);
+                    let err = errors::no_connection(trouble, &self.settings);
                     Err(Refused::Nothing(err))
                 }
             };
         }
-        let link = self.connect().await;
-        link.map_err(|trouble| Refused::Nothing(outcome::no_connection(trouble, &self.settings)))
+        let connection = self.connect().await;
+        connection
+            .map_err(|trouble| Refused::Nothing(errors::no_connection(trouble, &self.settings)))
     }
 
-    async fn connect(&self) -> Result<Link, Trouble> {
+    async fn connect(&self) -> Result<Connection, Trouble> {
         match &self.settings.place {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Place::Server(server) => match server.kind {
                 #[cfg(feature = "postgres")]
-                Kind::Postgres => Ok(Link::Postgres(server.postgres(&self.clock).await?)),
+                Kind::Postgres => Ok(Connection::Postgres(server.postgres(&self.clock).await?)),
                 #[cfg(feature = "mysql")]
                 Kind::MySql => {
-                    let mut link = server.mysql(&self.clock).await?;
-                    let set_up = Packet::rows(MYSQL_SESSION[self.settings.dialect as usize].into());
-                    let run = async { run!(&mut link, set_up) };
+                    let mut connection = server.mysql(&self.clock).await?;
+                    let set_up =
+                        Statement::rows(MYSQL_SESSION[self.settings.format as usize].into());
+                    let run = async { run!(&mut connection, set_up) };
                     server.limited(&self.clock, run).await?;
-                    Ok(Link::MySql(link))
+                    Ok(Connection::MySql(connection))
                 }
                 #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-                _ => Err(Trouble::Settings(outcome::nonsense())),
+                _ => Err(Trouble::Settings(errors::unexpected_reply())),
             },
             #[cfg(feature = "sqlite")]
-            Place::File(_) => Err(Trouble::Settings(outcome::nonsense())),
+            Place::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
         }
     }
 
@@ -436,8 +443,8 @@ impl Pool {
         self.permits.close();
         self.calm.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
-        for link in idle {
-            link.close().await;
+        for connection in idle {
+            connection.close().await;
         }
     }
 }

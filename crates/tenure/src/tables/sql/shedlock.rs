@@ -4,48 +4,48 @@
 //! There is no column for a token, so `locked_at` is one: it is greater by 1 ms at least than it was before.
 //! A row is never deleted: a Java program remembers that it is there, and would never get the lock again.
 
-use super::statements::{Flavor, Packet};
+use super::{Dialect, Statement};
 
 /// One acquisition, as it is written. `ttl` is in µs, in whole ms.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) name: String,
-    pub(super) by: String,
-    pub(super) ttl: u64,
+pub(in crate::tables) struct LockRequest {
+    pub(in crate::tables) name: String,
+    pub(in crate::tables) by: String,
+    pub(in crate::tables) ttl: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Statements {
-    pub(super) flavor: Flavor,
+pub(in crate::tables) struct Statements {
+    pub(in crate::tables) dialect: Dialect,
     /// The table, quoted.
     table: String,
 }
 
 impl Statements {
-    pub(super) fn new(flavor: Flavor, table: &str) -> Self {
+    pub(in crate::tables) fn new(dialect: Dialect, table: &str) -> Self {
         Self {
-            flavor,
-            table: flavor.quoted(table),
+            dialect,
+            table: dialect.quoted(table),
         }
     }
 
     /// The server's clock.
     fn now(&self) -> &'static str {
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => "date_trunc('milliseconds',timezone('utc',clock_timestamp()))",
+            Dialect::Postgres => "date_trunc('milliseconds',timezone('utc',clock_timestamp()))",
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => "UTC_TIMESTAMP(3)",
+            Dialect::MySql { .. } => "UTC_TIMESTAMP(3)",
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => "NULL",
+            Dialect::Sqlite => "NULL",
         }
     }
 
     /// So many µs later.
     fn after(&self, time: &str, micros: u64) -> String {
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => format!("({time}+{micros}*interval '1 microsecond')"),
+            Dialect::Postgres => format!("({time}+{micros}*interval '1 microsecond')"),
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => format!("({time}+INTERVAL {micros} MICROSECOND)"),
         }
@@ -53,41 +53,41 @@ impl Statements {
 
     /// A time as µs since 1970. Both columns and clock are UTC, whatever the session's time zone is.
     fn micros(&self, time: &str) -> String {
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => format!("(EXTRACT(EPOCH FROM {time})*1000000)::bigint"),
+            Dialect::Postgres => format!("(EXTRACT(EPOCH FROM {time})*1000000)::bigint"),
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => format!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',{time})"),
         }
     }
 
     fn text(&self, text: &str) -> String {
-        self.flavor.text(text)
+        self.dialect.text(text)
     }
 
     /// The longest name of a host in `locked_by`, which has 255 characters and the owner too.
-    pub(super) const MAX_HOST: usize = 200;
+    pub(in crate::tables) const MAX_HOST: usize = 200;
 
     /// Takes a lock that is free. `[token]` if that is done; in MySQL `[locked_by, token]` as they are then.
-    pub(super) fn acquire(&self, ask: &Ask) -> Packet {
+    pub(in crate::tables) fn acquire(&self, ask: &LockRequest) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(&ask.name), self.text(&ask.by));
         let until = self.after(now, ask.ttl);
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {table}{}(name,lock_until,locked_at,locked_by)VALUES({name},{until},{now},{by})",
-            match self.flavor {
+            match self.dialect {
                 #[cfg(feature = "postgres")]
-                Flavor::Postgres => " AS l",
+                Dialect::Postgres => " AS l",
                 #[cfg(any(feature = "sqlite", feature = "mysql"))]
                 _ => "",
             }
         );
-        match self.flavor {
+        match self.dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => {
+            Dialect::Postgres => {
                 let next = self.after("l.locked_at", 1_000);
                 let token = self.micros("locked_at");
-                Packet::rows(format!(
+                Statement::rows(format!(
                     "{insert}ON CONFLICT(name)DO UPDATE SET lock_until=excluded.lock_until,locked_at=GREATEST(excluded.locked_at,{next}),locked_by=excluded.locked_by WHERE l.locked_by=excluded.locked_by AND l.lock_until>{now} OR l.lock_until<={now} RETURNING {token}"
                 ))
             }
@@ -96,7 +96,7 @@ impl Statements {
                 let next = self.after("locked_at", 1_000);
                 let token = self.micros("locked_at");
                 // From left to right, and each sees what was set before it.
-                Packet::rows(format!(
+                Statement::rows(format!(
                     "{insert}ON DUPLICATE KEY UPDATE locked_at=IF(lock_until<={now},GREATEST({now},{next}),locked_at),locked_by=IF(lock_until<={now},{by},locked_by),lock_until=IF(locked_by={by},{until},lock_until);SELECT locked_by,{token} FROM {table} WHERE name={name}"
                 ))
             }
@@ -104,35 +104,35 @@ impl Statements {
     }
 
     /// `[µs until it runs out]`
-    pub(super) fn peek(&self, name: &str) -> Packet {
+    pub(in crate::tables) fn peek(&self, name: &str) -> Statement {
         let (until, now) = (self.micros("lock_until"), self.micros(self.now()));
         let (table, name) = (&self.table, self.text(name));
-        Packet::rows(format!(
+        Statement::rows(format!(
             "/*tenure:peek*/ SELECT {until}-{now} FROM {table} WHERE name={name}"
         ))
     }
 
     /// Gives the lock back, and keeps the name taken for `min_hold` after the grant.
-    pub(super) fn release(&self, name: &str, by: &str, min_hold: u64) -> Packet {
+    pub(in crate::tables) fn release(&self, name: &str, by: &str, min_hold: u64) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(name), self.text(by));
         let least = self.after("locked_at", min_hold);
-        Packet::count(format!(
+        Statement::count(format!(
             "/*tenure:release*/ UPDATE {table} SET lock_until=GREATEST({now},{least}) WHERE name={name} AND locked_by={by} AND lock_until>{now}"
         ))
         .urgent()
     }
 
-    pub(super) fn break_lock(&self, name: &str, token: u64) -> Packet {
+    pub(in crate::tables) fn break_lock(&self, name: &str, token: u64) -> Statement {
         let (now, table, name) = (self.now(), &self.table, self.text(name));
         let at = self.micros("locked_at");
-        Packet::count(format!(
+        Statement::count(format!(
             "/*tenure:break*/ UPDATE {table} SET lock_until={now} WHERE name={name} AND {at}={token} AND lock_until>{now}"
         ))
     }
 
     /// See the statement of the same name on our own tables.
-    pub(super) fn renew(&self, holds: &[(&str, &str, u64)]) -> Packet {
+    pub(in crate::tables) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let mut steps: Vec<_> = holds
             .iter()
@@ -148,11 +148,11 @@ impl Statements {
         steps.push(format!(
             "SELECT name,locked_by,CASE WHEN lock_until>{now} THEN 1 ELSE 0 END FROM {table} WHERE name IN({names})"
         ));
-        Packet::once(format!("/*tenure:renew*/ {}", steps.join(";")))
+        Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
     /// `[name, locked_by, token, µs until it runs out]` of one name, or of all held ones that begin like that.
-    pub(super) fn look(&self, name: &str, is_prefix: bool) -> Packet {
+    pub(in crate::tables) fn look(&self, name: &str, is_prefix: bool) -> Statement {
         let (table, text) = (&self.table, self.text(name));
         let (at, until) = (self.micros("locked_at"), self.micros("lock_until"));
         let now = self.micros(self.now());
@@ -163,7 +163,7 @@ impl Statements {
                 name.chars().count()
             ),
         };
-        Packet::rows(format!(
+        Statement::rows(format!(
             "/*tenure:look*/ SELECT name,locked_by,{at},{until}-{now} FROM {table} WHERE {which} ORDER BY name"
         ))
     }

@@ -11,7 +11,7 @@ use crate::database::{self, Server};
 use tenure_core::error::Error;
 use tenure_core::url::{Url, invalid};
 
-use super::names::Dialect;
+use super::names::Format;
 
 /// Longest part of a table's name: what the databases allow, less what we append.
 const MAX_IDENTIFIER: usize = 48;
@@ -36,7 +36,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) place: Place,
-    pub(super) dialect: Dialect,
+    pub(super) format: Format,
     /// `None`: the dialect's own name for it.
     table: Option<String>,
     /// How many connections this client has at most.
@@ -83,7 +83,7 @@ impl Settings {
         let mut url = Url::parse(&format!("sqlite://file?{query}"), 1)?;
         let timeout = url.take_timeout()?;
         let settings = Self::take(&mut url, Place::File(path.into()), timeout)?;
-        if settings.dialect == Dialect::ShedLock {
+        if settings.format == Format::ShedLock {
             return invalid("`dialect=shedlock` is for mysql:// and postgres://");
         }
         url.finish(&["timeout", KNOWN[0], KNOWN[1]])?;
@@ -91,8 +91,8 @@ impl Settings {
     }
 
     fn take(url: &mut Url, place: Place, timeout: Duration) -> Result<Self, Error> {
-        let dialects = [("tenure", Dialect::Tenure), ("shedlock", Dialect::ShedLock)];
-        let dialect = url.take_word("dialect", &dialects)?;
+        let formats = [("tenure", Format::Tenure), ("shedlock", Format::ShedLock)];
+        let format = url.take_word("dialect", &formats)?;
         let table = url.take("table");
         if let Some(table) = &table {
             check_table(table, &place)?;
@@ -100,7 +100,7 @@ impl Settings {
         let connections = url.take_number_in("connections", &(1..=MAX_CONNECTIONS), CONNECTIONS)?;
         Ok(Self {
             place,
-            dialect,
+            format,
             table,
             connections: connections as usize,
             timeout,
@@ -109,10 +109,10 @@ impl Settings {
 
     /// The table of locks, as it is written in the URL.
     pub(super) fn table(&self) -> &str {
-        match (&self.table, self.dialect) {
+        match (&self.table, self.format) {
             (Some(table), _) => table,
-            (None, Dialect::Tenure) => "tenure_locks",
-            (None, Dialect::ShedLock) => "shedlock",
+            (None, Format::Tenure) => "tenure_locks",
+            (None, Format::ShedLock) => "shedlock",
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(all.timeout, Duration::from_secs(1));
         let least = read("postgres://h/d?mode=table").unwrap();
         assert_eq!((least.table(), least.connections), ("tenure_locks", 4));
-        assert_eq!(least.dialect, Dialect::Tenure);
+        assert_eq!(least.format, Format::Tenure);
         let theirs = read("postgres://h/d?mode=table&dialect=shedlock").unwrap();
         assert_eq!(theirs.table(), "shedlock");
         for (url, says) in [

@@ -4,41 +4,41 @@ use tenure_core::error::Error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::error::ErrorKind;
 
-use super::hold::Store;
-use super::names::Dialect;
-use super::settings::Place;
-use super::statements::Flavor;
+use super::super::hold::Store;
+use super::super::names::Format;
+use super::super::settings::Place;
+use super::Dialect;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use super::statements::{Packet, Statements};
+use super::{Statement, Statements};
 
 /// One statement, and what it makes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) sql: String,
+pub(in crate::tables) struct Step {
+    pub(in crate::tables) sql: String,
     /// The table that it makes.
-    pub(super) table: Option<String>,
+    pub(in crate::tables) table: Option<String>,
 }
 
 /// The published statements for these tables.
-fn text(dialect: Dialect, flavor: Flavor) -> &'static str {
-    match (dialect, flavor) {
+fn text(format: Format, dialect: Dialect) -> &'static str {
+    match (format, dialect) {
         #[cfg(feature = "postgres")]
-        (Dialect::Tenure, Flavor::Postgres) => include_str!("schema/postgres.sql"),
+        (Format::Tenure, Dialect::Postgres) => include_str!("schema/postgres.sql"),
         #[cfg(feature = "postgres")]
-        (Dialect::ShedLock, Flavor::Postgres) => include_str!("schema/shedlock_postgres.sql"),
+        (Format::ShedLock, Dialect::Postgres) => include_str!("schema/shedlock_postgres.sql"),
         #[cfg(feature = "mysql")]
-        (Dialect::Tenure, Flavor::MySql { .. }) => include_str!("schema/mysql.sql"),
+        (Format::Tenure, Dialect::MySql { .. }) => include_str!("schema/mysql.sql"),
         #[cfg(feature = "mysql")]
-        (Dialect::ShedLock, Flavor::MySql { .. }) => include_str!("schema/shedlock_mysql.sql"),
+        (Format::ShedLock, Dialect::MySql { .. }) => include_str!("schema/shedlock_mysql.sql"),
         #[cfg(feature = "sqlite")]
-        (_, Flavor::Sqlite) => include_str!("schema/sqlite.sql"),
+        (_, Dialect::Sqlite) => include_str!("schema/sqlite.sql"),
     }
 }
 
-fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
+fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
     let waiters = format!("{table}_waiters");
     let index = format!("{}_queue", table.rsplit('.').next().unwrap_or_default());
-    let text = text(dialect, flavor)
+    let text = text(format, dialect)
         .lines()
         .map(|line| line.split("--").next().unwrap_or_default())
         .collect::<Vec<_>>()
@@ -51,34 +51,34 @@ fn steps(dialect: Dialect, flavor: Flavor, table: &str) -> Vec<Step> {
             false => None,
         },
         sql: sql
-            .replace("{locks}", &flavor.quoted(table))
-            .replace("{waiters}", &flavor.quoted(&waiters))
-            .replace("{index}", &flavor.quoted(&index)),
+            .replace("{locks}", &dialect.quoted(table))
+            .replace("{waiters}", &dialect.quoted(&waiters))
+            .replace("{index}", &dialect.quoted(&index)),
     };
     statements.filter(|sql| !sql.is_empty()).map(step).collect()
 }
 
 /// The statements for a file, in their order.
 #[cfg(feature = "sqlite")]
-pub(super) fn steps_of_file(table: &str) -> Vec<Step> {
-    steps(Dialect::Tenure, Flavor::Sqlite, table)
+pub(in crate::tables) fn steps_of_file(table: &str) -> Vec<Step> {
+    steps(Format::Tenure, Dialect::Sqlite, table)
 }
 
 /// Finds a row if a file has a table of that name.
 #[cfg(feature = "sqlite")]
-pub(super) fn looks_for_table(table: &str) -> String {
-    let table = Flavor::Sqlite.text(table);
+pub(in crate::tables) fn looks_for_table(table: &str) -> String {
+    let table = Dialect::Sqlite.text(table);
     format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
 }
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 impl Statements {
     /// Runs a statement that makes something.
-    fn make(&self, sql: &str) -> Packet {
-        match self.flavor {
+    fn make(&self, sql: &str) -> Statement {
+        match self.dialect {
             // There, two that make a table at the same time get in each other's way in spite of IF NOT EXISTS.
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => self.transaction(
+            Dialect::Postgres => self.transaction(
                 "init",
                 &[
                     "SELECT pg_advisory_xact_lock(hashtext('tenure init'))".to_owned(),
@@ -86,14 +86,14 @@ impl Statements {
                 ],
             ),
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => Packet::rows(format!("/*tenure:init*/ {sql}")),
+            _ => Statement::rows(format!("/*tenure:init*/ {sql}")),
         }
     }
 }
 
 impl Store {
     /// Makes what is not there yet, and says what that was.
-    pub(super) async fn init(&self) -> Result<Vec<String>, Error> {
+    pub(in crate::tables) async fn init(&self) -> Result<Vec<String>, Error> {
         match &self.settings.place {
             #[cfg(feature = "sqlite")]
             Place::File(_) => self.pool.make_file().await,
@@ -106,7 +106,7 @@ impl Store {
     async fn init_server(&self) -> Result<Vec<String>, Error> {
         let mut made = Vec::new();
         let table = self.settings.table();
-        for step in steps(self.settings.dialect, self.ours.flavor, table) {
+        for step in steps(self.settings.format, self.ours.dialect, table) {
             // A statement that finds its table, or its index, may still complain of privileges.
             let is_needed = match &step.table {
                 Some(table) => !self.has(table).await?,
@@ -132,30 +132,30 @@ impl Store {
     /// Whether there is a table of that name.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     async fn has(&self, table: &str) -> Result<bool, Error> {
-        let flavor = self.ours.flavor;
-        let sql = match flavor {
+        let dialect = self.ours.dialect;
+        let sql = match dialect {
             #[cfg(feature = "postgres")]
-            Flavor::Postgres => {
-                let table = flavor.text(&flavor.quoted(table));
+            Dialect::Postgres => {
+                let table = dialect.text(&dialect.quoted(table));
                 format!("SELECT to_regclass({table})::text WHERE to_regclass({table}) IS NOT NULL")
             }
             #[cfg(feature = "mysql")]
-            Flavor::MySql { .. } => {
+            Dialect::MySql { .. } => {
                 let (schema, table) = match table.split_once('.') {
-                    Some((schema, table)) => (flavor.text(schema), table),
+                    Some((schema, table)) => (dialect.text(schema), table),
                     None => ("DATABASE()".to_owned(), table),
                 };
-                let table = flavor.text(table);
+                let table = dialect.text(table);
                 format!(
                     "SELECT table_name FROM information_schema.tables WHERE table_schema={schema} AND table_name={table}"
                 )
             }
             #[cfg(feature = "sqlite")]
-            Flavor::Sqlite => looks_for_table(table),
+            Dialect::Sqlite => looks_for_table(table),
         };
         let reply = self
             .pool
-            .ask(Packet::rows(format!("/*tenure:init*/ {sql}")));
+            .ask(Statement::rows(format!("/*tenure:init*/ {sql}")));
         Ok(!reply.await?.rows.is_empty())
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     #[cfg(feature = "sqlite")]
     #[test]
     fn the_published_statements_are_those_that_are_run() {
-        let steps = steps(Dialect::Tenure, Flavor::Sqlite, "locks");
+        let steps = steps(Format::Tenure, Dialect::Sqlite, "locks");
         let tables: Vec<_> = steps.iter().map(|step| step.table.as_deref()).collect();
         assert_eq!(tables, [None, Some("locks"), Some("locks_waiters"), None]);
         assert!(
@@ -186,7 +186,7 @@ mod tests {
     /// Whoever makes the tables by hand copies them from the page.
     #[test]
     fn the_page_has_the_statements() {
-        let page = include_str!("../../../../docs/stores/table.md");
+        let page = include_str!("../../../../../docs/stores/table.md");
         for (text, locks) in [
             (include_str!("schema/postgres.sql"), "tenure_locks"),
             (include_str!("schema/mysql.sql"), "tenure_locks"),
