@@ -227,7 +227,7 @@ async fn open(url: &str) -> Result<Client, Error> {
         #[cfg(feature = "postgres")]
         "postgres" => open_database(url).await,
         #[cfg(feature = "sqlite")]
-        "sqlite" => client(tables::Backend::open(rest).await?),
+        "sqlite" => client(tables::Store::open(rest).await?),
         _ => {
             let cure = NOT_HERE
                 .iter()
@@ -250,7 +250,7 @@ async fn open_database(url: &str) -> Result<Client, Error> {
     let (server, mode, url) = Server::parse(url)?;
     match mode {
         Mode::Session => client(session::Backend::connect(server, url).await?),
-        Mode::Table => client(tables::Backend::connect(server, url).await?),
+        Mode::Table => client(tables::Store::connect(server, url).await?),
     }
 }
 

@@ -9,25 +9,31 @@ use tokio::sync::Notify;
 
 use super::Spawner;
 
-/// How many of these tasks run.
+/// How many of these tasks run, and how many operations that a caller performs itself.
 #[derive(Default)]
 pub struct BackgroundTasks {
     count: AtomicUsize,
     done: Notify,
 }
 
-/// Counts one task, until it is dropped.
-struct Counted(Arc<BackgroundTasks>);
+/// Counts one task or operation, until it is dropped.
+#[must_use]
+pub struct Counted(Arc<BackgroundTasks>);
 
 impl BackgroundTasks {
+    /// Counts an operation that the caller performs itself, for as long as the answer lives.
+    pub fn enter(self: &Arc<Self>) -> Counted {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Counted(self.clone())
+    }
+
     /// Runs `work` in the background. It counts from now on, and until it has ended or its runtime has dropped it.
     pub fn spawn(
         self: &Arc<Self>,
         spawner: &Spawner,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(self.clone());
+        let counted = self.enter();
         spawner.spawn(async move {
             work.await;
             drop(counted);
@@ -40,8 +46,7 @@ impl BackgroundTasks {
         spawner: &Spawner,
         work: impl FnOnce() + Send + 'static,
     ) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(self.clone());
+        let counted = self.enter();
         spawner.spawn_blocking(move || {
             work();
             drop(counted);
@@ -68,5 +73,23 @@ impl Drop for Counted {
         if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.done.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::poll_now;
+
+    #[test]
+    fn all_is_done_when_the_last_operation_is_over() {
+        let tasks = Arc::<BackgroundTasks>::default();
+        let (first, second) = (tasks.enter(), tasks.enter());
+        let mut done = Box::pin(tasks.all_done());
+        assert!(poll_now(done.as_mut()).is_err());
+        drop(first);
+        assert!(poll_now(done.as_mut()).is_err());
+        drop(second);
+        assert!(poll_now(done.as_mut()).is_ok());
     }
 }

@@ -20,49 +20,11 @@ use tenure_core::rt::{Clock, lock};
 
 use crate::database::Trouble;
 
+use super::file_id::FileId;
 use super::sql::schema;
 
 /// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
-
-/// Identity of a file: device and inode.
-///
-/// Elsewhere than on Unix it says nothing: Windows neither removes nor replaces a file that SQLite has open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileId {
-    #[cfg(unix)]
-    device: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
-impl FileId {
-    /// Of what lies at `path` now. `None`: nothing does.
-    ///
-    /// # Errors
-    /// When that cannot be told.
-    pub(super) fn at(path: &Path) -> Result<Option<Self>, Error> {
-        use io::ErrorKind::{NotADirectory, NotFound};
-        match fs::metadata(path) {
-            #[cfg(unix)]
-            Ok(found) => {
-                use std::os::unix::fs::MetadataExt as _;
-                Ok(Some(Self {
-                    device: found.dev(),
-                    inode: found.ino(),
-                }))
-            }
-            #[cfg(not(unix))]
-            Ok(_) => Ok(Some(Self {})),
-            Err(err) if matches!(err.kind(), NotFound | NotADirectory) => Ok(None),
-            Err(err) => {
-                let shown = path.display().to_string();
-                let text = format!("it cannot be told whether {} is there", Escaped(&shown));
-                Err(Error::new(ErrorKind::Indeterminate, text).with_source(err))
-            }
-        }
-    }
-}
 
 /// A connection, and the file that it opened.
 pub(super) struct FileConnection {
@@ -71,19 +33,19 @@ pub(super) struct FileConnection {
 }
 
 /// Why there is no connection.
-pub(super) enum NotOpened {
+pub(super) enum OpenError {
     /// The file was removed or replaced at that very moment.
     Replaced,
     Trouble(Trouble),
 }
 
-impl From<Error> for NotOpened {
+impl From<Error> for OpenError {
     fn from(err: Error) -> Self {
         Self::Trouble(Trouble::Settings(err))
     }
 }
 
-impl From<sqlx::Error> for NotOpened {
+impl From<sqlx::Error> for OpenError {
     fn from(err: sqlx::Error) -> Self {
         Self::Trouble(err.into())
     }
@@ -112,9 +74,14 @@ impl DatabaseFile {
         }
     }
 
+    /// The file that lies at the path now. `None`: there is none.
+    pub(super) fn id(&self) -> Result<Option<FileId>, Error> {
+        FileId::at(&self.path)
+    }
+
     /// Whether the path still leads to that file.
     pub(super) fn is_current(&self, id: FileId) -> Result<bool, Error> {
-        Ok(FileId::at(&self.path)? == Some(id))
+        Ok(self.id()? == Some(id))
     }
 
     /// Looks for the tables again at the next opening.
@@ -123,7 +90,7 @@ impl DatabaseFile {
     }
 
     /// Opens the file; makes what is missing of file and tables, and adds that to `made`.
-    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, NotOpened> {
+    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
         let limit = self.clock.now().after(self.timeout);
         tokio::select! {
             biased;
@@ -136,12 +103,12 @@ impl DatabaseFile {
         }
     }
 
-    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, NotOpened> {
-        let mut connection = match FileId::at(&self.path)? {
+    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+        let mut connection = match self.id()? {
             Some(id) => self.connect(Some(id)).await?,
             None => {
                 let _alone = self.lock_directory().await?;
-                match FileId::at(&self.path)? {
+                match self.id()? {
                     Some(id) => self.connect(Some(id)).await?,
                     None => {
                         self.remove_side_files()?;
@@ -162,7 +129,7 @@ impl DatabaseFile {
     }
 
     /// Opens the file `before`, or makes one.
-    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, NotOpened> {
+    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, OpenError> {
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
@@ -174,12 +141,12 @@ impl DatabaseFile {
             .disable_statement_logging();
         let connection = SqliteConnection::connect_with(&options).await;
         // It was opened between the two looks, so it is the one that was there at both.
-        match (connection, FileId::at(&self.path)?) {
+        match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
                 Ok(FileConnection { connection, id })
             }
             (Err(err), now) if now == before => Err(err.into()),
-            _ => Err(NotOpened::Replaced),
+            _ => Err(OpenError::Replaced),
         }
     }
 
@@ -237,7 +204,7 @@ impl DatabaseFile {
         &self,
         connection: &mut SqliteConnection,
         made: &mut Vec<String>,
-    ) -> Result<(), NotOpened> {
+    ) -> Result<(), OpenError> {
         let steps = schema::steps_of_file(&self.table);
         let mut missing = Vec::new();
         for table in steps.iter().filter_map(|step| step.table.as_ref()) {

@@ -8,7 +8,7 @@ use crate::database::Trouble;
 use crate::database::{self, Kind};
 
 use super::names::Format;
-use super::settings::{Place, Settings};
+use super::settings::{Location, Settings};
 
 /// Another transaction was in the way, and nothing was done.
 pub(super) fn is_conflict(trouble: &Trouble) -> bool {
@@ -50,23 +50,23 @@ pub(super) fn unexpected_reply() -> Error {
 
 /// The error of a request that was not fulfilled.
 pub(super) fn explain(trouble: Trouble, settings: &Settings) -> Error {
-    match &settings.place {
+    match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Place::Server(server) => {
+        Location::Server(server) => {
             database::explain(trouble, server, |code| of_server(code, settings, server))
         }
         #[cfg(feature = "sqlite")]
-        Place::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(trouble, settings, path),
     }
 }
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
 pub(super) fn no_connection(trouble: Trouble, settings: &Settings) -> Error {
-    match &settings.place {
+    match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Place::Server(server) => database::no_connection(trouble, server),
+        Location::Server(server) => database::no_connection(trouble, server),
         #[cfg(feature = "sqlite")]
-        Place::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(trouble, settings, path),
     }
 }
 

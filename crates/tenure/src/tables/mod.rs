@@ -1,275 +1,92 @@
 //! A lease table in a database, `mysql://..?mode=table`, `postgres://..?mode=table` and `sqlite:FILE`: one row for
-//! each name, which says who holds it and until when by the database's clock.
+//! each name, which says who holds the name and until when by the database's clock.
 //!
 //! One statement acquires a free lock and one releases it, on any of a few connections: a hold belongs to no
-//! connection, so proxies and clusters that keep no session are no trouble. Who waits has a place in a second
-//! table, in the order of arrival; in PostgreSQL the first is told of a release, elsewhere it looks.
+//! connection, so proxies and clusters that keep no session are no trouble. A waiter has a row in a second table, in
+//! the order of arrival; PostgreSQL notifies the first waiter of a release, elsewhere waiters read the queue.
 //! The published format is in `docs/stores/table.md`.
 //!
 //! # Reading order
-//! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables) and `sql/shedlock` (on Java's table) ·
-//! `hold` (one request each) · `wait` (the waiter's side of the queue) · `subscribe` (notifications) · `pool`
-//! (connections) · `database_file` (the file of SQLite) · `server_info` (what a server says about itself) · `errors`
-//! (what its errors mean) · `inspect` (for operators).
+//! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
+//! `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` (the operations) · `requests` (one function
+//! for each request) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
+//! `inspect` and `init` (for operators).
 
+mod acquire;
+mod connection;
 #[cfg(feature = "sqlite")]
 mod database_file;
 mod errors;
+mod file_id;
 mod guarantees;
-mod hold;
+mod init;
 mod inspect;
+#[cfg(feature = "postgres")]
+mod listener;
 mod names;
 mod pool;
+mod release;
+mod renew;
+mod requests;
 mod server_info;
 mod settings;
 mod sql;
-#[cfg(feature = "postgres")]
+mod store;
 mod subscribe;
 mod wait;
 
-#[cfg(feature = "_fuzzing")]
-pub(crate) use self::names::fuzz as fuzz_names;
-
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use tenure_core::backend::{
-    Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
-};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::backend::{Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Status;
-use tenure_core::kernel::pace;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use tenure_core::url::Url;
-
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::{Kind, Server};
 
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};
-use self::hold::Store;
-use self::names::Format;
-use self::pool::Pool;
-use self::server_info::ServerInfo;
-use self::settings::{Place, Settings};
-use self::sql::Dialect;
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+pub use self::store::Store;
 
-/// How long [`Door::close`] may take: the server may be gone, and leases end by themselves.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Locks in a table.
-pub struct Backend(Arc<Store>);
-
-impl std::fmt::Debug for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Backend")
-            .field(&self.0.guarantees.backend)
-            .field(&self.0.settings.table())
-            .finish()
-    }
-}
-
-impl Backend {
-    /// Connects to the server of a URL `mysql://` or `postgres://` with `mode=table`.
-    ///
-    /// # Errors
-    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there or would not have us.
-    /// Tables that are missing are an error of the first request.
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
-    pub(crate) async fn connect(server: Server, url: Url) -> Result<Self, Error> {
-        Self::with(Settings::of_server(server, url)?).await
-    }
-
-    /// The file of a URL `sqlite:FILE`, without its scheme. The first request opens it, and makes what is missing of
-    /// file and tables.
-    ///
-    /// # Errors
-    /// `Invalid`: the URL is wrong.
-    #[cfg(feature = "sqlite")]
-    pub(crate) async fn open(rest: &str) -> Result<Self, Error> {
-        Self::with(Settings::of_file(rest)?).await
-    }
-
-    async fn with(settings: Settings) -> Result<Self, Error> {
-        let Some(spawner) = Spawner::current() else {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                "connect was called outside a tokio runtime; use `tenure::blocking` there",
-            ));
-        };
-        let clock = Clock::system();
-        let (database, mut dialect) = spoken(&settings.place)?;
-        // One connection is kept free to listen, where that is possible.
-        let listens = database == Database::Postgres
-            && settings.connections > 1
-            && settings.format == Format::Tenure;
-        let requests = settings.connections - usize::from(listens);
-        let pool = Arc::new(Pool::new(
-            &settings,
-            requests,
-            clock.clone(),
-            spawner.clone(),
-        ));
-        let server_info = match &settings.place {
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            Place::Server(_) => {
-                pool.warm_up().await?;
-                ServerInfo::ask(&pool, dialect).await?
-            }
-            #[cfg(feature = "sqlite")]
-            Place::File(_) => ServerInfo::default(),
-        };
-        dialect = dialect.with_version(&server_info.version);
-        let configuration = Configuration {
-            database,
-            durability: server_info.durability,
-            fails_over: server_info.fails_over,
-            is_shedlock: settings.format == Format::ShedLock,
-        };
-        #[cfg(feature = "postgres")]
-        let subscribe = {
-            #[allow(
-                irrefutable_let_patterns,
-                reason = "with one feature there is one kind of place"
-            )]
-            let options = match &settings.place {
-                Place::Server(server) if listens => Some(server.postgres_options()?),
-                _ => None,
-            };
-            let (pool, clock) = (pool.clone(), clock.clone());
-            Arc::new(subscribe::Subscriptions::new(options, pool, clock, spawner))
-        };
-        Ok(Self(Arc::new(Store {
-            guarantees: guarantees(configuration),
-            ours: sql::Statements::new(dialect, settings.table()),
-            theirs: sql::shedlock::Statements::new(dialect, settings.table()),
-            settings,
-            pool,
-            #[cfg(feature = "postgres")]
-            subscribe,
-            clock,
-            holds: Mutex::default(),
-            host: OnceLock::new(),
-            busy: AtomicUsize::new(0),
-            closing: Flag::new(),
-        })))
-    }
-}
-
-/// The database of that place, and its language.
-fn spoken(place: &Place) -> Result<(Database, Dialect), Error> {
-    match place {
-        #[cfg(feature = "sqlite")]
-        Place::File(_) => Ok((Database::Sqlite, Dialect::Sqlite)),
-        #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Place::Server(server) => match server.kind {
-            #[cfg(feature = "postgres")]
-            Kind::Postgres => Ok((Database::Postgres, Dialect::Postgres)),
-            #[cfg(feature = "mysql")]
-            Kind::MySql => Ok((Database::MySql, Dialect::MySql { returns: false })),
-            #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-            _ => Err(Error::new(
-                ErrorKind::Unsupported,
-                "this build has no client for that server",
-            )),
-        },
-    }
-}
-
-impl Door for Backend {
+impl AsyncBackend for Store {
     fn guarantees(&self) -> &Guarantees {
-        &self.0.guarantees
+        &self.guarantees
     }
 
-    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        Box::pin(self.0.clone().acquire(request))
+    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        acquire::acquire(&self, &request).await
     }
 
-    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.renew(holds).await })
+    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
+        renew::renew(&self, holds).await
     }
 
-    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.release(hold).await })
+    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        release::release(&self, &hold).await
     }
 
-    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.inspect(name).await })
+    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
+        inspect::inspect(&self, name).await
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.list(&prefix).await })
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
+        inspect::list(&self, &prefix).await
     }
 
-    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.break_lock(name, token).await })
+    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
+        inspect::break_lock(&self, &name, token).await
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.check().await })
+    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
+        inspect::check(&self).await
     }
 
-    fn init(&self) -> BoxFuture<Result<Vec<String>, Error>> {
-        let store = self.0.clone();
-        Box::pin(async move { store.init().await })
+    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
+        init::init(&self).await
     }
 
-    fn close(&self) -> BoxFuture<()> {
-        let store = self.0.clone();
-        Box::pin(async move { store.close().await })
-    }
-}
-
-impl Store {
-    /// Gives back what is held, lets those who wait leave, and ends the connections.
-    async fn close(&self) {
-        self.closing.raise();
-        let limit = self.clock.now().after(FAREWELL);
-        let farewell = async {
-            let holds: Vec<_> = {
-                let kept = lock(&self.holds);
-                let hold = |(owner, name): (_, LockName)| {
-                    Hold::new(&Request::new(name, owner, Duration::ZERO), 0)
-                };
-                kept.iter()
-                    .map(|(owner, kept)| hold((*owner, kept.name.clone())))
-                    .collect()
-            };
-            for hold in holds {
-                // What cannot be given back runs out.
-                if self.release(hold).await.is_err() {
-                    break;
-                }
-            }
-            // The driver has stopped them; they are on their way out.
-            for attempt in 0_u32.. {
-                if self.busy.load(Ordering::SeqCst) == 0 {
-                    return;
-                }
-                let pause = pace::next(attempt, 0, None, None).unwrap_or(pace::FIRST);
-                self.clock.sleep_until(self.clock.now().after(pause)).await;
-            }
-        };
-        let end = async {
-            farewell.await;
-            self.pool.close().await;
-        };
-        tokio::select! {
-            () = end => {}
-            () = self.clock.sleep_until(limit) => {}
-        }
-        #[cfg(feature = "postgres")]
-        self.subscribe.close();
+    async fn close(self: Arc<Self>) {
+        release::close(&self).await;
     }
 }

@@ -1,145 +1,62 @@
-//! One connection to a database, and the few that a client has.
+//! The few connections of a client, each used by one request at a time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "postgres")]
 use std::time::Duration;
 
-#[cfg(feature = "mysql")]
-use sqlx::mysql::MySqlConnection;
-#[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::kernel::pace;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::support::RuntimeWatch;
 use tenure_core::time::Time;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::Kind;
 use crate::database::Trouble;
 
+use super::connection::{Connection, Row};
 #[cfg(feature = "sqlite")]
-use super::database_file::{DatabaseFile, FileConnection, FileId, NotOpened};
+use super::database_file::{DatabaseFile, OpenError};
 use super::errors;
-use super::settings::{Place, Settings};
-use super::sql::{ReplyKind, Statement};
+use super::file_id::FileId;
+#[cfg(feature = "mysql")]
+use super::names::Format;
+use super::settings::{Location, Settings};
+use super::sql::Statement;
 
-/// What a database answers, as text.
-pub(super) type Row = Vec<Option<String>>;
+/// How often the pause doubles before a statement is sent again that lost against another transaction.
+const MAX_BACKOFF_STEPS: u32 = 4;
 
-/// How often the pause grows before a statement is sent again that lost against another one.
-const GROWS: u32 = 4;
-
-/// How many times as long as for an answer a request waits for a connection: those before it may all be slow.
-const QUEUE: u32 = 10;
+/// A request waits for a connection for this many times the limit of an answer: all requests before it may be slow.
+const PERMIT_TIMEOUTS: u32 = 10;
 
 /// The answer to one statement.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) rows: Vec<Row>,
-    /// Read before it was sent.
+    /// Read before the request was sent.
     pub(super) sent: Time,
-    /// A connection broke over it, and it was sent once more: it may have been done twice.
+    /// A connection broke and the request was sent once more: it may have been done twice.
     pub(super) is_repeated: bool,
-    /// The file that answered.
-    #[cfg(feature = "sqlite")]
+    /// The file that answered; `None`: a server did.
     pub(super) file: Option<FileId>,
 }
 
-enum Connection {
-    #[cfg(feature = "postgres")]
-    Postgres(PgConnection),
-    #[cfg(feature = "mysql")]
-    MySql(MySqlConnection),
-    #[cfg(feature = "sqlite")]
-    Sqlite(FileConnection),
-}
-
-/// Sends it by the simple protocol: no statement is prepared, so a proxy may give each transaction to another
-/// connection of its own.
-macro_rules! run {
-    ($connection:expr, $statement:expr) => {{
-        let statement = sqlx::raw_sql(AssertSqlSafe($statement.sql.clone()));
-        match $statement.reply_kind {
-            ReplyKind::Rows => texts(statement.fetch_all($connection).await?),
-            ReplyKind::ChangedCount => {
-                let count = statement.execute($connection).await?.rows_affected();
-                Ok(vec![vec![Some(count.to_string())]])
-            }
-        }
-    }};
-}
-
-impl Connection {
-    async fn run(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => run!(connection, statement),
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => run!(connection, statement),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => run!(&mut file.connection, statement),
-        }
-    }
-
-    /// Says goodbye, which spares the server a line in its log.
-    async fn close(self) {
-        let _ = match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.close().await,
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => connection.close().await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => file.connection.close().await,
-        };
-    }
-
-    /// The file that it opened.
-    #[cfg(feature = "sqlite")]
-    fn file(&self) -> Option<FileId> {
-        match self {
-            Self::Sqlite(file) => Some(file.id),
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            _ => None,
-        }
-    }
-}
-
-/// All values as text, which is how they travel in the simple protocol.
-fn texts<R: sqlx::Row>(rows: Vec<R>) -> Result<Vec<Row>, sqlx::Error>
-where
-    R::Database: Database,
-    for<'a> &'a str: sqlx::Decode<'a, R::Database>,
-    usize: sqlx::ColumnIndex<R>,
-{
-    let text = |row: &R, at: usize| {
-        let raw = row.try_get_raw(at)?;
-        if raw.is_null() {
-            return Ok(None);
-        }
-        let text: &str = sqlx::Decode::decode(raw).map_err(sqlx::Error::Decode)?;
-        Ok(Some(text.to_owned()))
-    };
-    rows.iter()
-        .map(|row| (0..row.len()).map(|at| text(row, at)).collect())
-        .collect()
-}
-
-/// Connections that nobody uses at the moment, and the right to open more.
+/// Idle connections, and permits to use or to open one.
 pub(super) struct Pool {
     settings: Settings,
     clock: Clock,
-    spawner: Spawner,
+    runtime: RuntimeWatch,
     idle: Mutex<Vec<Connection>>,
     permits: Semaphore,
-    /// Who is not urgent needs one of these as well: there is one less, so that what is urgent never waits
-    /// behind all the others.
-    calm: Semaphore,
+    /// Requests that are not urgent need one of these permits as well. There is one less of them, so that an urgent
+    /// request never waits behind all the others.
+    ordinary_permits: Semaphore,
     is_closed: AtomicBool,
-    /// `None`: it is a server.
+    /// `None`: the database is a server's.
     #[cfg(feature = "sqlite")]
     file: Option<DatabaseFile>,
 }
@@ -149,23 +66,23 @@ impl Pool {
         settings: &Settings,
         connections: usize,
         clock: Clock,
-        spawner: Spawner,
+        spawner: &Spawner,
     ) -> Self {
         Self {
             settings: settings.clone(),
-            spawner,
+            runtime: RuntimeWatch::new(spawner),
             idle: Mutex::default(),
             permits: Semaphore::new(connections),
-            calm: Semaphore::new(connections.saturating_sub(1).max(1)),
+            ordinary_permits: Semaphore::new(connections.saturating_sub(1).max(1)),
             is_closed: AtomicBool::new(false),
             #[cfg(feature = "sqlite")]
-            file: match &settings.place {
-                Place::File(path) => {
+            file: match &settings.location {
+                Location::File(path) => {
                     let (table, timeout) = (settings.table(), settings.timeout);
                     Some(DatabaseFile::new(path, table, clock.clone(), timeout))
                 }
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
-                Place::Server(_) => None,
+                Location::Server(_) => None,
             },
             clock,
         }
@@ -184,8 +101,8 @@ impl Pool {
                     lock(&self.idle).push(Connection::Sqlite(connection));
                     break;
                 }
-                Err(NotOpened::Replaced) => None,
-                Err(NotOpened::Trouble(trouble)) => Some(trouble),
+                Err(OpenError::Replaced) => None,
+                Err(OpenError::Trouble(trouble)) => Some(trouble),
             };
             let may_pass = trouble.as_ref().is_none_or(errors::is_conflict);
             if !may_pass || self.clock.now() >= retry_until {
@@ -201,7 +118,7 @@ impl Pool {
 
     /// Waits a little before the next attempt. `false`: `stop` was raised.
     async fn pause(&self, attempt: u32, stop: &Flag) -> bool {
-        let pause = pace::next(attempt.min(GROWS), rand::random(), None, None);
+        let pause = pace::next(attempt.min(MAX_BACKOFF_STEPS), rand::random(), None, None);
         let at = self.clock.now().after(pause.unwrap_or(pace::FIRST));
         tokio::select! {
             biased;
@@ -242,7 +159,7 @@ impl Pool {
                         ..reply
                     });
                 }
-                Err(Refused::Nothing(err)) => {
+                Err(Refused::NotSent(err)) => {
                     // What was sent before may have been done.
                     return Err(broken.unwrap_or(err));
                 }
@@ -276,8 +193,8 @@ impl Pool {
     }
 
     async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, Refused> {
-        if self.spawner.is_shut_down() {
-            return Err(Refused::Nothing(Error::new(
+        if self.runtime.is_gone() {
+            return Err(Refused::NotSent(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
@@ -296,10 +213,9 @@ impl Pool {
             answer = connection.run(statement) => answer.map_err(Trouble::from),
             () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
         };
-        #[cfg(feature = "sqlite")]
         let file = connection.file();
         #[cfg(feature = "sqlite")]
-        if !self.is_current(&connection).map_err(Refused::Nothing)? {
+        if !self.is_current(&connection).map_err(Refused::NotSent)? {
             lock(&self.idle).clear();
             return Err(Refused::Replaced);
         }
@@ -312,7 +228,6 @@ impl Pool {
                     rows,
                     sent,
                     is_repeated: false,
-                    #[cfg(feature = "sqlite")]
                     file,
                 })
             }
@@ -333,16 +248,16 @@ impl Pool {
         statement: &Statement,
         stop: &Flag,
     ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
-        let patience = self.settings.timeout * QUEUE;
+        let patience = self.settings.timeout * PERMIT_TIMEOUTS;
         let limit = self.clock.now().after(patience);
         let permit = async {
-            let calm = match statement.is_urgent {
+            let ordinary = match statement.is_urgent {
                 true => None,
-                false => Some(self.calm.acquire().await?),
+                false => Some(self.ordinary_permits.acquire().await?),
             };
-            Ok::<_, AcquireError>((calm, self.permits.acquire().await?))
+            Ok::<_, AcquireError>((ordinary, self.permits.acquire().await?))
         };
-        let busy = |what: String| Err(Refused::Nothing(Error::new(ErrorKind::Unreachable, what)));
+        let busy = |what: String| Err(Refused::NotSent(Error::new(ErrorKind::Unreachable, what)));
         let permit = tokio::select! {
             biased;
             permit = permit => permit,
@@ -355,7 +270,7 @@ impl Pool {
         };
         match permit {
             Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
-            _ => Err(Refused::Nothing(errors::closed())),
+            _ => Err(Refused::NotSent(errors::closed())),
         }
     }
 
@@ -364,12 +279,24 @@ impl Pool {
         let idle = lock(&self.idle).pop();
         #[cfg(feature = "sqlite")]
         if let Some(connection) = &idle
-            && !self.is_current(connection).map_err(Refused::Nothing)?
+            && !self.is_current(connection).map_err(Refused::NotSent)?
         {
             lock(&self.idle).clear();
             return Ok(None);
         }
         Ok(idle)
+    }
+
+    /// Whether the file of a hold is gone: other processes lock the file that is at its path now, if there is one.
+    /// `granted_by` is the file that granted the hold, as far as that is known. A server has no file.
+    pub(super) fn is_file_gone(&self, granted_by: Option<Option<FileId>>) -> Result<bool, Error> {
+        let _ = granted_by;
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &self.file {
+            let now = file.id()?;
+            return Ok(now.is_none() || granted_by.is_some_and(|file| file != now));
+        }
+        Ok(false)
     }
 
     /// Whether the path still leads to the file of that connection.
@@ -391,43 +318,42 @@ impl Pool {
             }
             return match opened {
                 Ok(connection) => Ok(Connection::Sqlite(connection)),
-                Err(NotOpened::Replaced) => Err(Refused::Replaced),
+                Err(OpenError::Replaced) => Err(Refused::Replaced),
                 // Others open, close or make the file at this moment.
-                Err(NotOpened::Trouble(trouble)) if errors::is_conflict(&trouble) => {
+                Err(OpenError::Trouble(trouble)) if errors::is_conflict(&trouble) => {
                     let is_fresh = true;
                     Err(Refused::Trouble { trouble, is_fresh })
                 }
-                Err(NotOpened::Trouble(trouble)) => {
+                Err(OpenError::Trouble(trouble)) => {
                     let err = errors::no_connection(trouble, &self.settings);
-                    Err(Refused::Nothing(err))
+                    Err(Refused::NotSent(err))
                 }
             };
         }
         let connection = self.connect().await;
         connection
-            .map_err(|trouble| Refused::Nothing(errors::no_connection(trouble, &self.settings)))
+            .map_err(|trouble| Refused::NotSent(errors::no_connection(trouble, &self.settings)))
     }
 
     async fn connect(&self) -> Result<Connection, Trouble> {
-        match &self.settings.place {
+        match &self.settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
-            Place::Server(server) => match server.kind {
+            Location::Server(server) => match server.kind {
                 #[cfg(feature = "postgres")]
                 Kind::Postgres => Ok(Connection::Postgres(server.postgres(&self.clock).await?)),
                 #[cfg(feature = "mysql")]
                 Kind::MySql => {
-                    let mut connection = server.mysql(&self.clock).await?;
-                    let set_up =
-                        Statement::rows(MYSQL_SESSION[self.settings.format as usize].into());
-                    let run = async { run!(&mut connection, set_up) };
+                    let mut connection = Connection::MySql(server.mysql(&self.clock).await?);
+                    let set_up = mysql_session(self.settings.format);
+                    let run = connection.run(&set_up);
                     server.limited(&self.clock, run).await?;
-                    Ok(Connection::MySql(connection))
+                    Ok(connection)
                 }
                 #[cfg(not(all(feature = "mysql", feature = "postgres")))]
                 _ => Err(Trouble::Settings(errors::unexpected_reply())),
             },
             #[cfg(feature = "sqlite")]
-            Place::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
+            Location::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
         }
     }
 
@@ -441,7 +367,7 @@ impl Pool {
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.permits.close();
-        self.calm.close();
+        self.ordinary_permits.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
         for connection in idle {
             connection.close().await;
@@ -449,17 +375,21 @@ impl Pool {
     }
 }
 
-/// Sets what may be set otherwise in the server, by dialect. ShedLock's columns hold what its session took for
-/// UTC, so ours has to have the same time zone as those of Java, which is the server's.
+/// Sets what the server may have other defaults for. ShedLock's columns hold what a Java session took for UTC, so our
+/// session needs the same time zone as those of Java, which is the server's.
 #[cfg(feature = "mysql")]
-const MYSQL_SESSION: [&str; 2] = [
-    "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET autocommit=1;SET time_zone=@@global.time_zone",
-];
+fn mysql_session(format: Format) -> Statement {
+    let sql = match format {
+        Format::Tenure => "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        Format::ShedLock => "SET autocommit=1;SET time_zone=@@global.time_zone",
+    };
+    Statement::rows(sql.to_owned())
+}
 
+/// Why a request has no answer.
 enum Refused {
-    /// This time, nothing was sent.
-    Nothing(Error),
+    /// Nothing was sent by this attempt.
+    NotSent(Error),
     Trouble {
         trouble: Trouble,
         /// The connection had just been opened.

@@ -2,8 +2,9 @@
 
 use tenure_core::error::Error;
 
+use super::connection::Row;
 use super::guarantees::Durability;
-use super::pool::{Pool, Row};
+use super::pool::Pool;
 use super::sql::{Dialect, Statement};
 
 #[derive(Clone, Debug, Default)]

@@ -4,12 +4,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::name::Escaped;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
 
+use tenure_core::error::Error;
+use tenure_core::name::Escaped;
+use tenure_core::url::{Url, invalid};
+
+#[cfg(feature = "postgres")]
+use crate::database::Kind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Server};
-use tenure_core::error::Error;
-use tenure_core::url::{Url, invalid};
 
 use super::names::Format;
 
@@ -25,7 +30,7 @@ const KNOWN: [&str; 3] = ["table", "connections", "dialect"];
 
 /// Where the table lies.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     Server(Server),
     #[cfg(feature = "sqlite")]
@@ -35,7 +40,7 @@ pub(super) enum Place {
 /// Everything that can be set.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) format: Format,
     /// `None`: the dialect's own name for it.
     table: Option<String>,
@@ -56,7 +61,7 @@ impl Settings {
             ));
         }
         let timeout = server.timeout;
-        let settings = Self::take(&mut url, Place::Server(server), timeout)?;
+        let settings = Self::take(&mut url, Location::Server(server), timeout)?;
         url.finish(&[&database::KNOWN[..], &KNOWN[..]].concat())?;
         Ok(settings)
     }
@@ -82,7 +87,7 @@ impl Settings {
         // Its options are written as in any other URL.
         let mut url = Url::parse(&format!("sqlite://file?{query}"), 1)?;
         let timeout = url.take_timeout()?;
-        let settings = Self::take(&mut url, Place::File(path.into()), timeout)?;
+        let settings = Self::take(&mut url, Location::File(path.into()), timeout)?;
         if settings.format == Format::ShedLock {
             return invalid("`dialect=shedlock` is for mysql:// and postgres://");
         }
@@ -90,21 +95,38 @@ impl Settings {
         Ok(settings)
     }
 
-    fn take(url: &mut Url, place: Place, timeout: Duration) -> Result<Self, Error> {
+    fn take(url: &mut Url, location: Location, timeout: Duration) -> Result<Self, Error> {
         let formats = [("tenure", Format::Tenure), ("shedlock", Format::ShedLock)];
         let format = url.take_word("dialect", &formats)?;
         let table = url.take("table");
         if let Some(table) = &table {
-            check_table(table, &place)?;
+            check_table(table, &location)?;
         }
         let connections = url.take_number_in("connections", &(1..=MAX_CONNECTIONS), CONNECTIONS)?;
         Ok(Self {
-            place,
+            location,
             format,
             table,
             connections: connections as usize,
             timeout,
         })
+    }
+
+    /// The server that has the table. `None`: the table lies in a file.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) fn server(&self) -> Option<&Server> {
+        match &self.location {
+            Location::Server(server) => Some(server),
+            #[cfg(feature = "sqlite")]
+            Location::File(_) => None,
+        }
+    }
+
+    /// How the client library connects to a PostgreSQL server. `None`: the table lies elsewhere.
+    #[cfg(feature = "postgres")]
+    pub(super) fn postgres_options(&self) -> Option<Result<PgConnectOptions, Error>> {
+        let server = self.server().filter(|it| it.kind == Kind::Postgres)?;
+        Some(server.postgres_options())
     }
 
     /// The table of locks, as it is written in the URL.
@@ -118,7 +140,7 @@ impl Settings {
 }
 
 /// Table names stand in statements, so only plain ones will do.
-fn check_table(table: &str, place: &Place) -> Result<(), Error> {
+fn check_table(table: &str, location: &Location) -> Result<(), Error> {
     let is_plain = |part: &str| {
         let mut chars = part.chars();
         chars
@@ -128,11 +150,11 @@ fn check_table(table: &str, place: &Place) -> Result<(), Error> {
             && part.len() <= MAX_IDENTIFIER
     };
     // A file has no schemas.
-    let most = match place {
+    let most = match location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Place::Server(_) => 2,
+        Location::Server(_) => 2,
         #[cfg(feature = "sqlite")]
-        Place::File(_) => 1,
+        Location::File(_) => 1,
     };
     if table.split('.').all(is_plain) && table.split('.').count() <= most {
         return Ok(());
@@ -188,7 +210,7 @@ mod tests {
                 irrefutable_let_patterns,
                 reason = "with one feature there is one kind of place"
             )]
-            let Place::File(path) = Settings::of_file(url).unwrap().place else {
+            let Location::File(path) = Settings::of_file(url).unwrap().location else {
                 panic!("{url} is a file");
             };
             path.display().to_string()

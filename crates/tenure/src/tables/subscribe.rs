@@ -1,296 +1,50 @@
-//! What PostgreSQL pushes: one connection that listens, for as long as somebody waits.
-//!
-//! Behind a proxy that gives each transaction to any session it must not listen: it would be another client of that
-//! proxy who hears, and who did not ask. So it looks first whether its session is its own. And it counts only once it
-//! has heard a word that was sent over another connection. Where nothing is heard waiters look for themselves.
+//! What a waiter is notified of, where the database has notifications (`listener.rs`).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+#![cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, reason = "only PostgreSQL notifies")
+)]
 
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Row as _};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::kernel::pace;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::support;
 
-use super::hold::number;
-use super::pool::Pool;
-use super::sql::{CHANNEL, Dialect, Statement};
-
-/// How long the connection stays after the last waiter has gone, in steps of [`STEP`].
-const LINGER: u32 = 5;
-const STEP: Duration = Duration::from_secs(1);
-
-/// How often it is looked whose session ours is.
-const LOOKS: u32 = 3;
-
-/// What a waiter may be told.
+/// A notification for one waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeUp {
     /// The name is free, or will be soon.
-    Free,
-    /// You are the first in the queue.
+    Freed,
+    /// The waiter is the first in the queue.
     First,
-    /// From now on you will be told.
+    /// Notifications arrive from now on.
     PushStarted,
-    /// From now on nobody tells you.
+    /// No notifications arrive from now on.
     PushStopped,
 }
 
-pub(super) struct Subscriptions {
-    /// `None`: there is no connection to spare.
-    options: Option<PgConnectOptions>,
-    pool: Arc<Pool>,
-    clock: Clock,
-    spawner: Spawner,
-    closing: Flag,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    is_running: bool,
-    is_heard: bool,
-    /// Sessions are not ours alone here.
-    is_shared: bool,
-    waiting: HashMap<OwnerId, (String, UnboundedSender<WakeUp>), RandomAlready>,
-}
-
-/// One waiter's place among those that are told, until it is dropped.
+/// The notifications for one waiter, until it is dropped.
 pub(super) struct Subscription {
-    subscribe: Arc<Subscriptions>,
-    owner: OwnerId,
-    news: UnboundedReceiver<WakeUp>,
+    wake_ups: support::Subscription<WakeUp>,
+    has_push: Arc<AtomicBool>,
 }
 
 impl Subscription {
-    pub(super) fn is_heard(&self) -> bool {
-        lock(&self.subscribe.state).is_heard
+    /// `has_push` is shared with the task that receives notifications.
+    pub(super) fn new(wake_ups: support::Subscription<WakeUp>, has_push: Arc<AtomicBool>) -> Self {
+        Self { wake_ups, has_push }
     }
 
-    /// Never, where nobody listens.
-    pub(super) async fn next(listening: Option<&mut Self>) -> WakeUp {
-        match listening {
-            Some(listening) => match listening.news.recv().await {
-                Some(news) => news,
-                None => std::future::pending().await,
-            },
+    /// Whether notifications arrive.
+    pub(super) fn has_push(&self) -> bool {
+        self.has_push.load(Ordering::SeqCst)
+    }
+
+    /// The next notification; never, without a subscription. Cancel safe.
+    pub(super) async fn next(subscription: Option<&mut Self>) -> WakeUp {
+        match subscription {
+            Some(subscription) => subscription.wake_ups.next().await,
             None => std::future::pending().await,
         }
     }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        lock(&self.subscribe.state).waiting.remove(&self.owner);
-    }
-}
-
-impl Subscriptions {
-    pub(super) fn new(
-        options: Option<PgConnectOptions>,
-        pool: Arc<Pool>,
-        clock: Clock,
-        spawner: Spawner,
-    ) -> Self {
-        Self {
-            options,
-            pool,
-            clock,
-            spawner,
-            closing: Flag::new(),
-            state: Mutex::default(),
-        }
-    }
-
-    /// Hears of the lock with this digest, for this owner.
-    pub(super) fn listen(self: &Arc<Self>, digest: String, owner: OwnerId) -> Option<Subscription> {
-        self.options.as_ref()?;
-        let (sender, news) = unbounded_channel();
-        let starts = {
-            let mut state = lock(&self.state);
-            if state.is_shared {
-                return None;
-            }
-            state.waiting.insert(owner, (digest, sender));
-            !std::mem::replace(&mut state.is_running, true)
-        };
-        if starts {
-            self.spawner.spawn(keep_listening(Arc::downgrade(self)));
-        }
-        Some(Subscription {
-            subscribe: self.clone(),
-            owner,
-            news,
-        })
-    }
-
-    pub(super) fn close(&self) {
-        self.closing.raise();
-    }
-
-    fn tell_all(&self, is_heard: bool) {
-        let mut state = lock(&self.state);
-        if std::mem::replace(&mut state.is_heard, is_heard) == is_heard {
-            return;
-        }
-        let news = if is_heard {
-            WakeUp::PushStarted
-        } else {
-            WakeUp::PushStopped
-        };
-        for (_, sender) in state.waiting.values() {
-            // A waiter that is on its way out does not listen.
-            let _ = sender.send(news);
-        }
-    }
-
-    fn pass_on(&self, payload: &str, nonce: &str) {
-        match payload.split_once(' ') {
-            Some(("hello", said)) if said == nonce => self.tell_all(true),
-            Some(("free", digest)) => {
-                let state = lock(&self.state);
-                for (known, sender) in state.waiting.values() {
-                    if known == digest {
-                        let _ = sender.send(WakeUp::Free);
-                    }
-                }
-            }
-            Some(("first", owner)) => {
-                let state = lock(&self.state);
-                for (known, (_, sender)) in &state.waiting {
-                    if !owner.is_empty() && known.to_hex().starts_with(owner) {
-                        let _ = sender.send(WakeUp::First);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    async fn pause(&self, attempt: u32) {
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        let at = self.clock.now().after(pause);
-        tokio::select! {
-            biased;
-            () = self.closing.raised() => {}
-            () = self.clock.sleep_until(at) => {}
-        }
-    }
-
-    /// Whether nobody waits; then the task has ended.
-    fn ends(&self) -> bool {
-        let mut state = lock(&self.state);
-        let ends = state.waiting.is_empty() || self.closing.is_raised();
-        if ends {
-            state.is_running = false;
-            state.is_heard = false;
-        }
-        ends
-    }
-
-    /// The server's clock, in µs.
-    async fn now(&self) -> Option<i64> {
-        let now = format!("/*tenure:look*/ SELECT {}", Dialect::Postgres.now());
-        let reply = self.pool.ask(Statement::rows(now)).await.ok()?;
-        number(reply.rows.first()?, 0).ok()
-    }
-
-    /// Listens until the connection breaks or nobody has waited for a while.
-    async fn hear(&self, listener: &mut PgListener) {
-        let nonce = OwnerId::random().to_hex();
-        let hello = format!("/*tenure:hello*/ SELECT pg_notify('{CHANNEL}','hello {nonce}')");
-        if self.pool.ask(Statement::rows(hello)).await.is_err() {
-            return;
-        }
-        let mut idle = 0;
-        while idle < LINGER {
-            let step = self.clock.now().after(STEP);
-            tokio::select! {
-                biased;
-                () = self.closing.raised() => return,
-                heard = listener.try_recv() => match heard {
-                    Ok(Some(heard)) => self.pass_on(heard.payload(), &nonce),
-                    _ => return,
-                },
-                () = self.clock.sleep_until(step) => {
-                    let is_idle = lock(&self.state).waiting.is_empty();
-                    idle = if is_idle { idle + 1 } else { 0 };
-                }
-            }
-        }
-    }
-}
-
-/// Connects, again and again, while somebody waits. Ends with its client too.
-async fn keep_listening(subscribe: Weak<Subscriptions>) {
-    for attempt in 0_u32.. {
-        let Some(subscribe) = subscribe.upgrade() else {
-            return;
-        };
-        if subscribe.ends() {
-            return;
-        }
-        let Some(options) = subscribe.options.clone() else {
-            return;
-        };
-        let Some(before) = subscribe.now().await else {
-            subscribe.pause(attempt).await;
-            continue;
-        };
-        // A pool of the one connection, because the listener reply_kind one.
-        let pool = PgPoolOptions::new().max_connections(1);
-        let pool = pool.idle_timeout(None).max_lifetime(None);
-        let pool = pool.connect_lazy_with(options);
-        let connect = async {
-            let mut listener = PgListener::connect_with(&pool).await?;
-            listener.ignore_pool_close_event(true);
-            listener.eager_reconnect(false);
-            if !began_after(&mut listener, before).await? {
-                return Ok(None);
-            }
-            listener.listen(CHANNEL).await?;
-            Ok::<_, sqlx::Error>(Some(listener))
-        };
-        let limit = subscribe.clock.now().after(subscribe.pool.timeout());
-        let connected = tokio::select! {
-            biased;
-            () = subscribe.closing.raised() => None,
-            connected = connect => connected.ok(),
-            () = subscribe.clock.sleep_until(limit) => None,
-        };
-        match connected {
-            Some(Some(mut listener)) => {
-                subscribe.hear(&mut listener).await;
-                subscribe.tell_all(false);
-            }
-            Some(None) => {
-                tracing::debug!(
-                    "something between us and the server shares its sessions out, so nobody listens"
-                );
-                lock(&subscribe.state).is_shared = true;
-                return;
-            }
-            None => {}
-        }
-        subscribe.pause(attempt).await;
-    }
-}
-
-/// Whether our session is younger than that: else it was there before us, and is somebody else's between our words.
-/// Asked some times, since a proxy may open sessions, too.
-async fn began_after(listener: &mut PgListener, before: i64) -> Result<bool, sqlx::Error> {
-    for _ in 0..LOOKS {
-        let sql = format!(
-            "/*tenure:look*/ SELECT (EXTRACT(EPOCH FROM backend_start)*1000000)::bigint>{before} FROM pg_stat_activity WHERE pid=pg_backend_pid()"
-        );
-        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(&mut *listener);
-        if !row.await?.try_get::<bool, _>(0)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

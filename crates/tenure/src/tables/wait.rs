@@ -1,242 +1,207 @@
-//! Waiting for a lock: a place in the queue, kept alive until our turn comes.
+//! Waiting for a lock: a place in the queue, kept alive until it is this waiter's turn.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Hold, Request};
+use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::kernel::pace;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
-use super::hold::{Line, Place, Store, waiter_ttl};
-use super::names::Format;
-
-#[cfg(feature = "postgres")]
+use super::release::leave_queue;
+use super::requests::{EnqueueReply, QueuePosition, waiter_ttl};
+use super::store::Store;
 use super::subscribe::{Subscription, WakeUp};
 
-/// The next thing that happens to a waiter.
+/// What a waiter does next.
+#[derive(Clone, Copy)]
 enum Next {
-    /// Nobody reply_kind the lock any more.
+    /// The caller gave up, or closed the client.
     Stop,
-    /// It is time for a sign of life, or our turn may have come.
-    Ask,
-    /// It is time to look, where nobody tells us.
-    Look,
-    /// Another one of those before us is gone; only the holder is left.
-    #[cfg(feature = "postgres")]
-    First,
+    /// Ask for the name, which also keeps the place in the queue.
+    Enqueue,
+    /// Read the queue, where no notification tells of a change.
+    ReadQueue,
 }
 
-/// Counts an acquisition that is under way.
-struct Busy<'a>(&'a Store);
+/// What a waiter does after a request that failed.
+enum AfterFailure {
+    Retry,
+    Stop,
+    GiveUp(Error),
+}
 
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+/// One waiter, between two requests for the name.
+struct Waiter<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    subscription: Option<Subscription>,
+    budget: RetryBudget,
+    /// How many waiters were ahead, and the last token, when the queue was read last.
+    last: (u64, u64),
+    /// How often the queue was read since it changed last.
+    unchanged: u32,
+}
+
+/// Waits in the queue of the name.
+pub(super) async fn in_queue(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
+    let mut waiter = Waiter::new(store, request);
+    loop {
+        let position = match store.requests.enqueue(request).await {
+            Ok(EnqueueReply::Granted(granted)) => return Ok(store.remember(request, granted)),
+            Ok(EnqueueReply::Queued(position)) => position,
+            Err(err) => match waiter.after_failure(err).await {
+                AfterFailure::Retry => continue,
+                AfterFailure::Stop => return leave_queue(store, request).await,
+                AfterFailure::GiveUp(err) => return give_up(store, request, err).await,
+            },
+        };
+        waiter.budget.restart(position.sent.after(request.ttl));
+        if let Next::Stop = waiter.until_next_request(position).await {
+            return leave_queue(store, request).await;
+        }
     }
 }
 
-impl Store {
-    /// One acquisition, from the first request to the answer.
-    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        let _busy = Busy(&self);
-        match self.ask(&request).await? {
-            Some(grant) => Ok(Answer::Granted(grant)),
-            None if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
-            None if self.settings.format == Format::ShedLock => self.look_again(&request).await,
-            None => self.wait(&request).await,
+/// Waits for a lock in ShedLock's table, which has no queue: the first client that asks after a release gets the lock.
+pub(super) async fn by_polling(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
+    let mut waiter = Waiter::new(store, request);
+    let mut polls = 0;
+    loop {
+        let expires_in = match store.requests.read_queue(request).await {
+            Ok(Some(position)) => {
+                waiter.budget.restart(position.sent.after(request.ttl));
+                position.expires_in
+            }
+            Ok(None) => Duration::ZERO,
+            Err(err) => match waiter.after_failure(err).await {
+                AfterFailure::Retry => continue,
+                AfterFailure::Stop => return leave_queue(store, request).await,
+                AfterFailure::GiveUp(err) => return give_up(store, request, err).await,
+            },
+        };
+        if expires_in.is_zero() {
+            match store.requests.acquire(request).await {
+                Ok(Some(granted)) => return Ok(store.remember(request, granted)),
+                Ok(None) => {}
+                Err(err) => return give_up(store, request, err).await,
+            }
+        }
+        let end = Some(expires_in).filter(|end| !end.is_zero());
+        let pause = pace::next(polls, store.clock.random(), end, None).unwrap_or(pace::CAP);
+        polls += 1;
+        let pause = store.clock.sleep_until(store.clock.now().after(pause));
+        if request.unless_stopped(pause).await.is_none() {
+            return leave_queue(store, request).await;
+        }
+    }
+}
+
+/// Says why the wait ended, unless something may be left behind.
+async fn give_up(store: &Store, request: &Request, err: Error) -> Result<Answer, Error> {
+    leave_queue(store, request).await.and(Err(err))
+}
+
+impl<'a> Waiter<'a> {
+    fn new(store: &'a Store, request: &'a Request) -> Self {
+        Self {
+            store,
+            request,
+            subscription: store.subscribe(request),
+            budget: RetryBudget::until(store.clock.now().after(request.ttl)),
+            last: (u64::MAX, 0),
+            unchanged: 0,
         }
     }
 
-    async fn wait(self: &Arc<Self>, request: &Request) -> Result<Answer, Error> {
-        #[cfg(feature = "postgres")]
-        let mut listening = self.listen(request);
-        let mut patience = self.clock.now().after(request.ttl);
-        let mut tries = 0;
-        let mut seen = (u64::MAX, 0);
+    /// Sleeps, reads the queue, and is notified, until the name should be asked for again.
+    async fn until_next_request(&mut self, mut position: QueuePosition) -> Next {
+        self.compare(&position);
+        let keep_alive = position.sent.after(waiter_ttl(self.request.ttl) / 3);
         loop {
-            let mut place = match self.line(request).await {
-                Ok(Line::Held(grant)) => return Ok(Answer::Granted(grant)),
-                Ok(Line::Place(place)) => {
-                    patience = place.sent.after(request.ttl);
-                    place
-                }
-                Err(err) => match self.pause_after(request, err, patience, &mut tries).await {
-                    Ok(()) => continue,
-                    Err(Some(err)) => return self.give_up(request, err).await,
-                    Err(None) => return self.leave(request).await,
+            let (at, planned) = self.plan(&position, keep_alive);
+            let next = tokio::select! {
+                biased;
+                () = self.request.stop.raised() => return Next::Stop,
+                wake_up = Subscription::next(self.subscription.as_mut()) => match wake_up {
+                    WakeUp::First => {
+                        position.ahead = 0;
+                        continue;
+                    }
+                    WakeUp::Freed if position.ahead == 0 => Next::Enqueue,
+                    // What was notified before that did not arrive.
+                    WakeUp::PushStarted => Next::Enqueue,
+                    WakeUp::Freed | WakeUp::PushStopped => continue,
                 },
+                () = self.store.clock.sleep_until(at) => planned,
             };
-            // Nothing moves while somebody works; when something did, more may follow soon.
-            if seen != (place.ahead, place.token) {
-                seen = (place.ahead, place.token);
-                tries = 0;
+            if let Next::Stop | Next::Enqueue = next {
+                return next;
             }
-            let sign_of_life = place.sent.after(waiter_ttl(request.ttl) / 3);
-            loop {
-                #[cfg(feature = "postgres")]
-                let is_told = listening.as_ref().is_some_and(Subscription::is_heard);
-                #[cfg(not(feature = "postgres"))]
-                let is_told = false;
-                let (at, next) = self.pause(&place, sign_of_life, is_told, tries);
-                #[cfg(feature = "postgres")]
-                let news = Subscription::next(listening.as_mut());
-                #[cfg(not(feature = "postgres"))]
-                let news = std::future::pending::<Next>();
-                let next = tokio::select! {
-                    biased;
-                    () = request.stop.raised() => Next::Stop,
-                    news = news => {
-                        #[cfg(feature = "postgres")]
-                        let news = match news {
-                            WakeUp::First => Next::First,
-                            WakeUp::Free if place.ahead == 0 => Next::Ask,
-                            // What was said meanwhile was not heard.
-                            WakeUp::PushStarted => Next::Ask,
-                            WakeUp::Free | WakeUp::PushStopped => continue,
-                        };
-                        news
-                    }
-                    () = self.clock.sleep_until(at) => next,
-                };
-                match next {
-                    Next::Stop => return self.leave(request).await,
-                    Next::Ask => break,
-                    #[cfg(feature = "postgres")]
-                    Next::First => place.ahead = 0,
-                    Next::Look => {
-                        tries += 1;
-                        // An error is met again when a sign of life is due.
-                        let Ok(Some(now)) = self.peek(request).await else {
-                            break;
-                        };
-                        if now.left.is_zero() && now.ahead == 0 {
-                            break;
-                        }
-                        if seen != (now.ahead, now.token) {
-                            seen = (now.ahead, now.token);
-                            tries = 0;
-                        }
-                        place = now;
-                    }
+            self.unchanged += 1;
+            match self.store.requests.read_queue(self.request).await {
+                Ok(Some(now)) if !now.is_free() => {
+                    self.compare(&now);
+                    position = now;
                 }
+                // After an error too: the request that keeps the place alive meets the error again.
+                _ => return Next::Enqueue,
             }
         }
     }
 
-    /// When to do something next, if nothing happens before, and what.
-    fn pause(&self, place: &Place, sign_of_life: Time, is_told: bool, tries: u32) -> (Time, Next) {
-        let now = self.clock.now();
-        let left = place.left.saturating_sub(now.since(place.sent));
-        let jitter = pace::FIRST * (rand::random::<u32>() % 4);
-        let mut next = (sign_of_life, Next::Ask);
-        // Only the first in the queue has to notice that a lease ran out.
-        let end = now.after(left + pace::FIRST + jitter);
-        if place.ahead == 0 && end < next.0 {
-            next = (end, Next::Ask);
+    /// Nothing changes while the holder works. After a change more changes may follow soon.
+    fn compare(&mut self, position: &QueuePosition) {
+        let now = (position.ahead, position.token);
+        if self.last != now {
+            self.last = now;
+            self.unchanged = 0;
         }
-        if !is_told {
-            let pause = pace::next(tries, rand::random(), None, None).unwrap_or(pace::CAP);
-            // Those behind look less often.
-            let more = u32::try_from(place.ahead)
-                .unwrap_or(u32::MAX)
-                .saturating_add(1);
-            let look = now.after(pause.saturating_mul(more));
-            if look < next.0 {
-                next = (look, Next::Look);
+    }
+
+    /// What to do next if no notification comes, and when.
+    fn plan(&self, position: &QueuePosition, keep_alive: Time) -> (Time, Next) {
+        let clock = &self.store.clock;
+        let now = clock.now();
+        let mut next = (keep_alive, Next::Enqueue);
+        // Only the first waiter has to notice that a lease has ended.
+        let expires_in = position.expires_in.saturating_sub(now.since(position.sent));
+        let jitter = pace::FIRST * (clock.random() % 4);
+        let end = now.after(expires_in + pace::FIRST + jitter);
+        if position.ahead == 0 && end < next.0 {
+            next = (end, Next::Enqueue);
+        }
+        let has_push = self
+            .subscription
+            .as_ref()
+            .is_some_and(Subscription::has_push);
+        if !has_push {
+            let pause = pace::next(self.unchanged, clock.random(), None, None);
+            // The more waiters are ahead, the less often a waiter reads.
+            let ahead = u32::try_from(position.ahead).unwrap_or(u32::MAX);
+            let pause = pause.unwrap_or(pace::CAP);
+            let read = now.after(pause.saturating_mul(ahead.saturating_add(1)));
+            if read < next.0 {
+                next = (read, Next::ReadQueue);
             }
         }
         next
     }
 
-    /// Waits a little after an error that may pass. `Err`: there is nothing to wait for: it does not pass,
-    /// or (`None`) nobody reply_kind the lock any more.
-    async fn pause_after(
-        &self,
-        request: &Request,
-        err: Error,
-        patience: Time,
-        tries: &mut u32,
-    ) -> Result<(), Option<Error>> {
-        let is_passing = matches!(
+    /// Waits a little after an error that may pass.
+    async fn after_failure(&mut self, err: Error) -> AfterFailure {
+        let may_pass = matches!(
             err.kind(),
             ErrorKind::Unreachable | ErrorKind::Indeterminate
         );
-        if !is_passing || self.clock.now() >= patience {
-            return Err(Some(err));
+        if !may_pass || self.budget.is_spent(&self.store.clock) {
+            return AfterFailure::GiveUp(err);
         }
-        let pause = pace::next(*tries, rand::random(), None, None).unwrap_or(pace::CAP);
-        *tries += 1;
-        let at = self.clock.now().after(pause);
-        tokio::select! {
-            biased;
-            () = request.stop.raised() => Err(None),
-            () = self.clock.sleep_until(at) => Ok(()),
+        let pause = self.budget.pause(&self.store.clock);
+        match self.request.unless_stopped(pause).await {
+            Some(()) => AfterFailure::Retry,
+            None => AfterFailure::Stop,
         }
-    }
-
-    /// In ShedLock's table there is no queue: whoever looks first after a release has it.
-    async fn look_again(&self, request: &Request) -> Result<Answer, Error> {
-        let mut patience = self.clock.now().after(request.ttl);
-        let mut tries = 0;
-        loop {
-            let left = match self.peek(request).await {
-                Ok(Some(place)) => {
-                    patience = place.sent.after(request.ttl);
-                    place.left
-                }
-                Ok(None) => Duration::ZERO,
-                Err(err) => match self.pause_after(request, err, patience, &mut tries).await {
-                    Ok(()) => continue,
-                    Err(Some(err)) => return self.give_up(request, err).await,
-                    Err(None) => return self.leave(request).await,
-                },
-            };
-            if left.is_zero() {
-                match self.ask(request).await {
-                    Ok(Some(grant)) => return Ok(Answer::Granted(grant)),
-                    Ok(None) => {}
-                    Err(err) => return self.give_up(request, err).await,
-                }
-            }
-            let pause = pace::next(
-                tries,
-                rand::random(),
-                Some(left).filter(|left| !left.is_zero()),
-                None,
-            );
-            tries += 1;
-            let at = self.clock.now().after(pause.unwrap_or(pace::CAP));
-            tokio::select! {
-                biased;
-                () = request.stop.raised() => return self.leave(request).await,
-                () = self.clock.sleep_until(at) => {}
-            }
-        }
-    }
-
-    /// Leaves the queue; a lock that was granted meanwhile is given back.
-    async fn leave(&self, request: &Request) -> Result<Answer, Error> {
-        match self.release(Hold::new(request, 0)).await {
-            Ok(_) => Ok(Answer::Busy),
-            Err(err) => Err(Error::new(
-                ErrorKind::Indeterminate,
-                "no answer to the request to leave the queue",
-            )
-            .with_source(err)),
-        }
-    }
-
-    /// Says why the wait ended, unless something may be left behind.
-    async fn give_up(&self, request: &Request, err: Error) -> Result<Answer, Error> {
-        self.leave(request).await.and(Err(err))
-    }
-
-    #[cfg(feature = "postgres")]
-    fn listen(&self, request: &Request) -> Option<Subscription> {
-        self.subscribe
-            .listen(self.ours.digest(request.name.as_str()), request.owner)
     }
 }

@@ -1,60 +1,61 @@
-//! What is asked of the database: the text of every statement on our own tables.
+//! The text of every statement on our own tables. `shedlock.rs` has the statements on the table of a Java library.
 //!
 //! # Why this is right
 //! The row of a name is the lock, and also the mutex of its queue: whatever changes who waits for a name
 //! locks that row first, in a transaction. Whether a name is free is decided by the row's own columns, in the
 //! statement that takes it; the database looks at them again when it had to wait for the row. So two never take
-//! one name, whatever the isolation level, and nobody overtakes a place in the queue that he could have seen.
+//! one name, whatever the isolation level, and no waiter overtakes another one whose place it could have seen.
 //!
-//! Each text begins with what it is for, for people who look at a server, and for the tests.
+//! Each text begins with a comment that says what the statement is for, for people who look at a server, and for
+//! the tests.
 
 pub(super) mod schema;
 pub(super) mod shedlock;
 
 #[cfg(feature = "postgres")]
 use super::names::digest;
+use super::names::escaped;
 #[cfg(feature = "mysql")]
 use super::names::hex;
-use super::names::{Format, encoded, escaped};
 
-/// Which SQL is spoken.
+/// The SQL of one database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tables) enum Dialect {
+pub(crate) enum Dialect {
     #[cfg(feature = "postgres")]
     Postgres,
-    /// MySQL, and what is related to it.
+    /// MySQL, MariaDB and their relatives.
     #[cfg(feature = "mysql")]
     MySql {
-        /// An insert can answer with the row (MariaDB 10.5).
+        /// Whether an insert can return the row (MariaDB 10.5).
         returns: bool,
     },
     #[cfg(feature = "sqlite")]
     Sqlite,
 }
 
-/// What the caller reply_kind to know.
+/// What a statement returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tables) enum ReplyKind {
+pub(crate) enum ReplyKind {
     Rows,
     /// How many rows were changed, as the one value of one row.
     ChangedCount,
 }
 
-/// One round trip.
+/// One request: one statement, or several that travel together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::tables) struct Statement {
-    pub(in crate::tables) sql: String,
-    pub(in crate::tables) reply_kind: ReplyKind,
-    /// Has BEGIN and COMMIT in it: after an error the connection is somewhere in between.
-    pub(in crate::tables) is_transaction: bool,
-    /// May be done twice when a connection broke over it.
-    pub(in crate::tables) is_repeatable: bool,
-    /// A lease or somebody else waits for it: not behind those who ask for locks.
-    pub(in crate::tables) is_urgent: bool,
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    pub(crate) reply_kind: ReplyKind,
+    /// The text has BEGIN and COMMIT in it: after an error a transaction may be open on the connection.
+    pub(crate) is_transaction: bool,
+    /// The statement may be sent again when the connection broke before its answer came.
+    pub(crate) is_repeatable: bool,
+    /// A lease or another waiter depends on the statement, so it does not queue behind requests for locks.
+    pub(crate) is_urgent: bool,
 }
 
 impl Statement {
-    pub(in crate::tables) fn rows(sql: String) -> Self {
+    pub(crate) fn rows(sql: String) -> Self {
         Self {
             sql,
             reply_kind: ReplyKind::Rows,
@@ -64,8 +65,8 @@ impl Statement {
         }
     }
 
-    /// The same, where the caller has time to ask again by itself.
-    pub(in crate::tables) fn once(sql: String) -> Self {
+    /// The same, for a caller that sends the statement again by itself.
+    pub(crate) fn once(sql: String) -> Self {
         Self {
             is_repeatable: false,
             is_urgent: true,
@@ -73,7 +74,7 @@ impl Statement {
         }
     }
 
-    pub(in crate::tables) fn count(sql: String) -> Self {
+    pub(crate) fn count(sql: String) -> Self {
         Self {
             reply_kind: ReplyKind::ChangedCount,
             ..Self::rows(sql)
@@ -81,7 +82,7 @@ impl Statement {
     }
 
     #[must_use]
-    pub(in crate::tables) fn urgent(mut self) -> Self {
+    pub(crate) fn urgent(mut self) -> Self {
         self.is_urgent = true;
         self
     }
@@ -89,20 +90,20 @@ impl Statement {
 
 /// One acquisition, as it is written. Times are in µs.
 #[derive(Clone, Debug)]
-pub(in crate::tables) struct LockRequest {
-    pub(in crate::tables) name: String,
-    pub(in crate::tables) owner: String,
-    pub(in crate::tables) ttl: u64,
-    pub(in crate::tables) delay: u64,
-    pub(in crate::tables) min_hold: u64,
-    pub(in crate::tables) place: u64,
-    pub(in crate::tables) holder: String,
-    /// For the token, where the database's clock knows less than µs and is that of this machine.
-    pub(in crate::tables) stamp: Option<u64>,
+pub(crate) struct LockRequest {
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    pub(crate) ttl: u64,
+    pub(crate) delay: u64,
+    pub(crate) min_hold: u64,
+    pub(crate) waiter_ttl: u64,
+    pub(crate) holder: String,
+    /// For the token, where the clock of the database is that of this machine and has ms.
+    pub(crate) stamp: Option<u64>,
 }
 
 impl LockRequest {
-    /// The least token to grant.
+    /// The least token to grant, as SQL.
     fn stamp(&self, dialect: Dialect) -> String {
         match self.stamp {
             Some(stamp) => stamp.to_string(),
@@ -113,23 +114,23 @@ impl LockRequest {
 
 /// The statements for one store.
 #[derive(Clone, Debug)]
-pub(in crate::tables) struct Statements {
-    pub(in crate::tables) dialect: Dialect,
+pub(crate) struct Statements {
+    pub(crate) dialect: Dialect,
     /// The tables, quoted.
-    pub(in crate::tables) locks: String,
-    pub(in crate::tables) waiters: String,
+    pub(crate) locks: String,
+    pub(crate) waiters: String,
     /// As in the URL.
     #[cfg(feature = "postgres")]
-    pub(in crate::tables) table: String,
+    pub(crate) table: String,
 }
 
 /// The one channel for messages; the database keeps those of other databases apart.
 #[cfg(feature = "postgres")]
-pub(in crate::tables) const CHANNEL: &str = "tenure";
+pub(crate) const CHANNEL: &str = "tenure";
 
 impl Dialect {
     /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
-    pub(in crate::tables) fn with_version(self, version: &str) -> Self {
+    pub(crate) fn with_version(self, version: &str) -> Self {
         // The others answer alike in all versions.
         let _ = version;
         match self {
@@ -151,7 +152,7 @@ impl Dialect {
 
     /// The server's clock, in µs since 1970. None of these depends on a time zone, and that of a statement is
     /// never later than what comes after it.
-    pub(in crate::tables) fn now(self) -> &'static str {
+    pub(crate) fn now(self) -> &'static str {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
@@ -173,7 +174,7 @@ impl Dialect {
     }
 
     /// Text as a literal, whatever the session's settings are.
-    pub(in crate::tables) fn text(self, text: &str) -> String {
+    pub(crate) fn text(self, text: &str) -> String {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
@@ -195,7 +196,7 @@ impl Dialect {
         }
     }
 
-    pub(in crate::tables) fn quoted(self, table: &str) -> String {
+    pub(crate) fn quoted(self, table: &str) -> String {
         let quote = match self {
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => '`',
@@ -229,7 +230,7 @@ impl Dialect {
 }
 
 impl Statements {
-    pub(in crate::tables) fn new(dialect: Dialect, table: &str) -> Self {
+    pub(crate) fn new(dialect: Dialect, table: &str) -> Self {
         Self {
             dialect,
             locks: dialect.quoted(table),
@@ -241,11 +242,11 @@ impl Statements {
 
     /// What a lock is called in messages.
     #[cfg(feature = "postgres")]
-    pub(in crate::tables) fn digest(&self, name: &str) -> String {
-        digest(&self.table, &name_of(name))
+    pub(crate) fn digest(&self, name: &str) -> String {
+        digest(&self.table, &escaped(name))
     }
 
-    pub(in crate::tables) fn transaction(&self, what: &str, steps: &[String]) -> Statement {
+    pub(crate) fn transaction(&self, what: &str, steps: &[String]) -> Statement {
         let begin = self.dialect.begin();
         Statement {
             is_transaction: true,
@@ -258,17 +259,17 @@ impl Statements {
 
     /// Takes a name that is free and that nobody waits for. `[token]` if that is done; asked again with the same
     /// owner, it is the way to learn of a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
-    pub(in crate::tables) fn acquire(&self, ask: &LockRequest) -> Statement {
+    pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
-        let name = self.dialect.name(&ask.name);
-        let holder = self.dialect.text(&ask.holder);
+        let name = self.dialect.name(&request.name);
+        let holder = self.dialect.text(&request.holder);
         let LockRequest {
             owner,
             min_hold,
             delay,
             ..
-        } = ask;
-        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.dialect));
+        } = request;
+        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
         let alias = match self.dialect {
             #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => "",
@@ -303,25 +304,25 @@ impl Statements {
 
     /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
     /// The last row is `[owner, token, µs until it runs out, how many are before us]`.
-    pub(in crate::tables) fn line(&self, ask: &LockRequest) -> Statement {
+    pub(crate) fn enqueue(&self, request: &LockRequest) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, waiters) = (&self.locks, &self.waiters);
-        let name = self.dialect.name(&ask.name);
-        let holder = self.dialect.text(&ask.holder);
+        let name = self.dialect.name(&request.name);
+        let holder = self.dialect.text(&request.holder);
         let LockRequest {
             owner,
             min_hold,
             delay,
-            place,
+            waiter_ttl,
             ..
-        } = ask;
-        let (live, stamp) = (ask.ttl + ask.delay, ask.stamp(self.dialect));
+        } = request;
+        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
         let mut steps = Vec::new();
         let row = format!(
             "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
         );
         let enter = format!(
-            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{place},{holder})"
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{waiter_ttl},{holder})"
         );
         let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
         match self.dialect {
@@ -333,7 +334,7 @@ impl Statements {
                 ));
                 steps.push(dead);
                 steps.push(format!(
-                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{place}"
+                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{waiter_ttl}"
                 ));
             }
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -366,7 +367,7 @@ impl Statements {
     }
 
     /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
-    pub(in crate::tables) fn peek(&self, name: &str, owner: &str) -> Statement {
+    pub(crate) fn read_queue(&self, name: &str, owner: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
         Statement::rows(format!(
@@ -405,18 +406,18 @@ impl Statements {
         }
     }
 
-    pub(in crate::tables) fn release(&self, name: &str, owner: &str, unclean: bool) -> Statement {
+    pub(crate) fn release(&self, name: &str, owner: &str, unclean: bool) -> Statement {
         self.finish("release", name, &format!("owner='{owner}'"), unclean)
             .urgent()
     }
 
-    pub(in crate::tables) fn break_lock(&self, name: &str, token: u64) -> Statement {
+    pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
         self.finish("break", name, &format!("token={token} AND owner<>''"), true)
     }
 
     /// Gives up the hold or the place in the queue, whichever it is.
     /// The first row is `[owner, µs until it runs out]`, as it was before.
-    pub(in crate::tables) fn leave(&self, name: &str, owner: &str, unclean: bool) -> Statement {
+    pub(crate) fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let (literal, rest) = (self.dialect.name(name), self.rest(unclean));
         let lock = match self.dialect {
@@ -447,7 +448,7 @@ impl Statements {
 
     /// Makes these holds last, as far as they are ours: each with its ttl.
     /// A row for each name that is known: `[name, owner, whether the hold has not run out]`.
-    pub(in crate::tables) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+    pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
         ttls.sort_unstable();
@@ -483,7 +484,7 @@ impl Statements {
 
     /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
     /// `['W', holder]` for each who waits.
-    pub(in crate::tables) fn inspect(&self, name: &str) -> Statement {
+    pub(crate) fn inspect(&self, name: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
         Statement::rows(format!(
@@ -493,9 +494,9 @@ impl Statements {
 
     /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`, and then who waits for
     /// what: `[name, holder]`.
-    pub(in crate::tables) fn list(&self, prefix: &str) -> Statement {
+    pub(crate) fn list(&self, prefix: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
-        let prefix = encoded(Format::Tenure, prefix);
+        let prefix = escaped(prefix);
         let begins = match self.dialect {
             _ if prefix.is_empty() => "1=1".to_owned(),
             #[cfg(feature = "mysql")]
@@ -540,11 +541,6 @@ impl Statements {
             )
         })
     }
-}
-
-/// How a name of ours stands in the table.
-pub(in crate::tables) fn name_of(name: &str) -> String {
-    escaped(name)
 }
 
 #[cfg(test)]

@@ -1,22 +1,14 @@
-//! Making the tables: in a server when an operator asks for it and never else, in a file when it is opened (`file`).
+//! The statements that make the tables.
 
-use tenure_core::error::Error;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use tenure_core::error::ErrorKind;
-
-use super::super::hold::Store;
 use super::super::names::Format;
-use super::super::settings::Place;
 use super::Dialect;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use super::{Statement, Statements};
 
 /// One statement, and what it makes.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::tables) struct Step {
-    pub(in crate::tables) sql: String,
+pub(crate) struct Step {
+    pub(crate) sql: String,
     /// The table that it makes.
-    pub(in crate::tables) table: Option<String>,
+    pub(crate) table: Option<String>,
 }
 
 /// The published statements for these tables.
@@ -35,7 +27,7 @@ fn text(format: Format, dialect: Dialect) -> &'static str {
     }
 }
 
-fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
+pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
     let waiters = format!("{table}_waiters");
     let index = format!("{}_queue", table.rsplit('.').next().unwrap_or_default());
     let text = text(format, dialect)
@@ -60,104 +52,15 @@ fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
 
 /// The statements for a file, in their order.
 #[cfg(feature = "sqlite")]
-pub(in crate::tables) fn steps_of_file(table: &str) -> Vec<Step> {
+pub(crate) fn steps_of_file(table: &str) -> Vec<Step> {
     steps(Format::Tenure, Dialect::Sqlite, table)
 }
 
 /// Finds a row if a file has a table of that name.
 #[cfg(feature = "sqlite")]
-pub(in crate::tables) fn looks_for_table(table: &str) -> String {
+pub(crate) fn looks_for_table(table: &str) -> String {
     let table = Dialect::Sqlite.text(table);
     format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
-}
-
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-impl Statements {
-    /// Runs a statement that makes something.
-    fn make(&self, sql: &str) -> Statement {
-        match self.dialect {
-            // There, two that make a table at the same time get in each other's way in spite of IF NOT EXISTS.
-            #[cfg(feature = "postgres")]
-            Dialect::Postgres => self.transaction(
-                "init",
-                &[
-                    "SELECT pg_advisory_xact_lock(hashtext('tenure init'))".to_owned(),
-                    sql.to_owned(),
-                ],
-            ),
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => Statement::rows(format!("/*tenure:init*/ {sql}")),
-        }
-    }
-}
-
-impl Store {
-    /// Makes what is not there yet, and says what that was.
-    pub(in crate::tables) async fn init(&self) -> Result<Vec<String>, Error> {
-        match &self.settings.place {
-            #[cfg(feature = "sqlite")]
-            Place::File(_) => self.pool.make_file().await,
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            Place::Server(_) => self.init_server().await,
-        }
-    }
-
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
-    async fn init_server(&self) -> Result<Vec<String>, Error> {
-        let mut made = Vec::new();
-        let table = self.settings.table();
-        for step in steps(self.settings.format, self.ours.dialect, table) {
-            // A statement that finds its table, or its index, may still complain of privileges.
-            let is_needed = match &step.table {
-                Some(table) => !self.has(table).await?,
-                None => !made.is_empty(),
-            };
-            if !is_needed {
-                continue;
-            }
-            let done = self.pool.ask(self.ours.make(&step.sql)).await;
-            done.map_err(|err| match err.kind() {
-                ErrorKind::Denied => Error::new(
-                    ErrorKind::Denied,
-                    "this user may not make the tables; have them made by one who may, with docs/stores/table.md",
-                )
-                .with_source(err),
-                _ => err,
-            })?;
-            made.extend(step.table.map(|table| format!("table {table}")));
-        }
-        Ok(made)
-    }
-
-    /// Whether there is a table of that name.
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
-    async fn has(&self, table: &str) -> Result<bool, Error> {
-        let dialect = self.ours.dialect;
-        let sql = match dialect {
-            #[cfg(feature = "postgres")]
-            Dialect::Postgres => {
-                let table = dialect.text(&dialect.quoted(table));
-                format!("SELECT to_regclass({table})::text WHERE to_regclass({table}) IS NOT NULL")
-            }
-            #[cfg(feature = "mysql")]
-            Dialect::MySql { .. } => {
-                let (schema, table) = match table.split_once('.') {
-                    Some((schema, table)) => (dialect.text(schema), table),
-                    None => ("DATABASE()".to_owned(), table),
-                };
-                let table = dialect.text(table);
-                format!(
-                    "SELECT table_name FROM information_schema.tables WHERE table_schema={schema} AND table_name={table}"
-                )
-            }
-            #[cfg(feature = "sqlite")]
-            Dialect::Sqlite => looks_for_table(table),
-        };
-        let reply = self
-            .pool
-            .ask(Statement::rows(format!("/*tenure:init*/ {sql}")));
-        Ok(!reply.await?.rows.is_empty())
-    }
 }
 
 #[cfg(test)]

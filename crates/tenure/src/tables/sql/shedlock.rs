@@ -8,21 +8,21 @@ use super::{Dialect, Statement};
 
 /// One acquisition, as it is written. `ttl` is in µs, in whole ms.
 #[derive(Clone, Debug)]
-pub(in crate::tables) struct LockRequest {
-    pub(in crate::tables) name: String,
-    pub(in crate::tables) by: String,
-    pub(in crate::tables) ttl: u64,
+pub(crate) struct LockRequest {
+    pub(crate) name: String,
+    pub(crate) locked_by: String,
+    pub(crate) ttl: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::tables) struct Statements {
-    pub(in crate::tables) dialect: Dialect,
+pub(crate) struct Statements {
+    pub(crate) dialect: Dialect,
     /// The table, quoted.
     table: String,
 }
 
 impl Statements {
-    pub(in crate::tables) fn new(dialect: Dialect, table: &str) -> Self {
+    pub(crate) fn new(dialect: Dialect, table: &str) -> Self {
         Self {
             dialect,
             table: dialect.quoted(table),
@@ -66,13 +66,13 @@ impl Statements {
     }
 
     /// The longest name of a host in `locked_by`, which has 255 characters and the owner too.
-    pub(in crate::tables) const MAX_HOST: usize = 200;
+    pub(crate) const MAX_HOST: usize = 200;
 
     /// Takes a lock that is free. `[token]` if that is done; in MySQL `[locked_by, token]` as they are then.
-    pub(in crate::tables) fn acquire(&self, ask: &LockRequest) -> Statement {
+    pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
         let (now, table) = (self.now(), &self.table);
-        let (name, by) = (self.text(&ask.name), self.text(&ask.by));
-        let until = self.after(now, ask.ttl);
+        let (name, by) = (self.text(&request.name), self.text(&request.locked_by));
+        let until = self.after(now, request.ttl);
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {table}{}(name,lock_until,locked_at,locked_by)VALUES({name},{until},{now},{by})",
             match self.dialect {
@@ -104,7 +104,7 @@ impl Statements {
     }
 
     /// `[µs until it runs out]`
-    pub(in crate::tables) fn peek(&self, name: &str) -> Statement {
+    pub(crate) fn read_queue(&self, name: &str) -> Statement {
         let (until, now) = (self.micros("lock_until"), self.micros(self.now()));
         let (table, name) = (&self.table, self.text(name));
         Statement::rows(format!(
@@ -113,7 +113,7 @@ impl Statements {
     }
 
     /// Gives the lock back, and keeps the name taken for `min_hold` after the grant.
-    pub(in crate::tables) fn release(&self, name: &str, by: &str, min_hold: u64) -> Statement {
+    pub(crate) fn release(&self, name: &str, by: &str, min_hold: u64) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(name), self.text(by));
         let least = self.after("locked_at", min_hold);
@@ -123,7 +123,7 @@ impl Statements {
         .urgent()
     }
 
-    pub(in crate::tables) fn break_lock(&self, name: &str, token: u64) -> Statement {
+    pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
         let (now, table, name) = (self.now(), &self.table, self.text(name));
         let at = self.micros("locked_at");
         Statement::count(format!(
@@ -132,7 +132,7 @@ impl Statements {
     }
 
     /// See the statement of the same name on our own tables.
-    pub(in crate::tables) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+    pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let mut steps: Vec<_> = holds
             .iter()
@@ -152,7 +152,7 @@ impl Statements {
     }
 
     /// `[name, locked_by, token, µs until it runs out]` of one name, or of all held ones that begin like that.
-    pub(in crate::tables) fn look(&self, name: &str, is_prefix: bool) -> Statement {
+    pub(crate) fn inspect(&self, name: &str, is_prefix: bool) -> Statement {
         let (table, text) = (&self.table, self.text(name));
         let (at, until) = (self.micros("locked_at"), self.micros("lock_until"));
         let now = self.micros(self.now());
