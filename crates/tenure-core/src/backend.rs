@@ -1,4 +1,4 @@
-//! The door to the stores: what a backend must be able to do.
+//! The interface of all stores: what a backend must be able to do.
 //!
 //! # Contract
 //!

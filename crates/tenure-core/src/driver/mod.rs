@@ -1,4 +1,4 @@
-//! The shell around the kernel: acquires, keeps alive, tells when a hold is lost, releases.
+//! Performs what the logic decides: acquires, renews, reports a loss, releases.
 //!
 //! It knows no backend by name. Every background task it starts ends with the client or with the hold it serves.
 
@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Capability;
 use crate::holder::Holder;
-use crate::kernel::lease::{Lease, State, Terms};
-use crate::kernel::pace;
+use crate::logic::lease::{Lease, State, Terms};
+use crate::logic::pace;
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::{Options, Renew};

@@ -47,7 +47,7 @@ impl NextWakeup {
         self.earlier.notify_one();
     }
 
-    /// Call this before a scan. What was planned, for `kernel::pace::look`, which decides when to look next.
+    /// Call this before a scan. What was planned, for `logic::pace::look`, which decides when to look next.
     pub fn begin(&self) -> Time {
         Time::from_nanos(self.planned.swap(u64::MAX, Ordering::SeqCst))
     }

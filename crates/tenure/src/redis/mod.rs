@@ -41,7 +41,7 @@ use tenure_core::backend::{
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Status;
-use tenure_core::kernel::{pace, quorum};
+use tenure_core::logic::{pace, quorum};
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Spawner, lock};
 

@@ -2,7 +2,7 @@
 //!
 //! The nodes know nothing of each other, so any of them may fail, and as long as more than half of them
 //! answer the lock goes on. [`wait`](self) asks all of them at once and counts; the decisions are those of
-//! the kernel's `ballot` and `quorum`. Nodes are backends of any kind behind the door of this crate.
+//! the modules `ballot` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {
@@ -40,7 +40,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_core::holder::Status;
-use tenure_core::kernel::quorum;
+use tenure_core::logic::quorum;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};

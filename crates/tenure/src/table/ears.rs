@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 
 use super::hold::number;

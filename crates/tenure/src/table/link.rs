@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::time::Time;
 

@@ -44,7 +44,7 @@ use tenure_core::backend::{
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Status;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 #[cfg(any(feature = "mysql", feature = "postgres"))]

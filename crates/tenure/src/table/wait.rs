@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Answer, Hold, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::time::Time;
 
 use super::hold::{Line, Place, Store, place as place_of};
