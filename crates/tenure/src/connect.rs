@@ -15,10 +15,10 @@ use crate::database::{Mode, Server};
 use crate::etcd;
 #[cfg(all(feature = "file", unix))]
 use crate::file;
+#[cfg(feature = "redlock")]
+use crate::majority;
 #[cfg(feature = "redis")]
 use crate::redis;
-#[cfg(feature = "redis")]
-use crate::redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -39,7 +39,7 @@ pub const SCHEMES: &[&str] = &[
     "redis+sentinel:",
     #[cfg(feature = "redis")]
     "redis+cluster:",
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "redlock")]
     "redlock:",
     #[cfg(feature = "etcd")]
     "etcd:",
@@ -72,8 +72,8 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("redis+sentinel", REDIS),
     #[cfg(not(feature = "redis"))]
     ("redis+cluster", REDIS),
-    #[cfg(not(feature = "redis"))]
-    ("redlock", REDLOCK),
+    #[cfg(not(feature = "redlock"))]
+    ("redlock", "build with the feature `redlock`"),
     #[cfg(not(feature = "etcd"))]
     ("etcd", ETCD),
     #[cfg(not(feature = "etcd"))]
@@ -89,8 +89,6 @@ const NOT_HERE: &[(&str, &str)] = &[
 ];
 #[cfg(not(feature = "etcd"))]
 const ETCD: &str = "build with the feature `etcd`";
-#[cfg(not(feature = "redis"))]
-const REDLOCK: &str = "build with the feature `redlock`";
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
 
@@ -213,10 +211,13 @@ async fn open(url: &str) -> Result<Client, Error> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
             client(redis::Backend::connect(url).await?)
         }
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "redlock")]
         "redlock" => {
             let nodes = redis::Backend::masters(url).await?;
-            client(redlock::Backend::new(nodes, redlock::Settings::default())?)
+            client(majority::Backend::new(
+                nodes,
+                majority::Settings::default(),
+            )?)
         }
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => client(etcd::Backend::connect(url).await?),
@@ -273,8 +274,11 @@ fn declared() -> Vec<(&'static str, Guarantees)> {
             is_guarded: true,
             is_redisson: false,
         });
-        let redlock = redlock::guarantees([&plain; 3]);
-        all.extend([("redis:", plain), ("redlock:", redlock)]);
+        #[cfg(feature = "redlock")]
+        let redlock = majority::guarantees([&plain; 3]);
+        all.push(("redis:", plain));
+        #[cfg(feature = "redlock")]
+        all.push(("redlock:", redlock));
     }
     #[cfg(feature = "etcd")]
     all.push(("etcd:", etcd::guarantees(3)));

@@ -36,9 +36,9 @@ const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
 const STORES: &[&str] = &[
     "etcd",
     "file",
+    "majority",
     "memory",
     "redis",
-    "redlock",
     "session",
     "table",
     "zookeeper",

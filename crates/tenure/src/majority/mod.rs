@@ -1,4 +1,5 @@
-//! `redlock:`: a name is held on a majority of several independent stores.
+//! A name is held on a majority of several independent stores (the Redlock algorithm). Where the stores are Redis
+//! servers, the URL is `redlock://HOST,HOST,HOST`.
 //!
 //! The nodes know nothing of each other, so any of them may fail, and as long as more than half of them
 //! answer the lock goes on. [`wait`](self) asks all of them at once and counts; the decisions are those of
@@ -9,13 +10,13 @@
 //! use std::sync::Arc;
 //! use tenure::backend::Backend;
 //! use tenure::memory;
-//! use tenure::redlock;
+//! use tenure::majority;
 //! use tenure::Client;
 //!
 //! let first = memory::Backend::with_virtual_clock(); // in real life, stores on three machines
 //! let nodes: Vec<Arc<dyn Backend>> =
 //!     vec![Arc::new(first.beside()), Arc::new(first.beside()), Arc::new(first)];
-//! let store = redlock::Backend::new(nodes, redlock::Settings::default())?;
+//! let store = majority::Backend::new(nodes, majority::Settings::default())?;
 //! let guard = Client::from_backend(store)?.lock("orders/42").acquire().await?;
 //! guard.release().await
 //! # }
@@ -140,7 +141,7 @@ impl Backend {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("redlock::Backend")
+        f.debug_struct("majority::Backend")
             .field("nodes", &self.0.nodes.len())
             .field("settings", &self.0.settings)
             .finish_non_exhaustive()
