@@ -260,9 +260,9 @@ impl Guarantees {
 /// What a caller may ask for that not every store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// [`Mode::Shared`](crate::Mode::Shared).
+    /// [`Mode::Shared`].
     Shared,
-    /// [`Mode::Permits`](crate::Mode::Permits).
+    /// [`Mode::Permits`].
     Permits,
     /// [`Options::fair`](crate::Options::fair).
     Fair,

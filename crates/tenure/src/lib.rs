@@ -33,7 +33,7 @@
 //! | `postgres://HOST/DATABASE` | all clients of that PostgreSQL database; with `?mode=table` those of one table | services that have this database | `postgres` |
 //! | `sqlite:/FILE` | processes on one host that share that file | leases, queues and tokens without a server | `sqlite` |
 //!
-//! [`connect`] lists what each URL takes, [Guarantees](#guarantees) what each store promises.
+//! [`connect`](connect()) lists what each URL takes, [Guarantees](#guarantees) what each store promises.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts

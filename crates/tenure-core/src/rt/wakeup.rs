@@ -20,14 +20,20 @@ pub struct NextWakeup {
     is_started: AtomicBool,
 }
 
-impl NextWakeup {
-    /// No moment is planned yet.
-    pub fn new() -> Self {
+impl Default for NextWakeup {
+    fn default() -> Self {
         Self {
             planned: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
             is_started: AtomicBool::new(false),
         }
+    }
+}
+
+impl NextWakeup {
+    /// No moment is planned yet.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// `true` for the first caller, who starts the task.
