@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::fence::{Condition, OwnerId};
-use crate::guarantees::Guarantees;
+use crate::guarantees::{Capability, Guarantees};
 use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -49,6 +49,14 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub trait Backend: Send + Sync + 'static {
     /// What this store, with these settings, can do and promises.
     fn guarantees(&self) -> &Guarantees;
+
+    /// For a refusal, because [`guarantees`](Backend::guarantees) does not claim the capability: the stores that have it, as
+    /// far as the crate of this one knows them.
+    fn stores_with(&self, capability: Capability) -> String {
+        let _ = capability;
+        // The reference store has all of them.
+        "`memory:`, and some of other crates".into()
+    }
 
     /// The clock that [`Grant::sent`] and [`Renewal::Renewed`] are measured on.
     fn clock(&self) -> Clock {

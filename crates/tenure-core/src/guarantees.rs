@@ -259,6 +259,7 @@ impl Guarantees {
 
 /// What a caller may ask for that not every store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Capability {
     /// [`Mode::Shared`].
     Shared,
@@ -273,7 +274,8 @@ pub enum Capability {
 }
 
 impl Capability {
-    const ALL: [Self; 5] = [
+    /// All of them.
+    pub const ALL: [Self; 5] = [
         Self::Shared,
         Self::Permits,
         Self::Fair,

@@ -185,6 +185,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The stores, and what several of them share.
+mod capabilities;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod database;
 #[cfg(feature = "etcd")]
@@ -223,7 +224,8 @@ pub mod sql;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use connect::{SCHEMES, connect};
+pub use capabilities::SCHEMES;
+pub use connect::connect;
 pub use fenced::Fenced;
 pub use redacted::redacted_url;
 

@@ -39,7 +39,7 @@ use tenure_core::backend::{
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure_core::guarantees::{Capability, Cell, Fault, Guarantees, Order, Promise};
 use tenure_core::holder::Status;
 use tenure_core::logic::quorum;
 use tenure_core::lost::LostReason;
@@ -48,6 +48,7 @@ use tenure_core::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::time::Time;
 
 use self::hold::Claim;
+use crate::capabilities::stores_with;
 
 /// Several stores as one. A cheap clone. One for each client: it remembers the holds of its client.
 #[derive(Clone)]
@@ -232,6 +233,10 @@ impl Core {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn clock(&self) -> Clock {

@@ -42,13 +42,15 @@ use tenure_core::backend::{
     Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::url::Url;
+
+use crate::capabilities::stores_with;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
@@ -186,6 +188,10 @@ fn spoken(place: &Place) -> Result<(Database, Flavor), Error> {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
