@@ -5,8 +5,6 @@
 
 use tenure_core::guarantees::Capability;
 
-use Capability::{Fair, LockDelay, MinHold, Permits, Shared};
-
 /// What this build can talk to, for messages.
 pub const SCHEMES: &[&str] = &[
     "memory:",
@@ -81,25 +79,56 @@ const REDIS: &str = "build with the feature `redis`";
 pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
     ("memory:", &Capability::ALL),
     #[cfg(all(feature = "file", unix))]
-    ("file:", &[Shared, Permits, MinHold, LockDelay]),
+    (
+        "file:",
+        &[
+            Capability::Shared,
+            Capability::Permits,
+            Capability::MinHold,
+            Capability::LockDelay,
+        ],
+    ),
     #[cfg(feature = "redis")]
-    ("redis:", &[Fair, MinHold, LockDelay]),
+    (
+        "redis:",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
     #[cfg(feature = "redlock")]
-    ("redlock:", &[LockDelay]),
+    ("redlock:", &[Capability::LockDelay]),
     #[cfg(feature = "etcd")]
-    ("etcd:", &[Shared, Permits, Fair, MinHold]),
+    (
+        "etcd:",
+        &[
+            Capability::Shared,
+            Capability::Permits,
+            Capability::Fair,
+            Capability::MinHold,
+        ],
+    ),
     #[cfg(feature = "zookeeper")]
-    ("zookeeper:", &[Shared, Permits, Fair]),
+    (
+        "zookeeper:",
+        &[Capability::Shared, Capability::Permits, Capability::Fair],
+    ),
     #[cfg(feature = "mysql")]
-    ("mysql:", &[Fair]),
+    ("mysql:", &[Capability::Fair]),
     #[cfg(feature = "mysql")]
-    ("mysql: with mode=table", &[Fair, MinHold, LockDelay]),
+    (
+        "mysql: with mode=table",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
     #[cfg(feature = "postgres")]
-    ("postgres:", &[Shared, Fair]),
+    ("postgres:", &[Capability::Shared, Capability::Fair]),
     #[cfg(feature = "postgres")]
-    ("postgres: with mode=table", &[Fair, MinHold, LockDelay]),
+    (
+        "postgres: with mode=table",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
     #[cfg(feature = "sqlite")]
-    ("sqlite:", &[Fair, MinHold, LockDelay]),
+    (
+        "sqlite:",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
 ];
 
 /// The stores that have it. What is not in this build cannot be used, so that is said.
