@@ -1,4 +1,4 @@
-//! The door to the stores: what a backend must be able to do.
+//! The interface of all stores: what a backend must be able to do.
 //!
 //! # Contract
 //!
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::fence::{Condition, OwnerId};
-use crate::guarantees::Guarantees;
+use crate::guarantees::{Capability, Guarantees};
 use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -51,6 +51,12 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub trait Backend: Send + Sync + 'static {
     /// What this store, with these settings, can do and promises.
     fn guarantees(&self) -> &Guarantees;
+
+    /// For a refusal, because [`guarantees`](Backend::guarantees) does not claim the capability: the stores that have it, as
+    /// far as the crate of this one knows them.
+    fn stores_with(&self, capability: Capability) -> String {
+        only_reference_store(capability)
+    }
 
     /// The clock that [`Grant::sent`] and [`Renewal::Renewed`] are measured on.
     fn clock(&self) -> Clock {
@@ -155,6 +161,11 @@ pub trait Backend: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// The reference store has every capability.
+fn only_reference_store(_: Capability) -> String {
+    "`memory:`, and some of other crates".into()
 }
 
 fn unsupported_raise() -> Error {

@@ -5,11 +5,10 @@ use std::sync::{Arc, Weak};
 use crate::backend::{Backend, Finding};
 use crate::driver::Driver;
 use crate::error::{Error, Step};
-use crate::guarantees::{Capability, Guarantees};
+use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::lock::{Lock, Target};
 use crate::lost::Loss;
-use crate::memory;
 use crate::name::LockName;
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
@@ -22,26 +21,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of a backend that you made: a [`memory::Backend`] shared by several clients,
+    /// A client of a backend that you made: a [`memory::Backend`](crate::memory::Backend) shared by several clients,
     /// or a backend of your own.
     ///
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
     pub fn from_backend(backend: impl Backend) -> Result<Self, Error> {
-        Self::from_backend_among(backend, stores_with)
-    }
-
-    /// As [`from_backend`](Client::from_backend), for a crate with several stores: when this one cannot do what is
-    /// asked for, the error ends with what `stores_with` says, the stores that can.
-    ///
-    /// # Errors
-    /// As [`from_backend`](Client::from_backend).
-    pub fn from_backend_among(
-        backend: impl Backend,
-        stores_with: fn(Capability) -> String,
-    ) -> Result<Self, Error> {
         Ok(Self {
-            driver: Driver::new(Arc::new(backend), stores_with)?,
+            driver: Driver::new(Arc::new(backend))?,
         })
     }
 
@@ -195,14 +182,5 @@ impl LossCallback {
         if let Some(driver) = self.driver.upgrade() {
             driver.unregister_loss_callback(self.id);
         }
-    }
-}
-
-/// Which stores have it, for a refusal: of those of this crate.
-fn stores_with(capability: Capability) -> String {
-    if capability.is_in(&memory::guarantees()) {
-        "stores that have it: `memory:`, and some of other crates".into()
-    } else {
-        "stores of other crates may have it".into()
     }
 }

@@ -321,10 +321,11 @@ impl Guarantees {
 
 /// What a caller may ask for that not every store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Capability {
-    /// [`Mode::Shared`](crate::Mode::Shared).
+    /// [`Mode::Shared`].
     Shared,
-    /// [`Mode::Permits`](crate::Mode::Permits).
+    /// [`Mode::Permits`].
     Permits,
     /// [`Options::fair`](crate::Options::fair).
     Fair,
@@ -335,7 +336,8 @@ pub enum Capability {
 }
 
 impl Capability {
-    const ALL: [Self; 5] = [
+    /// All of them.
+    pub const ALL: [Self; 5] = [
         Self::Shared,
         Self::Permits,
         Self::Fair,

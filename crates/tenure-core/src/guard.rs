@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::driver::held::Held;
 use crate::error::{Error, Step};
 use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
-use crate::kernel::lease::State;
+use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;

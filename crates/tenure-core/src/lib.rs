@@ -5,11 +5,11 @@
 //!
 //! 1. The vocabulary is plain data: [`error`], [`fence`], [`guarantees`], [`holder`], [`lost`], [`name`], [`options`],
 //!    [`time`] and [`url`].
-//! 2. [`kernel`] decides. It has no I/O, no clock and no randomness.
+//! 2. [`logic`] decides. It has no I/O, no clock and no randomness.
 //! 3. [`rt`] is the only file that touches the runtime and the clock.
 //! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
 //! 5. [`backend`] is the interface of all stores: the trait [`Backend`](backend::Backend) and its contract.
-//! 6. The driver performs what the kernel decides. It is private.
+//! 6. The driver performs what the logic decides. It is private.
 //! 7. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
 //! 8. [`memory`] is the reference store, and the shortest one.
 //! 9. `conformance` (feature `conformance`) has the behaviours that every store must show.
@@ -31,7 +31,7 @@ pub mod time;
 pub mod url;
 
 // Decisions.
-pub mod kernel;
+pub mod logic;
 
 // The runtime and the clock.
 pub mod rt;
@@ -69,8 +69,8 @@ pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;
 pub use holder::{HoldInfo, Holder, RestartGuard, Status};
-pub use kernel::lease::State;
 pub use lock::Lock;
+pub use logic::lease::State;
 pub use lost::{Loss, LostReason};
 pub use name::LockName;
 pub use options::{Mode, Options, Renew};

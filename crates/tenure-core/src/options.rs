@@ -102,7 +102,7 @@ impl Default for Options {
 impl Options {
     /// Default lease: the same as the default of Redisson's watchdog.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-    /// Shortest lease: ten times the smallest margin ([`MIN_MARGIN`](crate::kernel::lease::MIN_MARGIN)).
+    /// Shortest lease: ten times the smallest margin ([`MIN_MARGIN`](crate::logic::lease::MIN_MARGIN)).
     pub const MIN_TTL: Duration = Duration::from_millis(20);
     /// Longest lease: a holder that vanishes blocks the name for up to that long.
     pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::client::Client;
 use crate::driver::held::Held;
 use crate::error::{Error, ErrorKind};
-use crate::kernel::lease::State;
+use crate::logic::lease::State;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::lock;

@@ -1,4 +1,4 @@
-//! A point in time that the kernel can compute with, and durations as people write them.
+//! A point in time that the logic can compute with, and durations as people write them.
 
 use std::fmt;
 use std::time::Duration;

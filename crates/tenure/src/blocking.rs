@@ -40,10 +40,10 @@ thread_local! {
     static THREAD: Owner = Owner::new();
 }
 
-/// Connects to the store that `url` names; see [`tenure::connect`](crate::connect).
+/// Connects to the store that `url` names; see [`tenure::connect`](crate::connect()).
 ///
 /// # Errors
-/// Those of [`tenure::connect`](crate::connect), and [`Closed`](ErrorKind::Closed) when called
+/// Those of [`tenure::connect`](crate::connect()), and [`Closed`](ErrorKind::Closed) when called
 /// from async code, which would block its runtime.
 pub fn connect(url: &str) -> Result<Client, Error> {
     Client::open(|| crate::connect(url))

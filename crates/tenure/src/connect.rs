@@ -3,96 +3,27 @@
 #[cfg(all(feature = "file", unix))]
 use std::path::PathBuf;
 
-use tenure_core::backend::Backend;
 use tenure_core::error::{Error, ErrorKind, Step};
-use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::name::Escaped;
 use tenure_core::{Client, memory};
 
+use crate::capabilities::{NOT_HERE, SCHEMES};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Mode, Server};
 #[cfg(feature = "etcd")]
 use crate::etcd;
 #[cfg(all(feature = "file", unix))]
 use crate::file;
+#[cfg(feature = "redlock")]
+use crate::majority;
 #[cfg(feature = "redis")]
 use crate::redis;
-#[cfg(feature = "redis")]
-use crate::redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use crate::tables;
 #[cfg(feature = "zookeeper")]
 use crate::zookeeper;
-
-/// What this build can talk to, for messages.
-pub const SCHEMES: &[&str] = &[
-    "memory:",
-    #[cfg(all(feature = "file", unix))]
-    "file:",
-    #[cfg(feature = "redis")]
-    "redis:",
-    #[cfg(feature = "redis")]
-    "rediss:",
-    #[cfg(feature = "redis")]
-    "redis+sentinel:",
-    #[cfg(feature = "redis")]
-    "redis+cluster:",
-    #[cfg(feature = "redis")]
-    "redlock:",
-    #[cfg(feature = "etcd")]
-    "etcd:",
-    #[cfg(feature = "etcd")]
-    "etcds:",
-    #[cfg(feature = "zookeeper")]
-    "zookeeper:",
-    #[cfg(feature = "mysql")]
-    "mysql:",
-    #[cfg(feature = "postgres")]
-    "postgres:",
-    #[cfg(feature = "sqlite")]
-    "sqlite:",
-];
-
-/// Schemes of backends that are not in this build, with what to do about it.
-const NOT_HERE: &[(&str, &str)] = &[
-    #[cfg(not(unix))]
-    (
-        "file",
-        "it works on Linux and macOS only; on one host use `sqlite:`, else a server",
-    ),
-    #[cfg(all(unix, not(feature = "file")))]
-    ("file", "build with the feature `file`"),
-    #[cfg(not(feature = "redis"))]
-    ("redis", REDIS),
-    #[cfg(not(feature = "redis"))]
-    ("rediss", REDIS),
-    #[cfg(not(feature = "redis"))]
-    ("redis+sentinel", REDIS),
-    #[cfg(not(feature = "redis"))]
-    ("redis+cluster", REDIS),
-    #[cfg(not(feature = "redis"))]
-    ("redlock", REDLOCK),
-    #[cfg(not(feature = "etcd"))]
-    ("etcd", ETCD),
-    #[cfg(not(feature = "etcd"))]
-    ("etcds", ETCD),
-    #[cfg(not(feature = "zookeeper"))]
-    ("zookeeper", "build with the feature `zookeeper`"),
-    #[cfg(not(feature = "mysql"))]
-    ("mysql", "build with the feature `mysql`"),
-    #[cfg(not(feature = "postgres"))]
-    ("postgres", "build with the feature `postgres`"),
-    #[cfg(not(feature = "sqlite"))]
-    ("sqlite", "build with the feature `sqlite`"),
-];
-#[cfg(not(feature = "etcd"))]
-const ETCD: &str = "build with the feature `etcd`";
-#[cfg(not(feature = "redis"))]
-const REDLOCK: &str = "build with the feature `redlock`";
-#[cfg(not(feature = "redis"))]
-const REDIS: &str = "build with the feature `redis`";
 
 /// Connects to the store that `url` names; the scheme selects the backend.
 ///
@@ -202,32 +133,35 @@ async fn open(url: &str) -> Result<Client, Error> {
         ));
     };
     match scheme {
-        "memory" if rest.is_empty() => client(memory::Backend::new()),
+        "memory" if rest.is_empty() => Client::from_backend(memory::Backend::new()),
         "memory" => invalid(
             "`memory:` takes nothing after the colon; every connect makes a store of its own"
                 .into(),
         ),
         #[cfg(all(feature = "file", unix))]
-        "file" => client(file::Backend::open(&directory(rest)?)?),
+        "file" => Client::from_backend(file::Backend::open(&directory(rest)?)?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
-            client(redis::Backend::connect(url).await?)
+            Client::from_backend(redis::Backend::connect(url).await?)
         }
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "redlock")]
         "redlock" => {
             let nodes = redis::Backend::masters(url).await?;
-            client(redlock::Backend::new(nodes, redlock::Settings::default())?)
+            Client::from_backend(majority::Backend::new(
+                nodes,
+                majority::Settings::default(),
+            )?)
         }
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => client(etcd::Backend::connect(url).await?),
+        "etcd" | "etcds" => Client::from_backend(etcd::Backend::connect(url).await?),
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => client(zookeeper::Backend::connect(url).await?),
+        "zookeeper" => Client::from_backend(zookeeper::Backend::connect(url).await?),
         #[cfg(feature = "mysql")]
         "mysql" => open_database(url).await,
         #[cfg(feature = "postgres")]
         "postgres" => open_database(url).await,
         #[cfg(feature = "sqlite")]
-        "sqlite" => client(tables::Store::open(rest).await?),
+        "sqlite" => Client::from_backend(tables::Store::open(rest).await?),
         _ => {
             let cure = NOT_HERE
                 .iter()
@@ -249,77 +183,9 @@ async fn open(url: &str) -> Result<Client, Error> {
 async fn open_database(url: &str) -> Result<Client, Error> {
     let (server, mode, url) = Server::parse(url)?;
     match mode {
-        Mode::Session => client(session::Backend::connect(server, url).await?),
-        Mode::Table => client(tables::Store::connect(server, url).await?),
+        Mode::Session => Client::from_backend(session::Backend::connect(server, url).await?),
+        Mode::Table => Client::from_backend(tables::Store::connect(server, url).await?),
     }
-}
-
-/// A client of `store` that knows, for a refusal, which other stores of this build can.
-fn client(store: impl Backend) -> Result<Client, Error> {
-    Client::from_backend_among(store, stores_with)
-}
-
-/// What the stores of this build declare in their usual configuration, each with the beginning of its URL.
-fn declared() -> Vec<(&'static str, Guarantees)> {
-    let mut all = Vec::new();
-    all.extend([("memory:", memory::guarantees())]);
-    #[cfg(all(feature = "file", unix))]
-    all.push(("file:", file::guarantees()));
-    #[cfg(feature = "redis")]
-    {
-        let plain = redis::guarantees(redis::Configuration {
-            persistence: redis::Persistence::None,
-            fails_over: false,
-            is_guarded: true,
-            is_redisson: false,
-        });
-        let redlock = redlock::guarantees([&plain; 3]);
-        all.extend([("redis:", plain), ("redlock:", redlock)]);
-    }
-    #[cfg(feature = "etcd")]
-    all.push(("etcd:", etcd::guarantees(3)));
-    #[cfg(feature = "zookeeper")]
-    {
-        let plain = zookeeper::Configuration::default();
-        all.push(("zookeeper:", zookeeper::guarantees(plain)));
-    }
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
-    let sessions = |is_postgres| {
-        session::guarantees(session::Configuration {
-            is_postgres,
-            is_guarded: true,
-        })
-    };
-    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-    let table = |database| tables::guarantees(tables::Configuration::new(database));
-    #[cfg(feature = "mysql")]
-    all.extend([
-        ("mysql:", sessions(false)),
-        ("mysql: with mode=table", table(tables::Database::MySql)),
-    ]);
-    #[cfg(feature = "postgres")]
-    all.extend([
-        ("postgres:", sessions(true)),
-        (
-            "postgres: with mode=table",
-            table(tables::Database::Postgres),
-        ),
-    ]);
-    #[cfg(feature = "sqlite")]
-    all.push(("sqlite:", table(tables::Database::Sqlite)));
-    all
-}
-
-/// Which stores have it, for a refusal. What is not in this build cannot be asked, so that is said.
-fn stores_with(capability: Capability) -> String {
-    let all = declared();
-    let have = all.iter().filter(|(_, store)| capability.is_in(store));
-    let have: Vec<_> = have.map(|(url, _)| format!("`{url}`")).collect();
-    let not_here = match NOT_HERE {
-        [] => "",
-        _ => " (of the stores in this build; others need a cargo feature)",
-    };
-    format!("stores that have it: {}{not_here}", have.join(", "))
 }
 
 /// The directory in a `file:` URL.
@@ -365,4 +231,78 @@ fn directory(rest: &str) -> Result<PathBuf, Error> {
                 "neither HOME nor XDG_STATE_HOME is set, so `file:` has no default directory; write file:/DIR",
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::guarantees::{Capability, Guarantees};
+
+    use super::*;
+    use crate::capabilities::CAPABILITIES;
+
+    /// What the stores of this build declare in their usual configuration, each with the beginning of its URL.
+    fn declared() -> Vec<(&'static str, Guarantees)> {
+        let mut all = Vec::new();
+        all.extend([("memory:", memory::guarantees())]);
+        #[cfg(all(feature = "file", unix))]
+        all.push(("file:", file::guarantees()));
+        #[cfg(feature = "redis")]
+        {
+            let plain = redis::guarantees(redis::Configuration {
+                persistence: redis::Persistence::None,
+                fails_over: false,
+                is_guarded: true,
+                is_redisson: false,
+            });
+            #[cfg(feature = "redlock")]
+            let redlock = majority::guarantees([&plain; 3]);
+            all.push(("redis:", plain));
+            #[cfg(feature = "redlock")]
+            all.push(("redlock:", redlock));
+        }
+        #[cfg(feature = "etcd")]
+        all.push(("etcd:", etcd::guarantees(3)));
+        #[cfg(feature = "zookeeper")]
+        {
+            let plain = zookeeper::Configuration::default();
+            all.push(("zookeeper:", zookeeper::guarantees(plain)));
+        }
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        let sessions = |is_postgres| {
+            session::guarantees(session::Configuration {
+                is_postgres,
+                is_guarded: true,
+            })
+        };
+        #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+        let table = |database| tables::guarantees(tables::Configuration::new(database));
+        #[cfg(feature = "mysql")]
+        all.extend([
+            ("mysql:", sessions(false)),
+            ("mysql: with mode=table", table(tables::Database::MySql)),
+        ]);
+        #[cfg(feature = "postgres")]
+        all.extend([
+            ("postgres:", sessions(true)),
+            (
+                "postgres: with mode=table",
+                table(tables::Database::Postgres),
+            ),
+        ]);
+        #[cfg(feature = "sqlite")]
+        all.push(("sqlite:", table(tables::Database::Sqlite)));
+        all
+    }
+
+    /// Refusals name the stores of the table, and the table says what the stores say.
+    #[test]
+    fn the_table_of_capabilities_is_what_the_stores_declare() {
+        let declared = declared().into_iter().map(|(url, guarantees)| {
+            let have = |it: &Capability| it.is_in(&guarantees);
+            (url, Capability::ALL.into_iter().filter(have).collect())
+        });
+        let table = CAPABILITIES.iter().map(|(url, have)| (*url, have.to_vec()));
+        let declared: Vec<(_, Vec<_>)> = declared.collect();
+        assert_eq!(table.collect::<Vec<_>>(), declared);
+    }
 }

@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::lease::{Lease, State, Terms, Tick};
-use tenure_core::kernel::queue::{self, Contender, Turn};
-use tenure_core::kernel::table::{Ask, Table, Verdict, View};
+use tenure_core::logic::lease::{Lease, State, Terms, Tick};
+use tenure_core::logic::queue::{self, Contender, Turn};
+use tenure_core::logic::table::{Ask, Table, Verdict, View};
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::{Mode, Renew};
@@ -108,7 +108,7 @@ impl Bytes<'_> {
 }
 
 /// The decisions, in any order at any time.
-pub fn kernel(data: &[u8]) {
+pub fn logic(data: &[u8]) {
     let Some((which, rest)) = data.split_first() else {
         return;
     };

@@ -25,7 +25,7 @@
 //! | `rediss://HOST` | the same, over TLS | the same | `redis` |
 //! | `redis+sentinel://HOST,HOST/SERVICE` | the same, on the primary that these sentinels name | the same; after a failover only the token protects | `redis` |
 //! | `redis+cluster://HOST,HOST` | the same, on the nodes of a cluster | the same | `redis` |
-//! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` or `redis` |
+//! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` |
 //! | `etcd://HOST,HOST,HOST` | all clients of that cluster | correctness with a fencing token, also when machines fail | `etcd` |
 //! | `etcds://HOST,HOST,HOST` | the same, over TLS | the same | `etcd` |
 //! | `zookeeper://HOST,HOST,HOST` | all clients of that ensemble | the same | `zookeeper` |
@@ -33,7 +33,7 @@
 //! | `postgres://HOST/DATABASE` | all clients of that PostgreSQL database; with `?mode=table` those of one table | services that have this database | `postgres` |
 //! | `sqlite:/FILE` | processes on one host that share that file | leases, queues and tokens without a server | `sqlite` |
 //!
-//! [`connect`] lists what each URL takes, [Guarantees](#guarantees) what each store promises.
+//! [`connect`](connect()) lists what each URL takes, [Guarantees](#guarantees) what each store promises.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts
@@ -126,7 +126,7 @@
 //! | Feature | Adds | Brings |
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
-//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
@@ -134,8 +134,8 @@
 //! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`) | `rustls` with `ring`, and through `zookeeper-client` a second provider of cryptography, `aws-lc-rs`, built from C |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
-//! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
-//! | `quorum` | `tenure::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
+//! | `redlock` | the backend `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
+//! | `majority` | `tenure::majority`, which holds a name on a majority of several independent stores of any kind; part of `redlock` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
@@ -186,16 +186,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The stores, and what several of them share.
+mod capabilities;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod database;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+#[cfg(feature = "majority")]
+pub mod majority;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "quorum")]
-pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod session;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -224,7 +225,8 @@ pub mod sql;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use connect::{SCHEMES, connect};
+pub use capabilities::SCHEMES;
+pub use connect::connect;
 pub use fenced::Fenced;
 pub use redacted::redacted_url;
 

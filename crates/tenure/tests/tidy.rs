@@ -36,16 +36,16 @@ const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
 const STORES: &[&str] = &[
     "etcd",
     "file",
+    "majority",
     "memory",
     "redis",
-    "redlock",
     "session",
     "tables",
     "zookeeper",
 ];
 /// Modules that are no backend and that every backend may use.
-const SHARED_BY_STORES: &[&str] = &["database", "tls"];
-/// Dependencies that vocabulary and kernel may name all the same: (file under `crates/`, crate).
+const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "tls"];
+/// Dependencies that vocabulary and logic may name all the same: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers
 ];
@@ -74,7 +74,7 @@ const CLOCKS_ALLOWED: &[(&str, &str)] = &[
 enum Room {
     CratePage,
     Vocabulary,
-    Kernel,
+    Logic,
     Interface,
     Store(String),
     Driver,
@@ -89,7 +89,7 @@ enum Room {
 fn room(tree: &Tree, path: &[String]) -> Room {
     let part = |i: usize| path.get(i).map_or("", String::as_str);
     match part(1) {
-        "kernel" => Room::Kernel,
+        "logic" => Room::Logic,
         "backend" => Room::Interface,
         "driver" => Room::Driver,
         "rt" => Room::Rt,
@@ -106,14 +106,14 @@ fn room(tree: &Tree, path: &[String]) -> Room {
 /// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
 fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
     use Room::*;
-    let in_base = matches!(to, Vocabulary | Kernel | Rt | Support | Interface);
+    let in_base = matches!(to, Vocabulary | Logic | Rt | Support | Interface);
     match from {
         CratePage => (true, ""),
         Vocabulary => (
             false,
             "vocabulary is plain data, to be understood without the other rooms",
         ),
-        Kernel => (
+        Logic => (
             *to == Vocabulary,
             "a decision takes all it needs as arguments",
         ),
@@ -122,11 +122,11 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
             "everything hangs on the runtime leaf, so it hangs on nothing",
         ),
         Support => (
-            matches!(to, Vocabulary | Kernel | Rt),
+            matches!(to, Vocabulary | Logic | Rt),
             "a block has one job and knows no store",
         ),
         Interface => (
-            in_base && !matches!(to, Kernel | Support),
+            in_base && !matches!(to, Logic | Support),
             "the interface knows neither side of it",
         ),
         Store(_) => {
@@ -148,8 +148,8 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
             "the store is a matter of the URL; only connect knows the backends",
         ),
         Conformance => (
-            !matches!(to, Kernel | Driver | Store(_))
-                || path[1..].join("::") == "kernel::lease::State", // `tenure::State`, what guards say
+            !matches!(to, Logic | Driver | Store(_))
+                || path[1..].join("::") == "logic::lease::State", // `tenure::State`, what guards say
             "authors of outside backends run the suite and have nothing but the public API",
         ),
     }
@@ -177,7 +177,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
                 );
             }
         }
-        let is_pure = matches!(from, Room::Vocabulary | Room::Kernel);
+        let is_pure = matches!(from, Room::Vocabulary | Room::Logic);
         for (line, path) in source.paths() {
             let name = path.join("::");
             let is_named = |what: &str| format!("::{name}::").contains(&format!("::{what}::"));
@@ -198,7 +198,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
                 .iter()
                 .any(|(_, key)| key.replace('-', "_") == path[0]);
             if is_pure && is_dependency && !CRATES_ALLOWED.contains(&(from_crates, &path[0])) {
-                let why = "vocabulary and kernel can be read and tested with std alone";
+                let why = "vocabulary and logic can be read and tested with std alone";
                 report(line, format!("[pure] `{name}`; {why}"));
             }
         }
@@ -206,11 +206,11 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
             for line in source
                 .lines_with(word)
                 .into_iter()
-                .filter(|_| from == Room::Kernel)
+                .filter(|_| from == Room::Logic)
             {
                 report(
                     line,
-                    format!("[pure] `{word}` in the kernel; a decision never waits"),
+                    format!("[pure] `{word}` in the logic; a decision never waits"),
                 );
             }
         }
@@ -242,7 +242,7 @@ fn the_tree_keeps_the_rules() {
 
 /// A small tree that keeps the rules, with one file put in.
 fn violations_with(path: &str, text: &str) -> String {
-    let modules = "tenure-core: backend backend/alarm memory driver/mod lib error kernel/mod kernel/lease client lock \
+    let modules = "tenure-core: backend backend/alarm memory driver/mod lib error logic/mod logic/lease client lock \
                    guard rt time tenure: file redis connect blocking lib";
     let mut folder = "";
     let mut files = BTreeMap::new();
@@ -256,7 +256,7 @@ fn violations_with(path: &str, text: &str) -> String {
         ("tenure-core", "pub use error::{Error, ErrorKind};"),
         (
             "tenure",
-            "pub use tenure_core::{Error, ErrorKind, kernel, lock};",
+            "pub use tenure_core::{Error, ErrorKind, logic, lock};",
         ),
     ];
     for (folder, page) in pages {

@@ -7,7 +7,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{AsyncCommands as _, RedisError, Script};
 use tenure_core::backend::{Answer, AsyncBackend, Finding, Grant, Hold, Release, Renewal, Request};
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
 use tenure_core::support::{HoldRegistry, HolderRecord};
 use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Hold, Release, Renewal, Request, unsupported_raise,
-    unsupported_write,
+    Alarm, Answer, Backend, BoxFuture, Finding, Hold, Release, Renewal, Request,
+    only_reference_store, unsupported_raise, unsupported_write,
 };
 use crate::error::Error;
 use crate::fence::Condition;
-use crate::guarantees::Guarantees;
+use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::name::LockName;
 use crate::rt::Clock;
@@ -20,6 +20,11 @@ use crate::rt::Clock;
 pub trait AsyncBackend: Send + Sync + Sized + 'static {
     /// See [`Backend::guarantees`].
     fn guarantees(&self) -> &Guarantees;
+
+    /// See [`Backend::stores_with`].
+    fn stores_with(&self, capability: Capability) -> String {
+        only_reference_store(capability)
+    }
 
     /// See [`Backend::clock`].
     fn clock(&self) -> Clock {
@@ -112,6 +117,10 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
 impl<S: AsyncBackend> Backend for Arc<S> {
     fn guarantees(&self) -> &Guarantees {
         S::guarantees(self)
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        S::stores_with(self, capability)
     }
 
     fn clock(&self) -> Clock {

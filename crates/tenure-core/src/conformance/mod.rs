@@ -7,7 +7,7 @@
 //! no hold, no waiter and no task may be left.
 //!
 //! ```
-//! use tenure::conformance::{Open, Setup};
+//! use tenure_core::conformance::{Open, Setup};
 //!
 //! # fn example(open: Open) {
 //! let setup = Setup {
@@ -17,7 +17,7 @@
 //!     together: 4,
 //!     skips: &[("no permits", &["modes::permits_never_exceed_their_limit"])],
 //! };
-//! tenure::conformance::run(&setup).assert();
+//! tenure_core::conformance::run(&setup).assert();
 //! # }
 //! ```
 //!

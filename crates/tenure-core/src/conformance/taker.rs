@@ -191,7 +191,7 @@ impl Drop for Taker {
     }
 }
 
-/// The program. `connect` makes a client of the URL: [`tenure::connect`](crate::connect), or that of
+/// The program. `connect` makes a client of the URL: `tenure::connect`, or that of
 /// your own backend.
 pub fn main<F: Future<Output = Result<Client, Error>>>(connect: impl Fn(String) -> F) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::backend::{Hold, Release};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
-use crate::kernel::lease::{Lease, State, Tick};
+use crate::logic::lease::{Lease, State, Tick};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
@@ -358,7 +358,7 @@ impl Held {
             let held = self.clone();
             self.driver.spawner.spawn(async move {
                 let (clock, ttl) = (held.driver.clock.clone(), held.ttl);
-                let margin = crate::kernel::lease::margin(ttl, Duration::ZERO);
+                let margin = crate::logic::lease::margin(ttl, Duration::ZERO);
                 clock.sleep_until(clock.now().after(margin)).await;
                 held.driver
                     .clone()
@@ -473,7 +473,7 @@ impl Held {
             let end = self.driver.clock.now().after(left);
             self.driver.spawner.spawn(async move {
                 let clock = held.driver.clock.clone();
-                let margin = crate::kernel::lease::margin(held.ttl, Duration::ZERO);
+                let margin = crate::logic::lease::margin(held.ttl, Duration::ZERO);
                 clock.sleep_until(end).await;
                 // Other entries of the same owner may still be inside: they learn of it now.
                 lock(&held.lease).lease.refused(LostReason::Expired);

@@ -1,4 +1,4 @@
-//! The shell around the kernel: acquires, keeps alive, tells when a hold is lost, releases.
+//! Performs what the logic decides: acquires, renews, reports a loss, releases.
 //!
 //! It knows no backend by name. Every background task it starts ends with the client or with the hold it serves.
 
@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Capability;
 use crate::holder::Holder;
-use crate::kernel::lease::{Lease, State, Terms};
-use crate::kernel::pace;
+use crate::logic::lease::{Lease, State, Terms};
+use crate::logic::pace;
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
@@ -59,8 +59,6 @@ pub(crate) struct Driver {
     background: Arc<BackgroundTasks>,
     carrier: Arc<Carrier>,
     closed: Flag,
-    /// Which stores have it, for a refusal.
-    stores_with: fn(Capability) -> String,
     metrics: ClientMetrics,
 }
 
@@ -79,10 +77,7 @@ impl Driver {
     }
 
     /// A driver for `backend`, whose background work runs in the current runtime.
-    pub(crate) fn new(
-        backend: Arc<dyn Backend>,
-        stores_with: fn(Capability) -> String,
-    ) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(backend: Arc<dyn Backend>) -> Result<Arc<Self>, Error> {
         let backend_name = backend.guarantees().backend;
         let spawner = Spawner::current().ok_or_else(|| {
             Error::new(
@@ -107,7 +102,6 @@ impl Driver {
             renewals,
             background: Arc::default(),
             closed: Flag::new(),
-            stores_with,
             metrics: ClientMetrics::new(backend_name),
         }))
     }
@@ -132,10 +126,10 @@ impl Driver {
             reason => format!(" ({reason})"),
         };
         let (backend, what) = (self.backend_name, missing.as_str());
-        let others = (self.stores_with)(missing);
+        let others = self.backend.stores_with(missing);
         Err(Error::new(
             ErrorKind::Unsupported,
-            format!("{backend} has no {what}{why}; {others}"),
+            format!("{backend} has no {what}{why}; stores that have it: {others}"),
         ))
     }
 

@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use crate::backend::{Listener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
-use crate::kernel::lease::Tick;
-use crate::kernel::pace;
+use crate::logic::lease::Tick;
+use crate::logic::pace;
 use crate::lost::LostReason;
 use crate::rt::{Task, lock};
 use crate::time::Time;

@@ -1,4 +1,4 @@
-//! `memory:`: the reference table of the kernel behind the backend door.
+//! `memory:`: the reference lock table of `logic` as a store.
 //!
 //! Complete, and the fewest lines in which a backend can be written. With
 //! [`Backend::with_virtual_clock`] it is also a store for your tests: time stands still until the test
@@ -40,7 +40,7 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::{Cell, Fault, Guarantees, Order};
 use crate::holder::{HoldInfo, Holder, Status};
-use crate::kernel::table::{Ask, Table, Verdict};
+use crate::logic::table::{Ask, Table, Verdict};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::{Clock, Flag, VirtualClock, lock};

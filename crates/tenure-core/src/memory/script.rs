@@ -8,7 +8,7 @@ use super::{Backend, Store};
 use crate::backend::{BoxFuture, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::holder::Status;
-use crate::kernel::table::Table;
+use crate::logic::table::Table;
 use crate::name::LockName;
 use crate::rt::{VirtualClock, lock};
 use crate::time::Time;

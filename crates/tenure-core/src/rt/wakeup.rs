@@ -22,18 +22,18 @@ pub struct NextWakeup {
 
 impl Default for NextWakeup {
     fn default() -> Self {
-        Self::new()
+        Self {
+            planned: AtomicU64::new(u64::MAX),
+            earlier: Notify::new(),
+            is_started: AtomicBool::new(false),
+        }
     }
 }
 
 impl NextWakeup {
     /// No moment is planned yet.
     pub fn new() -> Self {
-        Self {
-            planned: AtomicU64::new(u64::MAX),
-            earlier: Notify::new(),
-            is_started: AtomicBool::new(false),
-        }
+        Self::default()
     }
 
     /// `true` for the first caller, who starts the task.
@@ -53,7 +53,7 @@ impl NextWakeup {
         self.earlier.notify_one();
     }
 
-    /// Call this before a scan. What was planned, for `kernel::pace::look`, which decides when to look next.
+    /// Call this before a scan. What was planned, for `logic::pace::look`, which decides when to look next.
     pub fn begin(&self) -> Time {
         Time::from_nanos(self.planned.swap(u64::MAX, Ordering::SeqCst))
     }

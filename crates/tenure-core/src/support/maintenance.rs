@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::kernel::pace;
+use crate::logic::pace;
 use crate::rt::{Clock, Flag, NextWakeup, Spawner};
 use crate::time::Time;
 

@@ -1,6 +1,6 @@
 //! How long and how often a failed request is sent again.
 
-use crate::kernel::pace;
+use crate::logic::pace;
 use crate::rt::Clock;
 use crate::time::Time;
 

@@ -42,7 +42,7 @@ impl Lock {
     ///
     /// Between the last look at the lock and the COMMIT there is a moment in which a process can be stopped for longer
     /// than the lease. The lock cannot help it, the database can:
-    /// [`tx.fence(guard)`](crate::Fenced::fence) at the begin of `body`.
+    /// `tx.fence(guard)` (of the trait `tenure::Fenced`) at the begin of `body`.
     ///
     /// In PostgreSQL one round trip is spent on asking whether the transaction is still sound, because COMMIT of one in
     /// which a statement had failed would be a ROLLBACK without a word.

@@ -12,7 +12,7 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Status};
-use tenure_core::kernel::queue::{Turn, decide};
+use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::name::{Escaped, LockName};
 
 use crate::tls;

@@ -39,10 +39,12 @@ use tenure_core::backend::{
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{Condition, EtcdCompare};
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Spawner, lock};
+
+use crate::capabilities::stores_with;
 
 pub use self::guarantees::guarantees;
 use self::hold::{Store, signed};
@@ -96,6 +98,10 @@ impl Backend {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn attach(&self, alarm: Alarm) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
-use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Contender, Turn, decide};
 use tenure_core::options::Mode;
 use tenure_core::support::HolderRecord;
 

@@ -9,7 +9,7 @@ use futures_util::stream;
 use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::{Flag, NextWakeup, lock};
 use tenure_core::time::Time;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::time::Time;
 
 use super::ears::{Heard, Listening};

@@ -54,7 +54,7 @@ use std::time::Duration;
 use tenure_core::backend::{Answer, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure_core::guarantees::{Capability, Cell, Fault, Guarantees, Order, Promise};
 use tenure_core::holder::Status;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
@@ -63,6 +63,7 @@ use tenure_core::rt::{self, Clock, lock};
 
 use self::dir::{Dir, Locked, Opened, Spot};
 use self::hold::{Held, Idle, IdleFiles, Kind, Taken};
+use crate::capabilities::stores_with;
 
 /// The name of this backend in URLs, errors and tables.
 const SCHEME: &str = "file";
@@ -131,6 +132,10 @@ impl Backend {
 impl tenure_core::backend::Backend for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

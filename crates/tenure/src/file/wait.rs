@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{self, Clock, lock};
 
 use super::Inner;

@@ -10,7 +10,7 @@ use redis::{
 };
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;

@@ -39,11 +39,13 @@ use tenure_core::backend::{
     Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
-use tenure_core::kernel::{pace, quorum};
+use tenure_core::logic::{pace, quorum};
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Spawner, lock};
+
+use crate::capabilities::stores_with;
 
 pub use self::facts::Persistence;
 pub use self::guarantees::{Configuration, guarantees};
@@ -125,6 +127,10 @@ impl Backend {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn attach(&self, alarm: Alarm) {

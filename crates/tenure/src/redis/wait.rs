@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 

@@ -12,7 +12,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::RestartGuard;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 

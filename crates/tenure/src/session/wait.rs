@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Request};
 use tenure_core::error::Error;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;

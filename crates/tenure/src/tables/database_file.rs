@@ -14,7 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, lock};
 

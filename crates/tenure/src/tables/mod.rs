@@ -40,9 +40,11 @@ use std::sync::Arc;
 
 use tenure_core::backend::{Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
 use tenure_core::error::Error;
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+
+use crate::capabilities::stores_with;
 
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};
 #[cfg(feature = "_fuzzing")]
@@ -52,6 +54,10 @@ pub use self::store::Store;
 impl AsyncBackend for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::RuntimeWatch;
 use tenure_core::time::Time;

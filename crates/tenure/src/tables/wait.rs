@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 

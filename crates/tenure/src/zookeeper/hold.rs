@@ -12,7 +12,7 @@ use tenure_core::backend::{Alarm, Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::holder::Holder;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use tenure_core::support::HolderRecord;

@@ -8,7 +8,7 @@ use zookeeper_client::{Error as Said, MultiWriteError, SessionState};
 use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;

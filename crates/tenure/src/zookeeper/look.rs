@@ -8,7 +8,7 @@ use zookeeper_client::{Error as Said, SessionState, Stat};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Contender, Turn, decide};
 use tenure_core::name::{Escaped, LockName};
 
 use crate::tls;

@@ -41,10 +41,12 @@ use tenure_core::backend::{
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{Condition, ZooKeeperCheck};
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::rt::{Spawner, lock};
+
+use crate::capabilities::stores_with;
 
 pub use self::guarantees::{Configuration, guarantees};
 use self::hold::Store;
@@ -106,6 +108,10 @@ impl Backend {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn attach(&self, alarm: Alarm) {

@@ -9,8 +9,8 @@ use zookeeper_client::{Error as Said, WatchedEvent};
 
 use tenure_core::backend::{Answer, Grant, Hold, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::pace;
-use tenure_core::kernel::queue::{Contender, Turn, decide};
+use tenure_core::logic::pace;
+use tenure_core::logic::queue::{Contender, Turn, decide};
 use tenure_core::options::Mode;
 use tenure_core::time::Time;
 

@@ -99,8 +99,8 @@ fn table() -> Vec<Guarantees> {
 
 /// The settings of a Redis that make a difference.
 fn redis() -> Vec<Guarantees> {
+    use tenure::majority;
     use tenure::redis::{Configuration, Persistence, guarantees};
-    use tenure::redlock;
     let plain = Configuration {
         persistence: Persistence::None,
         fails_over: false,
@@ -119,9 +119,9 @@ fn redis() -> Vec<Guarantees> {
         other(|it| it.persistence = Persistence::Full),
         other(|it| it.fails_over = true),
         other(|it| it.is_redisson = true),
-        redlock::guarantees([&guarantees(plain); 5]),
-        redlock::guarantees([&other(|it| it.is_guarded = false); 5]),
-        redlock::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
+        majority::guarantees([&guarantees(plain); 5]),
+        majority::guarantees([&other(|it| it.is_guarded = false); 5]),
+        majority::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
     ]
 }
 

@@ -7,8 +7,8 @@ use tenure::backend::{Backend, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
+use tenure::majority;
 use tenure::memory::{self, Disturbance};
-use tenure::redlock;
 use tenure::{Client, Error, LockName};
 use tenure_core::rt::Clock;
 
@@ -46,10 +46,10 @@ fn open_over(
 }
 
 /// One client's view of the nodes. The suite makes replies late on purpose, so no node is given up early.
-fn store(nodes: &[memory::Backend]) -> Result<redlock::Backend, Error> {
+fn store(nodes: &[memory::Backend]) -> Result<majority::Backend, Error> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
-    let settings = redlock::Settings::default().with_node_limit(TTL * 2);
-    redlock::Backend::new(nodes.collect(), settings)
+    let settings = majority::Settings::default().with_node_limit(TTL * 2);
+    majority::Backend::new(nodes.collect(), settings)
 }
 
 impl Redlock {

@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::kernel::pace;
+use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, Spawner};
 use tenure_core::time::Time;

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::kernel::quorum;
+use crate::logic::quorum;
 
 const NODES: usize = 3;
 

@@ -1,6 +1,6 @@
 //! Decisions, and nothing else.
 //!
-//! A kernel machine is a plain value. Inputs and the current [`Time`](crate::time::Time) come in as
+//! Each machine is a plain value. Inputs and the current [`Time`](crate::time::Time) come in as
 //! arguments, verdicts come out as values. There is no I/O, no async, no clock, no randomness and no
 //! logging in here, so every machine can be searched exhaustively: the same inputs in the same order
 //! always give the same outputs.

@@ -1,21 +1,22 @@
-//! `redlock:`: a name is held on a majority of several independent stores.
+//! A name is held on a majority of several independent stores (the Redlock algorithm). Where the stores are Redis
+//! servers, the URL is `redlock://HOST,HOST,HOST`.
 //!
 //! The nodes know nothing of each other, so any of them may fail, and as long as more than half of them
 //! answer the lock goes on. [`wait`](self) asks all of them at once and counts; the decisions are those of
-//! the kernel's `ballot` and `quorum`. Nodes are backends of any kind behind the door of this crate.
+//! the modules `ballot` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {
 //! use std::sync::Arc;
 //! use tenure::backend::Backend;
 //! use tenure::memory;
-//! use tenure::redlock;
+//! use tenure::majority;
 //! use tenure::Client;
 //!
 //! let first = memory::Backend::with_virtual_clock(); // in real life, stores on three machines
 //! let nodes: Vec<Arc<dyn Backend>> =
 //!     vec![Arc::new(first.beside()), Arc::new(first.beside()), Arc::new(first)];
-//! let store = redlock::Backend::new(nodes, redlock::Settings::default())?;
+//! let store = majority::Backend::new(nodes, majority::Settings::default())?;
 //! let guard = Client::from_backend(store)?.lock("orders/42").acquire().await?;
 //! guard.release().await
 //! # }
@@ -38,15 +39,16 @@ use tenure_core::backend::{
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Capability, Cell, Fault, Guarantees, Order};
 use tenure_core::holder::Status;
-use tenure_core::kernel::quorum;
+use tenure_core::logic::quorum;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::rt::{self, BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::time::Time;
 
 use self::hold::Claim;
+use crate::capabilities::stores_with;
 
 /// Several stores as one. A cheap clone. One for each client: it remembers the holds of its client.
 #[derive(Clone)]
@@ -140,7 +142,7 @@ impl Backend {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("redlock::Backend")
+        f.debug_struct("majority::Backend")
             .field("nodes", &self.0.nodes.len())
             .field("settings", &self.0.settings)
             .finish_non_exhaustive()
@@ -231,6 +233,10 @@ impl Core {
 impl Door for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
     }
 
     fn clock(&self) -> Clock {

@@ -1,16 +1,16 @@
 //! Stories in text files: each line is an input and, behind `->`, the decision that must follow.
-//! `#` starts a comment. The files are the place to look up what the kernel does when.
+//! `#` starts a comment. The files are the place to look up what the logic does when.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{name, owner};
-use crate::kernel::lease::{self, Lease, State, Terms, Tick};
-use crate::kernel::pace;
-use crate::kernel::queue::{Contender, Turn, decide};
-use crate::kernel::quorum::{Tally, Verdict, token, validity};
-use crate::kernel::table::{self, Ask, Table};
+use crate::logic::lease::{self, Lease, State, Terms, Tick};
+use crate::logic::pace;
+use crate::logic::queue::{Contender, Turn, decide};
+use crate::logic::quorum::{Tally, Verdict, token, validity};
+use crate::logic::table::{self, Ask, Table};
 use crate::lost::LostReason;
 use crate::options::{Mode, Renew};
 use crate::time::Time;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use super::owner;
-use crate::kernel::queue::{Contender, Turn, decide};
-use crate::kernel::table::{Ask, Table, Verdict};
+use crate::logic::queue::{Contender, Turn, decide};
+use crate::logic::table::{Ask, Table, Verdict};
 use crate::options::Mode;
 use crate::time::Time;
 

@@ -1,4 +1,4 @@
-//! Tests of the kernel, and of nothing else: no clock, no runtime, no file but the scenarios.
+//! Tests of the logic, and of nothing else: no clock, no runtime, no file but the scenarios.
 
 mod ballot_search;
 mod claims;

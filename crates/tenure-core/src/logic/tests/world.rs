@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::message::Message;
 use super::{name, owner};
-use crate::kernel::lease::{Lease, MIN_MARGIN, State, Terms};
-use crate::kernel::table::{Ask, Table, Verdict};
+use crate::logic::lease::{Lease, MIN_MARGIN, State, Terms};
+use crate::logic::table::{Ask, Table, Verdict};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Renew};

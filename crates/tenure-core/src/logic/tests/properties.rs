@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::kernel::lease::{Lease, State, Terms, Tick, margin};
-use crate::kernel::pace;
-use crate::kernel::quorum::{Tally, Verdict};
+use crate::logic::lease::{Lease, State, Terms, Tick, margin};
+use crate::logic::pace;
+use crate::logic::quorum::{Tally, Verdict};
 use crate::lost::LostReason;
 use crate::options::Renew;
 use crate::time::Time;

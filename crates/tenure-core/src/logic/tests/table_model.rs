@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{name, owner};
-use crate::kernel::table::{Ask, KEPT_NAMES, Table, Verdict};
+use crate::logic::table::{Ask, KEPT_NAMES, Table, Verdict};
 use crate::options::Mode;
 use crate::time::Time;
 

@@ -3,7 +3,7 @@
 use super::explore::World;
 use super::message::{KINDS, Message};
 use super::world::{Claims, Phase, STEP, Wrong};
-use crate::kernel::lease::{State, Tick};
+use crate::logic::lease::{State, Tick};
 use crate::options::Mode;
 use crate::time::Time;
 

@@ -4,15 +4,15 @@
 //! name over in its own order. When those orders differ, several contenders have some nodes each and none
 //! has enough. So whoever has some of them without a majority gives them back after a short, random time
 //! and queues again; in every such moment the next one may have its majority, and with chance on all
-//! sides somebody soon has. (`kernel/tests/split_search.rs`: there is a way out of every state.)
+//! sides somebody soon has. (`logic/tests/split_search.rs`: there is a way out of every state.)
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::kernel::ballot::{Ballot, Next};
-use tenure_core::kernel::{lease, pace, quorum};
+use tenure_core::logic::ballot::{Ballot, Next};
+use tenure_core::logic::{lease, pace, quorum};
 use tenure_core::time::Time;
 
 use super::crowd::Crowd;

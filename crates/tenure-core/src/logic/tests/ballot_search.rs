@@ -10,7 +10,7 @@
 //! Wrong variants are planted to show that the search finds them.
 
 use super::explore::{Outcome, World, explore};
-use crate::kernel::ballot::{Ballot, Next};
+use crate::logic::ballot::{Ballot, Next};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
