@@ -18,6 +18,7 @@ pub mod etcd;
 pub mod grpc;
 pub mod jute;
 pub mod mariadb;
+mod needs;
 pub mod network;
 pub mod operator;
 pub mod pgbouncer;

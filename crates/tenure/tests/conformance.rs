@@ -118,9 +118,7 @@ fn file() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(redis);
     run(&Setup {
         name: "redis",
         open: harness::redis::open,
@@ -135,9 +133,7 @@ fn redis() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_redisson() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(redis);
     run(&Setup {
         name: "redis, redisson",
         open: harness::redis::open_redisson,
@@ -152,9 +148,7 @@ fn redis_redisson() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_tls_with_password() {
-    if tenure_testkit::redis::Certificates::is_impossible() {
-        return;
-    }
+    tenure_testkit::needs!(redis, "openssl");
     run(&Setup {
         name: "redis, tls",
         open: harness::redis::open_tls,
@@ -175,9 +169,7 @@ fn redis_tls_with_password() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_sentinel() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(redis);
     run(&Setup {
         name: "redis, sentinel",
         open: harness::redis::open_sentinel,
@@ -199,9 +191,7 @@ fn redis_sentinel() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_cluster() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(redis);
     run(&Setup {
         name: "redis, cluster",
         open: harness::redis::open_cluster,
@@ -224,9 +214,7 @@ fn redis_cluster() {
 #[cfg(feature = "redis")]
 #[test]
 fn redlock() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(redis);
     run(&Setup {
         name: "redlock",
         open: harness::redis::open_redlock,
@@ -301,9 +289,7 @@ fn redlock_over_memory_on_the_real_clock() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(etcd);
     run(&Setup {
         name: "etcd",
         open: harness::etcd::open,
@@ -318,9 +304,7 @@ fn etcd() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_three_members() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(etcd);
     run(&Setup {
         name: "etcd, three members",
         open: harness::etcd::open_three,
@@ -341,9 +325,7 @@ fn etcd_three_members() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_tls_with_password() {
-    if tenure_testkit::etcd::is_missing() || tenure_testkit::is_missing(&["openssl"]) {
-        return;
-    }
+    tenure_testkit::needs!(etcd, "openssl");
     run(&Setup {
         name: "etcd, tls",
         open: harness::etcd::open_tls,
@@ -363,9 +345,7 @@ fn etcd_tls_with_password() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_lease_per_lock() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(etcd);
     run(&Setup {
         name: "etcd, lease=lock",
         open: harness::etcd::open_lease_per_lock,
@@ -387,9 +367,7 @@ fn etcd_lease_per_lock() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper() {
-    if tenure_testkit::zookeeper::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(zookeeper);
     run(&Setup {
         name: "zookeeper",
         open: harness::zookeeper::open,
@@ -403,9 +381,7 @@ fn zookeeper() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_ensemble() {
-    if tenure_testkit::zookeeper::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(zookeeper);
     run(&Setup {
         name: "zookeeper, ensemble",
         open: harness::zookeeper::open_ensemble,
@@ -424,9 +400,7 @@ fn zookeeper_ensemble() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_tls() {
-    if tenure_testkit::zookeeper::is_missing_for_tls() {
-        return;
-    }
+    tenure_testkit::needs!(zookeeper, "openssl");
     run(&Setup {
         name: "zookeeper, tls",
         open: harness::zookeeper::open_tls,
@@ -448,9 +422,7 @@ fn zookeeper_tls() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn mysql() {
-    if tenure_testkit::mariadb::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(mariadb);
     run(&Setup {
         name: "mysql",
         open: harness::session::open_mysql,
@@ -472,9 +444,7 @@ fn mysql() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn postgres() {
-    if tenure_testkit::postgres::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(postgres);
     run(&Setup {
         name: "postgres",
         open: harness::session::open_postgres,
@@ -495,9 +465,7 @@ fn postgres() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn mysql_table() {
-    if tenure_testkit::mariadb::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(mariadb);
     run(&Setup {
         name: "mysql, table",
         open: harness::table::open_mysql,
@@ -511,9 +479,7 @@ fn mysql_table() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn postgres_table() {
-    if tenure_testkit::postgres::is_missing() {
-        return;
-    }
+    tenure_testkit::needs!(postgres);
     run(&Setup {
         name: "postgres, table",
         open: harness::table::open_postgres,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::OnRedis;
 use crate::support::{Store, next_event, text};
-use tenure_testkit::redis;
+use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
 fn json(bytes: &[u8]) -> Vec<Value> {
@@ -78,9 +78,7 @@ fn watch_prints_a_line_per_change() {
 
 #[test]
 fn check_knows_what_a_restart_does_and_that_nobody_takes_over() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let guarded = Store::at(server.url());
     let open = Store::at(format!("{}?restart_guard=off", server.url()));

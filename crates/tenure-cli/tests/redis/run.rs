@@ -4,8 +4,9 @@ use rustix::process::Signal;
 
 use crate::OnRedis;
 use crate::support::{Store, next_event, text};
+use tenure_testkit::needs;
 use tenure_testkit::process::Port;
-use tenure_testkit::redis::{self, Certificates, PASSWORD, Redis, USER};
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
 use tenure_testkit::until;
 
 /// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
@@ -219,9 +220,7 @@ fn a_server_that_does_not_answer_is_unreachable() {
 
 #[test]
 fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     for options in [&["-n"][..], &["--wait", "100ms"]] {
         let (code, said) = try_url(&server.url(), options);
@@ -233,9 +232,7 @@ fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
 
 #[test]
 fn a_password_is_needed_and_never_shown() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let at = server.address();
     let wrong = "an-open-secret";
@@ -261,9 +258,7 @@ fn a_password_is_needed_and_never_shown() {
 
 #[test]
 fn it_speaks_tls() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let server = Redis::start_tls(&certificates);
     let ca = certificates.file("ca.crt");

@@ -5,14 +5,13 @@ use std::time::Duration;
 use tenure::Renew;
 
 use crate::support::{TTL, connect, soon, take, until, until_renewed};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::Etcd;
 use tenure_testkit::grpc::{Fault, Proxy};
+use tenure_testkit::needs;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
     let guard = take(&holder, "x", TTL).await;
@@ -39,9 +38,7 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_per_lock_goes_with_its_lock() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let url = format!("{}?lease=lock", etcd.url());
     let (first, second) = (connect(&url).await, connect(&url).await);
@@ -72,9 +69,7 @@ async fn a_lease_per_lock_goes_with_its_lock() {
 /// A program may end as soon as its client is closed, and its background tasks with it.
 #[tokio::test]
 async fn nothing_is_left_when_close_returns() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     /// How much longer the request takes for which only `close` waits.
     const LATE: Fault = Fault::Late(Duration::from_millis(50));
     let etcd = Etcd::start(1, &[]);
@@ -130,9 +125,7 @@ async fn nothing_is_left_when_close_returns() {
 /// A client that has no lock costs nothing, and its next lock is as good as its first.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_of_an_idle_client_runs_out() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let client = connect(&etcd.url()).await;
     for _ in 0..2 {

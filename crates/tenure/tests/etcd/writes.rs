@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use tenure::{ErrorKind, Guard};
 
 use crate::support::{SHARED, TTL, assert_says, direct, name, proxied, soon, take, until};
-use tenure_testkit::etcd::{base64, is_missing};
+use tenure_testkit::etcd::base64;
 use tenure_testkit::grpc::{Direction, Fault};
+use tenure_testkit::needs;
 
 fn read(key: &str) -> String {
     let keys = SHARED.keys(key);
@@ -28,9 +29,7 @@ async fn assert_refused(guard: &Guard, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_writes_and_a_former_one_does_not() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     LazyLock::force(&SHARED);
     let (first, second) = (direct().await, direct().await);
     let (lock, total) = (name("written"), name("total"));
@@ -52,9 +51,7 @@ async fn the_holder_writes_and_a_former_one_does_not() {
 /// It checks that it holds, stops for a minute, and writes: the one case that no lease can prevent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_arrives_late_does_not_count() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, first) = proxied().await;
     let (lock, total) = (name("late"), name("late-total"));
     let old = take(&first, &lock, TTL).await;
@@ -79,9 +76,7 @@ async fn a_write_that_arrives_late_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     let (lock, total) = (name("unsure"), name("unsure-total"));
     let guard = take(&client, &lock, TTL).await;
@@ -97,9 +92,7 @@ async fn a_write_whose_answer_is_lost_is_indeterminate() {
 /// All names must still be held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_under_several_names_wants_all_of_them() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let client = direct().await;
     let (locks, total) = ([name("w"), name("w"), name("w")], name("all"));
     let guard = soon(client.lock_all(&locks).ttl(TTL).acquire())
@@ -113,9 +106,7 @@ async fn a_write_under_several_names_wants_all_of_them() {
 /// A transaction of the user's own, by a client of the user's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     LazyLock::force(&SHARED);
     let client = direct().await;
     let lock_name = name("compare");

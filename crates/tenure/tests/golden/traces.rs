@@ -6,13 +6,14 @@
 
 use crate::stories::{Counted, Site, Traced, tell_all};
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::Proxy;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 use tenure_testkit::statements::{self, Protocol};
-use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
-use tenure_testkit::{database, etcd, grpc, jute};
+use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
+use tenure_testkit::{database, grpc, jute};
 
 /// No lease ends and no renewal is due during a story, and a server that has just started is trusted.
 const OPTIONS: &str = "timeout=20s&restart_guard=off";
@@ -24,9 +25,7 @@ async fn compare(store: &str, site: Site) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     let url = |port| format!("{}?{OPTIONS}", server.url_by(port));
@@ -40,9 +39,7 @@ async fn redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_redisson() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     let url = |port| format!("{}?{OPTIONS}&dialect=redisson", server.url_by(port));
@@ -56,9 +53,7 @@ async fn redis_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start(1, &[]);
     let proxy = grpc::Proxy::start(server.members[0].port());
     let url = |address| format!("{}?timeout=20s", server.url_by(&[address]));
@@ -70,9 +65,7 @@ async fn etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let proxy = jute::proxy(server.port());
     let url =
@@ -88,9 +81,7 @@ async fn zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let proxy = statements::start(server.port(), Protocol::MySql);
     let url = |port| format!("{}?{OPTIONS}&tls=off&validate=60s", server.url_at(port));
@@ -105,9 +96,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_table() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let proxy = database::mysql(server.port());
     let url = |port| format!("{}?mode=table&tls=off&timeout=20s", server.url_at(port));
@@ -122,9 +111,7 @@ async fn mysql_table() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let proxy = statements::start(server.port(), Protocol::Postgres);
     let url = |port| format!("{}?{OPTIONS}&tls=off&validate=60s", server.url_at(port));
@@ -139,9 +126,7 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_table() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let proxy = database::postgres(server.port());
     let url = |port| format!("{}?mode=table&tls=off&timeout=20s", server.url_at(port));

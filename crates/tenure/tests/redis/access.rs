@@ -6,7 +6,8 @@ use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
 use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
-use tenure_testkit::redis::{self, Cluster, Redis, Watched};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, Watched};
 use tenure_testkit::resp::Value;
 
 /// Neither in an access list nor anywhere else.
@@ -105,9 +106,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for (user, options) in [("jobs", ""), ("redisson", "&dialect=redisson")] {
         let server = Redis::start(KEEPS);
         introduce(user, [&server]);
@@ -134,9 +133,7 @@ async fn a_user_of_one_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_a_cluster() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     introduce("cluster", cluster.masters());
     for node in cluster.masters() {
@@ -160,9 +157,7 @@ async fn a_user_of_a_cluster() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sentinels() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let watched = Watched::start(60_000);
     introduce("sentinel", &watched.sentinels);
     introduce("jobs", &watched.servers);

@@ -4,15 +4,14 @@
 use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
 const HOUR: i64 = 3_600;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_forward() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -37,9 +36,7 @@ async fn the_clock_jumps_forward() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_back() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -87,9 +84,7 @@ async fn the_clock_jumps_back() {
 /// Those who wait do so by their own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_while_one_waits() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     for jump in [HOUR, -HOUR] {
         let clock = Clock::make();
         let server = Redis::start_with_clock(&clock, &[]);

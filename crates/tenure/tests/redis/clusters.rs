@@ -8,7 +8,8 @@ use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take, until,
 };
 use tenure_testkit::PATIENCE;
-use tenure_testkit::redis::{self, Cluster, Redis};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis};
 
 fn url(cluster: &Cluster) -> String {
     format!("{}?timeout=500ms&restart_guard=off", cluster.url())
@@ -20,9 +21,7 @@ const LONG: Duration = Duration::from_secs(9);
 /// Names in many slots are held and renewed together, though no script may touch two slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_all_slots_are_renewed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let client = connect(&url(&cluster)).await;
     let mut names: Vec<_> = (0..60).map(|number| format!("x{number}")).collect();
@@ -57,9 +56,7 @@ async fn locks_of_all_slots_are_renewed() {
 /// A waiter is told of its turn whichever node it is, and whichever node has the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_are_told_by_every_node() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
     // Of a ttl that nobody waits for here.
@@ -81,9 +78,7 @@ async fn waiters_are_told_by_every_node() {
 /// then all goes on at the new node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_moves_while_its_lock_is_held() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
     let slot = cluster.slot("x");
@@ -140,9 +135,7 @@ async fn a_slot_moves_while_its_lock_is_held() {
 /// The replica takes over; locks of other masters notice nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_is_killed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
     let names: Vec<_> = (0..12).map(|number| format!("x{number}")).collect();
@@ -193,9 +186,7 @@ async fn a_master_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn some_nodes_of_the_url_are_down() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let down = tenure_testkit::process::Port::reserve();
     let nodes = [down.number(), cluster.nodes[1].port()].map(|port| format!("127.0.0.1:{port}"));

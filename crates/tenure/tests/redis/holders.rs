@@ -8,7 +8,8 @@ use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, keys, owner, soon, until, waiting,
 };
 use tenure_testkit::PATIENCE;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::needs;
+use tenure_testkit::redis::Redis;
 
 fn taker(server: &Redis, options: &[&str]) -> Taker {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
@@ -21,9 +22,7 @@ fn taker(server: &Redis, options: &[&str]) -> Taker {
 /// It goes on when somebody else has the lock, and neither its renewals nor its release touch that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_is_stopped_for_longer_than_its_ttl() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let mut old = taker(&server, &[]);
     let token = soon(old.held()).await.unwrap();
@@ -57,9 +56,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
 /// Its key ends with its lease, its place in the queue is skipped, its channel is gone at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_and_a_waiter_are_killed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let mut holder = taker(&server, &[]);
     soon(holder.held()).await.unwrap();

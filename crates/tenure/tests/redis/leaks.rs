@@ -11,8 +11,9 @@ use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
 };
 use tenure_testkit::PATIENCE;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// Connections of clients, ours for looking not counted.
 fn connections(server: &Redis) -> usize {
@@ -28,9 +29,7 @@ fn channels(server: &Redis) -> usize {
 /// that is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_dropped_acquires() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -88,9 +87,7 @@ async fn ten_thousand_dropped_acquires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_queued_clients_die() {
     const CLIENTS: usize = 1_000;
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -149,9 +146,7 @@ async fn a_thousand_queued_clients_die() {
 /// Clients that come and go leave no subscription and no task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_clients_come_and_go() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -193,9 +188,7 @@ async fn a_hundred_clients_come_and_go() {
 /// lock back. Redisson's waiters make such a request whenever they have just subscribed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for dialect in ["", "&dialect=redisson"] {
         let server = Redis::start(&[]);
         let proxy = Proxy::start(server.port());

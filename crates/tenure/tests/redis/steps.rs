@@ -12,8 +12,9 @@ use crate::support::{
     until, waiting,
 };
 use tenure_testkit::PATIENCE;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// What a request meets, and the error that comes of it when it is not repeated.
 pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
@@ -142,9 +143,7 @@ fn check<T: std::fmt::Debug>(fault: &Fault, due: Option<ErrorKind>, outcome: &Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         let name = format!("acquire{i}");
@@ -181,9 +180,7 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(
 /// The request of a waiter goes wrong: what it had may be lost, but it is served all the same, or told.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong_while_it_waits() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     at_once(async |site, name, fault| {
         let holder = take(&site.other, &name, TTL).await;
         let token = holder.token().get();
@@ -214,9 +211,7 @@ async fn an_acquire_goes_wrong_while_it_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     at_once(async |site, name, fault| {
         let guard = take(&site.client, &name, TTL).await;
         site.proxy.plan("renew", fault.clone());
@@ -247,9 +242,7 @@ async fn a_renewal_goes_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         for drops in [false, true] {
@@ -274,9 +267,7 @@ async fn a_release_goes_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     let guard = take(&site.client, "look", TTL * 100).await;
     for (fault, due) in FAULTS {
@@ -312,9 +303,7 @@ async fn a_look_goes_wrong() {
 /// `SCRIPT FLUSH` by somebody else: every step brings its text again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_forgotten_while_we_hold() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let flush = || server.order(&["SCRIPT", "FLUSH"]);
@@ -344,9 +333,7 @@ async fn the_scripts_are_forgotten_while_we_hold() {
 /// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_network_is_gone_for_longer_than_the_ttl() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for directions in [
         &[Direction::Up, Direction::Down][..],
@@ -384,9 +371,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
 /// A slow link is not a broken one.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_takes_forty_milliseconds() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for direction in [Direction::Up, Direction::Down] {
         site.proxy.delay(direction, Duration::from_millis(40));

@@ -3,8 +3,9 @@
 use tenure::{ErrorKind, Guard};
 
 use crate::support::{TRUSTED, TTL, assert_says, client_of, connect, owner, soon, take, until};
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
-use tenure_testkit::redis::{self, Cluster, Redis};
+use tenure_testkit::redis::{Cluster, Redis};
 
 fn read(server: &Redis, key: &str) -> String {
     server.ask(&["GET", key]).text()
@@ -24,9 +25,7 @@ async fn assert_refused(guard: &Guard, server: &Redis, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_writes_and_a_former_one_does_not() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     for dialect in ["token", "redisson"] {
         let url = format!("{}{TRUSTED}&dialect={dialect}", server.url());
@@ -53,9 +52,7 @@ async fn the_holder_writes_and_a_former_one_does_not() {
 /// It checks that it holds, stops for a minute, and writes: the one case that no lease can prevent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_arrives_late_does_not_count() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     let first = connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
@@ -83,9 +80,7 @@ async fn a_write_that_arrives_late_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     let client = connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
@@ -102,9 +97,7 @@ async fn a_write_whose_answer_is_lost_is_indeterminate() {
 /// All names must still be held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_under_several_names_wants_all_of_them() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let guard = soon(client.lock_all(["a", "b", "c"]).ttl(TTL).acquire()).await;
@@ -118,9 +111,7 @@ async fn a_write_under_several_names_wants_all_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_the_key_lies_where_the_lock_does() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}?timeout=1s&restart_guard=off", cluster.url());
     let client = connect(&url).await;

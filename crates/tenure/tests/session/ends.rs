@@ -10,6 +10,7 @@ use crate::support::{
     Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
     wait_as,
 };
+use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::{mariadb, postgres};
@@ -254,9 +255,7 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_one_process_of_postgres_is_a_restart() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = postgres::Postgres::start(&[]);
     let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=12s");
     let client = connect(&Database::url(&server)).await;
@@ -292,9 +291,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
 /// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_is_not_believed() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = mariadb::MariaDb::start(&[]);
     let (client, name) = (connect(&Database::url(&server)).await, name("still"));
     let guard = take(&client, &name).await;

@@ -7,9 +7,10 @@ use std::process::Command;
 use tenure::conformance::taker::Taker;
 
 use crate::support::{Database, OPTIONS, TTL, connect, name, soon};
-use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
 use tenure_testkit::network::Network;
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Directory;
 
 async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
@@ -45,9 +46,7 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -57,9 +56,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let Some(network) = Network::new(1) else {
         return;
     };

@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::support::{ROOT, client_of, nodes, soon, take, until};
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -23,9 +24,7 @@ fn watched(server: &Zookeeper) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_acquires() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -84,9 +83,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
 /// A ttl of its own has a session of its own, which goes with the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_with_the_client() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let client = client_of(&server).await;
     let mut guards = Vec::new();

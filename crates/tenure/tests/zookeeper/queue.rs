@@ -5,14 +5,12 @@ use std::sync::{Arc, Mutex};
 use crate::support::{
     ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, unique, until, url,
 };
-use tenure_testkit::zookeeper;
+use tenure_testkit::needs;
 
 /// Two hundred contenders in eight clients are served in the order of their nodes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_are_served_in_order() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let name = unique("order");
     let mut clients = Vec::new();
     for _ in 0..8 {
@@ -46,9 +44,7 @@ async fn two_hundred_are_served_in_order() {
 /// Foreign contenders exclude us, whatever their nodes are called, and one that is none does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_sequential_child_is_a_contender() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("foreign"));
     let dir = format!("{ROOT}/{name}");
     take(&client, &name, TTL).await.release().await.unwrap();
@@ -80,9 +76,7 @@ async fn every_sequential_child_is_a_contender() {
 /// In ZooKeeper's own dialect a session has one node in a directory, so a client uses two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_prefix_is_not_reentrant() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let client = connect(&url(SHARED.port(), "&dialect=session-prefix")).await;
     let name = unique("recipe");
     let holder = take(&client, &name, TTL).await;

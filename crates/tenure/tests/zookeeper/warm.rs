@@ -2,7 +2,8 @@
 
 use crate::support::{ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
 use tenure_testkit::jute;
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::Zookeeper;
 
 /// Requests of one acquire and its release.
 const WARM: u64 = 2;
@@ -10,9 +11,7 @@ const WARM: u64 = 2;
 /// Another client takes the number that we would have had, in a directory that was collected and made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_not_the_one_that_was_known() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("again"));
     let dir = format!("{ROOT}/{name}");
@@ -43,9 +42,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
 /// The same, while our connection is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_noticed_after_a_reconnect() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("away"));
     let dir = format!("{ROOT}/{name}");
@@ -73,9 +70,7 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
 /// The server collects the empty directory by itself; tokens go on growing, numbers begin again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collected_container_is_made_again() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start_with(&["-Dznode.container.checkIntervalMs=100"], &[]);
     let (client, name) = (client_of(&server).await, unique("container"));
     let mut last = 0;
@@ -97,9 +92,7 @@ async fn a_collected_container_is_made_again() {
 /// Somebody in between costs the short way, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_in_between_is_seen() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("between");

@@ -6,14 +6,13 @@ use tenure::ErrorKind;
 
 use crate::support::{SHARED, TTL, assert_says, client_by, client_of, soon, take, unique};
 use tenure_testkit::jute;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
-use tenure_testkit::zookeeper::{self, PASSWORD, USER};
+use tenure_testkit::zookeeper::{PASSWORD, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("write"));
     let path = format!("/total-{name}");
     let data = || SHARED.wire().get(&path).map(|node| node.data);
@@ -34,9 +33,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
 /// The holder was cut off, somebody else holds and has written; the late write does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_write_is_refused() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let (name, ttl) = (unique("late"), Duration::from_millis(800));
@@ -64,9 +61,7 @@ async fn a_late_write_is_refused() {
 /// Broken by an operator, before the holder knows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_hold_writes_nothing() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
     let name = unique("broken");
     let guard = take(&client, &name, TTL * 10).await;
@@ -79,9 +74,7 @@ async fn a_broken_hold_writes_nothing() {
 /// A transaction of the user's own, by a client of the user's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("multi"));
     let theirs = format!("127.0.0.1:{}", SHARED.port());
     // The locks of a user are closed to others, and so is a look whether they are held.
