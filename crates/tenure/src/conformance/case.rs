@@ -157,6 +157,14 @@ impl Case {
         Ok(self.harness.client().await?)
     }
 
+    /// Two independent clients, and a name for both: see [`name`](Case::name).
+    ///
+    /// # Errors
+    /// The harness could not make a client.
+    pub async fn two_clients(&self, tail: &str) -> Result<(Client, Client, String), Failure> {
+        Ok((self.client().await?, self.client().await?, self.name(tail)))
+    }
+
     /// Acquires for a long time and expects no contention.
     ///
     /// # Errors

@@ -13,11 +13,7 @@ use super::harness::Trouble;
 
 /// Rule 13: when `release` has answered, the name is free.
 pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("free"),
-    );
+    let (first, second, name) = case.two_clients("free").await?;
     for _ in 0..10 {
         case.take(&first, &name).await?.release().await?;
         check!(
@@ -31,11 +27,7 @@ pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
 
 /// Rule 13: a release compares the owner; that of a former holder is an error and changes nothing.
 pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("stale"),
-    );
+    let (first, second, name) = case.two_clients("stale").await?;
     let third = case.client().await?;
     for drops in [false, true] {
         let old = case.lease(&first, &name).await?;
@@ -77,11 +69,7 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
 
 /// Rule 13: a release of unknown fate says so, and is repeated until the store has let go.
 pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("unsure"),
-    );
+    let (first, second, name) = case.two_clients("unsure").await?;
     for (trouble, expected) in [
         (Trouble::RequestLost, ErrorKind::Unreachable),
         (Trouble::ReplyLost, ErrorKind::Indeterminate),
@@ -112,11 +100,7 @@ pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<
 
 /// Rule 13: `break_lock` ends the hold with that token, and its holder is told.
 pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("break"),
-    );
+    let (first, second, name) = case.two_clients("break").await?;
     let other = case.name("break-not");
     let (guard, bystander) = (
         case.lease(&first, &name).await?,
@@ -156,11 +140,7 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
 
 /// Rule 14: dropping the guard is enough.
 pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("drop"),
-    );
+    let (first, second, name) = case.two_clients("drop").await?;
     for _ in 0..10 {
         drop(case.take(&first, &name).await?);
         let lock = second.lock(&name).ttl(case.long());
@@ -174,11 +154,7 @@ pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
 
 /// Rule 14: also in a thread that has no runtime, without a panic.
 pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("outside"),
-    );
+    let (first, second, name) = case.two_clients("outside").await?;
     let guard = case.take(&first, &name).await?;
     let dropped = std::thread::spawn(move || drop(guard));
     check!(dropped.join().is_ok(), "the drop panicked");
@@ -248,11 +224,7 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
 
 /// Rule 14: a release that was begun is brought to its end, though its caller was cancelled.
 pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("begun"),
-    );
+    let (first, second, name) = case.two_clients("begun").await?;
     for polls in 0..3 {
         let guard = case.take(&first, &name).await?;
         {
@@ -273,11 +245,7 @@ pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
 
 /// Rule 15: who gives up waiting leaves no place in the queue and no hold.
 pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("gave-up"),
-    );
+    let (first, second, name) = case.two_clients("gave-up").await?;
     let third = case.client().await?;
     let guard = case.take(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.long());
@@ -298,11 +266,7 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
 
 /// Rule 15: at whichever poll an acquire is dropped, free name or not, the name can be had afterwards.
 pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("poll"),
-    );
+    let (first, second, name) = case.two_clients("poll").await?;
     for polls in 1..=12 {
         for taken in [false, true] {
             // The last one that was dropped may be on its way out yet.
@@ -346,11 +310,7 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
 pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     case: Arc<Case>,
 ) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("race"),
-    );
+    let (first, second, name) = case.two_clients("race").await?;
     let third = case.client().await?;
     let forgotten = case.long().max(SOON * 2);
     for round in 0..30 {
@@ -382,11 +342,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
 
 /// Rule 15: a request of unknown fate counts as "maybe held" and is cleaned up.
 pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("ghost"),
-    );
+    let (first, second, name) = case.two_clients("ghost").await?;
     for (trouble, expected) in [
         (Trouble::RequestLost, ErrorKind::Unreachable),
         (Trouble::ReplyLost, ErrorKind::Indeterminate),
@@ -417,11 +373,7 @@ pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>)
 
 /// Rule 15: also when no answer ever comes: the wait ends, or the caller gives up, and nothing is left.
 pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("hang"),
-    );
+    let (first, second, name) = case.two_clients("hang").await?;
     for drops in [false, true] {
         case.disturb(Step::Acquire, Trouble::ReplyNever).await?;
         let lock = first.lock(&name).ttl(case.ttl()).wait(case.ttl() / 4);
@@ -454,11 +406,7 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
 
 /// Rule 16: a hold that is not kept alive ends within its ttl (+ 1 s) for everybody who waits.
 pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("over"),
-    );
+    let (first, second, name) = case.two_clients("over").await?;
     let old = first
         .lock(&name)
         .ttl(case.ttl())
@@ -480,11 +428,7 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
 
 /// Rule 16a: `min_hold` keeps the name taken past the release, for exactly that long.
 pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("every"),
-    );
+    let (first, second, name) = case.two_clients("every").await?;
     let every = case.ttl() * 2;
     let start = case.now();
     let lock = first.lock(&name).ttl(case.ttl()).min_hold(every);
@@ -509,11 +453,7 @@ pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
 
 /// Rule 16a: after an unclean end the name stays reserved for `lock_delay`.
 pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("delay"),
-    );
+    let (first, second, name) = case.two_clients("delay").await?;
     let delay = case.ttl();
     let lock = first
         .lock(&name)
@@ -544,11 +484,7 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
 
 /// Rule 16a: a clean end reserves nothing.
 pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("clean"),
-    );
+    let (first, second, name) = case.two_clients("clean").await?;
     let lock = first
         .lock(&name)
         .ttl(case.ttl())
@@ -566,11 +502,7 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
 
 /// Rule 5: who closes a client with locks in hand is told that they are gone, before anybody else has them.
 pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("close"),
-    );
+    let (first, second, name) = case.two_clients("close").await?;
     let guard = case.lease(&first, &name).await?;
     let lost = guard.lost();
     case.soon("the client closes", first.close()).await?;

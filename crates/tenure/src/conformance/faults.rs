@@ -372,11 +372,7 @@ pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) ->
 /// Rule 5: whatever a cut connection means to the store, the client never believes more than is true, and
 /// both of them recover.
 pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("cut-off"),
-    );
+    let (first, second, name) = case.two_clients("cut-off").await?;
     let old = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
@@ -411,11 +407,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
 /// Rule 7: a store that has forgotten everything takes its holds along; their holders are told, and the next
 /// grants have greater tokens all the same.
 pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("wiped"),
-    );
+    let (first, second, name) = case.two_clients("wiped").await?;
     let mut last = 0;
     for _ in 0..3 {
         let old = case.lease(&first, &name).await?;

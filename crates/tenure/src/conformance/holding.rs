@@ -195,11 +195,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
 
 /// Rule 3: a lease is kept alive while it waits, and a grant comes with a lease that has just begun.
 pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("long"),
-    );
+    let (first, second, name) = case.two_clients("long").await?;
     let holder = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
@@ -222,11 +218,7 @@ pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> 
 
 /// Rule 4: an ordinary hold lasts as long as its guard.
 pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("hold"),
-    );
+    let (first, second, name) = case.two_clients("hold").await?;
     let guard = case.lease(&first, &name).await?;
     for lease in 1..=4 {
         case.pass(case.ttl()).await;
@@ -325,11 +317,7 @@ pub(super) async fn renewal_ends_with_the_guard(case: Arc<Case>) -> Verdict {
 
 /// Rule 4: `renew(Never)` is a lease of one ttl, also where the store knows no leases.
 pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("fixed"),
-    );
+    let (first, second, name) = case.two_clients("fixed").await?;
     let lock = first.lock(&name).ttl(case.ttl()).renew(Renew::Never);
     let start = case.now();
     let guard = lock.acquire().await?;
@@ -361,7 +349,7 @@ pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
 
 /// Rule 4: `max_hold` caps renewal.
 pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (case.client().await?, case.client().await?, case.name("max"));
+    let (first, second, name) = case.two_clients("max").await?;
     let max = case.ttl() + case.ttl() / 2;
     let start = case.now();
     let guard = first
@@ -442,11 +430,7 @@ pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
 /// Rule 5: what the store has given to somebody else is lost within a third of the ttl, stays lost, and
 /// neither renewal nor release of the former holder touches the next one.
 pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("refused"),
-    );
+    let (first, second, name) = case.two_clients("refused").await?;
     let old = case.lease(&first, &name).await?;
     case.evict(&name).await?;
     let new = case.lease(&second, &name).await?;

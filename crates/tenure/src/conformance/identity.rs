@@ -11,7 +11,7 @@ use super::case::{Case, Failure, Verdict, check};
 
 /// Rule 18: host, process, label, client, since when, under which number, for how long.
 pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (case.client().await?, case.client().await?, case.name("who"));
+    let (first, second, name) = case.two_clients("who").await?;
     let before = SystemTime::now();
     let guard = first
         .lock(&name)
@@ -129,11 +129,7 @@ pub(super) async fn list_shows_what_is_held(case: Arc<Case>) -> Verdict {
 
 /// Rule 19: an error names the lock, the backend and the step, in one line.
 pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("error"),
-    );
+    let (first, second, name) = case.two_clients("error").await?;
     let backend = case.guarantees().backend;
     let guard = case.lease(&first, &name).await?;
     let busy = second
@@ -327,11 +323,7 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
 
 /// Rule 19: after `close`, acquiring says that the client is closed, and what it held is not stuck.
 pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("closed"),
-    );
+    let (first, second, name) = case.two_clients("closed").await?;
     let guard = case.lease(&first, &name).await?;
     case.soon("the client closes", first.close()).await?;
     case.soon("a second close", first.close()).await?;

@@ -8,11 +8,7 @@ use super::case::{Case, Failure, Verdict, check};
 
 /// Rule 1: shared holders of several clients hold together, and nobody holds alone beside them.
 pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("shared"),
-    );
+    let (first, second, name) = case.two_clients("shared").await?;
     let shared = |client: &crate::Client| client.lock(&name).ttl(case.long()).shared();
     let mut guards = Vec::new();
     for client in [&first, &first, &second] {
@@ -151,11 +147,7 @@ pub(super) async fn permits_never_exceed_their_limit(case: Arc<Case>) -> Verdict
 
 /// Rule 8: all permits can be held at a time, and one that is given back goes to who waits for it.
 pub(super) async fn a_permit_goes_to_the_next_waiter(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("next"),
-    );
+    let (first, second, name) = case.two_clients("next").await?;
     let lock = first.lock(&name).ttl(case.ttl() * 10).permits(3);
     let mut guards = Vec::new();
     for _ in 0..3 {
@@ -187,11 +179,7 @@ pub(super) async fn a_permit_goes_to_the_next_waiter(case: Arc<Case>) -> Verdict
 
 /// Rule 1: a permit is not held beside one who holds alone.
 pub(super) async fn permits_and_exclusive_never_meet(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("mixed"),
-    );
+    let (first, second, name) = case.two_clients("mixed").await?;
     let permit = first
         .lock(&name)
         .ttl(case.ttl() * 10)

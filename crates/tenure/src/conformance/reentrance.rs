@@ -36,11 +36,7 @@ pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdi
 
 /// Rule 21: entries share one hold, and it ends with the last of them, in whichever order they end.
 pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("owner"),
-    );
+    let (first, second, name) = case.two_clients("owner").await?;
     let owner = Owner::new();
     let lock = first.lock(&name).ttl(case.long()).owner(&owner);
     for order in [[0, 0, 0], [2, 1, 0], [1, 0, 0]] {
@@ -155,11 +151,7 @@ pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<
 
 /// Rule 21: tasks that come at the same time with one owner make one acquisition and share its hold.
 pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("tasks"),
-    );
+    let (first, second, name) = case.two_clients("tasks").await?;
     let holder = case.take(&second, &name).await?;
     let owner = Owner::new();
     let mut waiting = Vec::new();
@@ -219,11 +211,7 @@ pub(super) async fn a_run_may_be_nested(case: Arc<Case>) -> Verdict {
 
 /// Rule 21: an owner whose hold was lost must notice, not carry on.
 pub(super) async fn a_lost_hold_is_not_entered_again(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("lost"),
-    );
+    let (first, second, name) = case.two_clients("lost").await?;
     let owner = Owner::new();
     let lock = first.lock(&name).ttl(case.ttl()).owner(&owner);
     let guard = lock.acquire().await?;

@@ -13,11 +13,7 @@ use super::case::{Case, Failure, SOON, Verdict, check};
 
 /// Rule 12: `acquire` gives up after `wait`, not before, and names the holder.
 pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("wait"),
-    );
+    let (first, second, name) = case.two_clients("wait").await?;
     let guard = first
         .lock(&name)
         .ttl(case.long())
@@ -66,11 +62,7 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
 
 /// Rule 12: zero means one try, without any time passing, and leaves no waiter.
 pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("zero"),
-    );
+    let (first, second, name) = case.two_clients("zero").await?;
     let lock = second.lock(&name).ttl(case.long()).wait(Duration::ZERO);
     lock.acquire().await?.release().await?;
     let guard = case.take(&first, &name).await?;
@@ -92,11 +84,7 @@ pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
 
 /// Rule 12: without `wait` one waits for as long as it takes.
 pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("ever"),
-    );
+    let (first, second, name) = case.two_clients("ever").await?;
     let guard = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let waiting = case.start(async move { lock.acquire().await }).await;
@@ -137,11 +125,7 @@ pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
 
 /// Rule 9: the tasks of one client stand in the store's queue once.
 pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("queue"),
-    );
+    let (first, second, name) = case.two_clients("queue").await?;
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..10 {
@@ -166,11 +150,7 @@ pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) ->
 
 /// Rule 9: first come, first served among the tasks of one client.
 pub(super) async fn tasks_of_a_client_are_served_in_order(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("fifo"),
-    );
+    let (first, second, name) = case.two_clients("fifo").await?;
     let guard = case.take(&first, &name).await?;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut waiting = Vec::new();
@@ -274,11 +254,7 @@ pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
 
 /// Rule 12: `close` ends every wait at once, with an error that says so.
 pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("close"),
-    );
+    let (first, second, name) = case.two_clients("close").await?;
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..3 {
