@@ -15,7 +15,7 @@ use crate::error::Step;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
 use crate::time::Time;
-use crate::{Client, Error, Guard, OwnerId};
+use crate::{Client, Error, ErrorKind, Guard, OwnerId};
 
 use super::harness::{Harness, Look, Trouble};
 
@@ -81,6 +81,14 @@ macro_rules! check {
     };
 }
 pub(super) use check;
+
+/// Ends the behaviour unless the outcome is an error of that kind.
+#[track_caller]
+pub(super) fn expect_error<T>(outcome: Result<T, Error>, expected: ErrorKind) -> Verdict {
+    let kind = outcome.map(drop).map_err(|err| err.kind());
+    check!(kind == Err(expected), "{kind:?} instead of {expected:?}");
+    Ok(())
+}
 
 /// One run of one behaviour against one harness.
 pub struct Case {
@@ -189,6 +197,21 @@ impl Case {
         name: &str,
     ) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
         take(client, name, self.ttl())
+    }
+
+    /// Acquires and releases a name that is free, or is freed without any time passing in the store.
+    ///
+    /// # Errors
+    /// It stayed busy.
+    #[track_caller]
+    pub fn acquire_and_release<'a>(
+        &'a self,
+        client: &Client,
+        name: &str,
+    ) -> impl Future<Output = Verdict> + use<'a> {
+        let lock = client.lock(name).ttl(self.long());
+        let acquired = self.soon("the next holder", async move { lock.acquire().await });
+        async move { Ok(acquired.await??.release().await?) }
     }
 
     /// Lets that much time pass in the store.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew};
 
-use super::case::{Case, Failure, SOON, Verdict, check};
+use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
 use super::harness::Trouble;
 
 /// Rule 13: when `release` has answered, the name is free.
@@ -37,8 +37,7 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
             drop(old);
             case.pass(case.ttl() / 4).await;
         } else {
-            let late = old.release().await.map_err(|err| err.kind());
-            check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+            expect_error(old.release().await, ErrorKind::Lost)?;
         }
         check!(new.is_held(), "the next hold was ended");
         check!(
@@ -60,8 +59,7 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
     let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
     let guard = lock.acquire().await?;
     case.in_time(case.ttl(), "the end", guard.lost()).await?;
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     case.until_idle(&name).await?;
     case.lease(&client, &name).await?.release().await?;
     Ok(())
@@ -129,8 +127,7 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
         !second.break_lock(&name, token).await?,
         "{token} was broken twice"
     );
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the next hold was ended, too");
     check!(bystander.is_held(), "a hold of another name was ended");
     bystander.release().await?;
@@ -143,11 +140,7 @@ pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("drop").await?;
     for _ in 0..10 {
         drop(case.take(&first, &name).await?);
-        let lock = second.lock(&name).ttl(case.long());
-        case.soon("the next holder", lock.acquire())
-            .await??
-            .release()
-            .await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
@@ -158,12 +151,7 @@ pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>
     let guard = case.take(&first, &name).await?;
     let dropped = std::thread::spawn(move || drop(guard));
     check!(dropped.join().is_ok(), "the drop panicked");
-    let lock = second.lock(&name).ttl(case.long());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&second, &name).await
 }
 
 /// Rule 14: also when the program ends right after: `close` waits for what is being released.
@@ -185,12 +173,7 @@ pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<C
         Ok(outcome) => outcome?,
         Err(_) => return Err(Failure::new("it panicked")),
     }
-    let lock = client.lock(&name).ttl(case.long());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&client, &name).await
 }
 
 /// Rule 14: also when the runtime of its client is gone; then the lease ends it, if not we.
@@ -236,9 +219,7 @@ pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
                 }
             }
         }
-        let lock = second.lock(&name).ttl(case.long());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
@@ -298,9 +279,7 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
                 check!(holder.is_held(), "the holder lost it at poll {polls}");
                 holder.release().await?;
             }
-            let lock = second.lock(&name).ttl(case.long());
-            let next = case.soon("the next holder", lock.acquire()).await??;
-            next.release().await?;
+            case.acquire_and_release(&second, &name).await?;
         }
     }
     Ok(())
@@ -333,9 +312,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
         waiting.abort();
         let _ = waiting.await;
         release.await??;
-        let lock = third.lock(&name).ttl(case.long());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&third, &name).await?;
     }
     case.until_idle(&name).await
 }
@@ -364,9 +341,7 @@ pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>)
         }
         let again = case.soon("the same client again", lock.acquire()).await??;
         again.release().await?;
-        let lock = second.lock(&name).ttl(case.ttl());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
@@ -397,9 +372,7 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
         }
         case.resume_store().await?;
         case.until_idle(&name).await?;
-        let lock = second.lock(&name).ttl(case.ttl());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
@@ -492,12 +465,7 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
     lock.acquire().await?.release().await?;
     case.lease(&second, &name).await?.release().await?;
     drop(lock.acquire().await?);
-    let lock = second.lock(&name).ttl(case.ttl());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&second, &name).await
 }
 
 /// Rule 5: who closes a client with locks in hand is told that they are gone, before anybody else has them.
@@ -512,8 +480,7 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
         reason == crate::LostReason::SessionGone,
         "the reason is {reason:?}"
     );
-    let kind = guard.release().await.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     let limit = case.ttl() + Duration::from_secs(1);
     let lock = second.lock(&name).ttl(case.ttl());
     let next = case

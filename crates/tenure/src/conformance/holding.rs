@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew, State};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 use super::harness::Trouble;
 
 /// Rule 1: a counter that 100 contenders increment by read, sleep, write ends at exactly 100.
@@ -340,8 +340,7 @@ pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
         .in_time(limit, "the next holder", lock.acquire())
         .await??;
     check!(next.token() > guard.token(), "the token did not grow");
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the late release ended the next hold");
     next.release().await?;
     Ok(())
@@ -402,12 +401,7 @@ pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<C
         guard.remaining()
     );
     drop(guard);
-    let lock = client.lock(&name).ttl(case.ttl());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&client, &name).await
 }
 
 /// Rule 5: `lost` resolves on loss only, however long one waits.
@@ -448,8 +442,7 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
         "the next holder was harmed: {:?}",
         new.state()
     );
-    let late = old.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(old.release().await, ErrorKind::Lost)?;
     check!(new.is_held(), "the late release ended the next hold");
     check!(
         case.look(&name).await?.holders == 1,
@@ -504,8 +497,7 @@ pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> V
     let outcome = case
         .in_time(case.ttl(), "the end of the run", run)
         .await??;
-    let kind = outcome.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     check!(dropped.load(Ordering::SeqCst), "the body was not dropped");
     Ok(())
 }
@@ -521,8 +513,7 @@ pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verd
     let outcome = lock
         .run(async |guard| other.break_lock(guard.name(), guard.token()).await)
         .await;
-    let kind = outcome.map(|broken| broken.ok()).map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     Ok(())
 }
 

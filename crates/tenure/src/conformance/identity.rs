@@ -7,7 +7,7 @@ use crate::error::Step;
 use crate::guarantees::Order;
 use crate::{Error, ErrorKind, Lock, Mode, Renew};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
 /// Rule 18: host, process, label, client, since when, under which number, for how long.
 pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
@@ -245,16 +245,8 @@ pub(super) async fn what_is_wrong_is_refused_before_any_request(case: Arc<Case>)
     ] {
         refused(&lock, ErrorKind::Invalid).await?;
     }
-    let inspected = client.inspect("").await.map(drop).map_err(|err| err.kind());
-    check!(
-        inspected == Err(ErrorKind::Invalid),
-        "{inspected:?} for an empty name"
-    );
-    let broken = client.break_lock("", 1u64).await.map_err(|err| err.kind());
-    check!(
-        broken == Err(ErrorKind::Invalid),
-        "{broken:?} for an empty name"
-    );
+    expect_error(client.inspect("").await, ErrorKind::Invalid)?;
+    expect_error(client.break_lock("", 1u64).await, ErrorKind::Invalid)?;
     let after = case.harness().requests();
     check!(before == after, "{before:?} requests became {after:?}");
     // The bounds themselves are fine.
@@ -332,8 +324,7 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
         let tries = first.lock(name).try_acquire().await.map(drop);
         let run = first.lock(name).run(async |_| ()).await;
         for outcome in [waits, tries, run] {
-            let kind = outcome.map_err(|err| err.kind());
-            check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+            expect_error(outcome, ErrorKind::Closed)?;
         }
     }
     drop(guard);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ErrorKind;
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
 /// Rule 1: every name or none, each with a token, a name given twice counted once.
 pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
@@ -76,8 +76,7 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     case.in_time(case.ttl(), "the loss is noticed", guard.lost())
         .await?;
     check!(!guard.is_held(), "still claimed");
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     // The other name was released all the same.
     case.lease(&second, &a).await?.release().await?;
     Ok(())
@@ -101,8 +100,7 @@ pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> V
     case.pass(case.ttl()).await;
     busy.release().await?;
     let outcome = case.soon("an answer", waiting).await??;
-    let kind = outcome.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     Ok(())
 }
 
@@ -186,16 +184,10 @@ pub(super) async fn lock_any_takes_whichever_is_free(case: Arc<Case>) -> Verdict
         theirs.try_acquire().await?.is_none(),
         "four hold three names"
     );
-    let kind = theirs
-        .wait(Duration::ZERO)
-        .acquire()
-        .await
-        .map(drop)
-        .map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::WaitElapsed),
-        "{kind:?} instead of WaitElapsed"
-    );
+    expect_error(
+        theirs.wait(Duration::ZERO).acquire().await,
+        ErrorKind::WaitElapsed,
+    )?;
     for guard in guards {
         guard.release().await?;
     }

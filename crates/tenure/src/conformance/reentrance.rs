@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{ErrorKind, Owner};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
 /// Rule 21: a second acquisition by the same client, task or thread is busy like anybody else's.
 pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdict {
@@ -20,16 +20,10 @@ pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdi
         again.clone().try_acquire().await?.is_none(),
         "a clone entered again"
     );
-    let kind = again
-        .wait(Duration::ZERO)
-        .acquire()
-        .await
-        .map(drop)
-        .map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::WaitElapsed),
-        "{kind:?} instead of WaitElapsed"
-    );
+    expect_error(
+        again.wait(Duration::ZERO).acquire().await,
+        ErrorKind::WaitElapsed,
+    )?;
     guard.release().await?;
     Ok(())
 }
@@ -221,8 +215,7 @@ pub(super) async fn a_lost_hold_is_not_entered_again(case: Arc<Case>) -> Verdict
     );
     case.in_time(case.ttl(), "the loss is noticed", guard.lost())
         .await?;
-    let again = lock.acquire().await.map(drop).map_err(|err| err.kind());
-    check!(again == Err(ErrorKind::Lost), "{again:?} instead of Lost");
+    expect_error(lock.acquire().await, ErrorKind::Lost)?;
     drop(guard);
     let again = case.soon("a new hold", lock.acquire()).await??;
     again.release().await?;
@@ -242,11 +235,7 @@ pub(super) async fn a_shared_hold_is_not_upgraded(case: Arc<Case>) -> Verdict {
         .await?;
     let lock = client.lock(&name).ttl(case.long()).owner(&owner);
     let upgrade = case.soon("an answer", lock.acquire()).await?;
-    let kind = upgrade.map(drop).map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::Invalid),
-        "{kind:?} instead of Invalid"
-    );
+    expect_error(upgrade, ErrorKind::Invalid)?;
     shared.release().await?;
     // The other way round is no upgrade: who is alone is so in every mode.
     let exclusive = lock.acquire().await?;
