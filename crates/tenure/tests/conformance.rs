@@ -10,6 +10,13 @@ mod harness {
     pub(crate) mod redis;
     #[cfg(feature = "quorum")]
     pub(crate) mod redlock;
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        all(feature = "mysql", feature = "postgres")
+    ))]
+    mod server;
     #[cfg(all(feature = "mysql", feature = "postgres"))]
     pub(crate) mod session;
     pub(crate) mod skips;
@@ -18,21 +25,14 @@ mod harness {
     #[cfg(feature = "zookeeper")]
     pub(crate) mod zookeeper;
 }
-#[cfg(any(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "sqlite"
-))]
+#[allow(unused_imports, reason = "with few features not all of them are used")]
 use harness::skips::{
     CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, NEVER_SILENT, NO_CONNECTION, NO_COUNT,
     NO_COUNT_OF_LEASES, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
     NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROCESSES,
-    NO_RESTART, NO_SHARED, NO_WIPE,
+    NO_RESTART, NO_SHARED, NO_WIPE, Skips,
 };
-use tenure::conformance::{Report, Setup, run_only};
+use tenure::conformance::{Open, Report, Setup, run_only};
 
 /// Runs all behaviours, or with `TENURE_BEHAVIOUR` those whose names contain it: then the column is red in the end,
 /// because the others were not run.
@@ -41,15 +41,25 @@ fn run(setup: &Setup) -> Report {
     run_only(setup, |name| name.contains(&wanted))
 }
 
+/// A store on the real clock, which shows four behaviours at a time.
+fn column(name: &'static str, open: Open, skips: &'static [Skips]) {
+    run(&Setup {
+        name,
+        open,
+        single_thread: false,
+        together: 4,
+        skips,
+    })
+    .assert();
+}
+
 /// On the real clock nothing can go wrong in a store that is part of the process.
 #[test]
 fn memory() {
-    run(&Setup {
-        name: "memory",
-        open: harness::memory::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "memory",
+        harness::memory::open,
+        &[
             NO_LEASE,
             NO_PROCESSES,
             NO_CONNECTION,
@@ -61,8 +71,7 @@ fn memory() {
             NO_EVICTION,
             NO_LOST_REQUESTS,
         ],
-    })
-    .assert();
+    );
 }
 
 /// Leases, lost requests and silence, on a clock that the test moves.
@@ -89,12 +98,10 @@ fn memory_with_a_virtual_clock() {
 #[cfg(feature = "file")]
 #[test]
 fn file() {
-    run(&Setup {
-        name: "file",
-        open: harness::file::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "file",
+        harness::file::open,
+        &[
             NO_LEASE,
             NO_CONNECTION,
             NO_RESTART,
@@ -110,8 +117,7 @@ fn file() {
             ),
             NO_COUNT,
         ],
-    })
-    .assert();
+    );
 }
 
 /// Through a proxy that loses requests, on a server that keeps everything.
@@ -119,14 +125,7 @@ fn file() {
 #[test]
 fn redis() {
     tenure_testkit::needs!(redis);
-    run(&Setup {
-        name: "redis",
-        open: harness::redis::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    column("redis", harness::redis::open, &[NO_SHARED, NO_PERMITS]);
 }
 
 /// As Redisson does: whoever asks first after a release is served.
@@ -134,14 +133,11 @@ fn redis() {
 #[test]
 fn redis_redisson() {
     tenure_testkit::needs!(redis);
-    run(&Setup {
-        name: "redis, redisson",
-        open: harness::redis::open_redisson,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
-    })
-    .assert();
+    column(
+        "redis, redisson",
+        harness::redis::open_redisson,
+        &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
+    );
 }
 
 /// From here on without a proxy, and on servers that keep nothing on disk.
@@ -149,12 +145,10 @@ fn redis_redisson() {
 #[test]
 fn redis_tls_with_password() {
     tenure_testkit::needs!(redis, "openssl");
-    run(&Setup {
-        name: "redis, tls",
-        open: harness::redis::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "redis, tls",
+        harness::redis::open_tls,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_LOST_REQUESTS,
@@ -162,20 +156,17 @@ fn redis_tls_with_password() {
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 #[cfg(feature = "redis")]
 #[test]
 fn redis_sentinel() {
     tenure_testkit::needs!(redis);
-    run(&Setup {
-        name: "redis, sentinel",
-        open: harness::redis::open_sentinel,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "redis, sentinel",
+        harness::redis::open_sentinel,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_LOST_REQUESTS,
@@ -184,20 +175,17 @@ fn redis_sentinel() {
             NO_COUNT_OF_LEASES,
             NO_PASSWORD,
         ],
-    })
-    .assert();
+    );
 }
 
 #[cfg(feature = "redis")]
 #[test]
 fn redis_cluster() {
     tenure_testkit::needs!(redis);
-    run(&Setup {
-        name: "redis, cluster",
-        open: harness::redis::open_cluster,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "redis, cluster",
+        harness::redis::open_cluster,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_LOST_REQUESTS,
@@ -206,8 +194,7 @@ fn redis_cluster() {
             NO_COUNT_OF_LEASES,
             NO_PASSWORD,
         ],
-    })
-    .assert();
+    );
 }
 
 /// Five servers, which are stopped, cut off and started again all at once.
@@ -215,12 +202,10 @@ fn redis_cluster() {
 #[test]
 fn redlock() {
     tenure_testkit::needs!(redis);
-    run(&Setup {
-        name: "redlock",
-        open: harness::redis::open_redlock,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "redlock",
+        harness::redis::open_redlock,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_ORDER,
@@ -231,8 +216,7 @@ fn redlock() {
             NO_COUNT_OF_LEASES,
             NO_PASSWORD,
         ],
-    })
-    .assert();
+    );
 }
 
 /// Leases, lost requests, silence and restarts, on five nodes.
@@ -261,12 +245,10 @@ fn redlock_over_memory() {
 #[cfg(feature = "quorum")]
 #[test]
 fn redlock_over_memory_on_the_real_clock() {
-    run(&Setup {
-        name: "redlock over memory",
-        open: harness::redlock::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "redlock over memory",
+        harness::redlock::open,
+        &[
             NO_LEASE,
             NO_PROCESSES,
             NO_CONNECTION,
@@ -281,8 +263,7 @@ fn redlock_over_memory_on_the_real_clock() {
             NO_ORDER,
             NO_MIN_HOLD,
         ],
-    })
-    .assert();
+    );
 }
 
 /// One member, through a proxy that loses requests.
@@ -290,14 +271,7 @@ fn redlock_over_memory_on_the_real_clock() {
 #[test]
 fn etcd() {
     tenure_testkit::needs!(etcd);
-    run(&Setup {
-        name: "etcd",
-        open: harness::etcd::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_LOCK_DELAY, NO_PASSWORD],
-    })
-    .assert();
+    column("etcd", harness::etcd::open, &[NO_LOCK_DELAY, NO_PASSWORD]);
 }
 
 /// From here on nothing is aimed at single requests.
@@ -305,12 +279,10 @@ fn etcd() {
 #[test]
 fn etcd_three_members() {
     tenure_testkit::needs!(etcd);
-    run(&Setup {
-        name: "etcd, three members",
-        open: harness::etcd::open_three,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "etcd, three members",
+        harness::etcd::open_three,
+        &[
             NO_LOCK_DELAY,
             NO_PASSWORD,
             NO_LOST_REQUESTS,
@@ -318,40 +290,34 @@ fn etcd_three_members() {
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_tls_with_password() {
     tenure_testkit::needs!(etcd, "openssl");
-    run(&Setup {
-        name: "etcd, tls",
-        open: harness::etcd::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "etcd, tls",
+        harness::etcd::open_tls,
+        &[
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
             NO_LOST_REQUESTS_OF_LEASES,
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_lease_per_lock() {
     tenure_testkit::needs!(etcd);
-    run(&Setup {
-        name: "etcd, lease=lock",
-        open: harness::etcd::open_lease_per_lock,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "etcd, lease=lock",
+        harness::etcd::open_lease_per_lock,
+        &[
             NO_LOCK_DELAY,
             NO_PASSWORD,
             NO_LOST_REQUESTS,
@@ -359,8 +325,7 @@ fn etcd_lease_per_lock() {
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 /// One server, through a proxy that loses requests.
@@ -368,45 +333,37 @@ fn etcd_lease_per_lock() {
 #[test]
 fn zookeeper() {
     tenure_testkit::needs!(zookeeper);
-    run(&Setup {
-        name: "zookeeper",
-        open: harness::zookeeper::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_MIN_HOLD, NO_LOCK_DELAY],
-    })
-    .assert();
+    column(
+        "zookeeper",
+        harness::zookeeper::open,
+        &[NO_MIN_HOLD, NO_LOCK_DELAY],
+    );
 }
 
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_ensemble() {
     tenure_testkit::needs!(zookeeper);
-    run(&Setup {
-        name: "zookeeper, ensemble",
-        open: harness::zookeeper::open_ensemble,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "zookeeper, ensemble",
+        harness::zookeeper::open_ensemble,
+        &[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
             NO_LOST_REQUESTS_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_tls() {
     tenure_testkit::needs!(zookeeper, "openssl");
-    run(&Setup {
-        name: "zookeeper, tls",
-        open: harness::zookeeper::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "zookeeper, tls",
+        harness::zookeeper::open_tls,
+        &[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
@@ -414,8 +371,7 @@ fn zookeeper_tls() {
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
 
 /// MariaDB, through a proxy that loses requests.
@@ -423,12 +379,10 @@ fn zookeeper_tls() {
 #[test]
 fn mysql() {
     tenure_testkit::needs!(mariadb);
-    run(&Setup {
-        name: "mysql",
-        open: harness::session::open_mysql,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "mysql",
+        harness::session::open_mysql,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_MIN_HOLD,
@@ -436,8 +390,7 @@ fn mysql() {
             NO_EVICTION,
             ENDS_WITH_ITS_CONNECTION,
         ],
-    })
-    .assert();
+    );
 }
 
 /// PostgreSQL, likewise.
@@ -445,20 +398,17 @@ fn mysql() {
 #[test]
 fn postgres() {
     tenure_testkit::needs!(postgres);
-    run(&Setup {
-        name: "postgres",
-        open: harness::session::open_postgres,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "postgres",
+        harness::session::open_postgres,
+        &[
             NO_PERMITS,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_EVICTION,
             ENDS_WITH_ITS_CONNECTION,
         ],
-    })
-    .assert();
+    );
 }
 
 /// Through a proxy that loses requests.
@@ -466,40 +416,32 @@ fn postgres() {
 #[test]
 fn mysql_table() {
     tenure_testkit::needs!(mariadb);
-    run(&Setup {
-        name: "mysql, table",
-        open: harness::table::open_mysql,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    column(
+        "mysql, table",
+        harness::table::open_mysql,
+        &[NO_SHARED, NO_PERMITS],
+    );
 }
 
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn postgres_table() {
     tenure_testkit::needs!(postgres);
-    run(&Setup {
-        name: "postgres, table",
-        open: harness::table::open_postgres,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    column(
+        "postgres, table",
+        harness::table::open_postgres,
+        &[NO_SHARED, NO_PERMITS],
+    );
 }
 
 /// A file, which nothing stands in front of.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn sqlite() {
-    run(&Setup {
-        name: "sqlite",
-        open: harness::table::open_sqlite,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "sqlite",
+        harness::table::open_sqlite,
+        &[
             NO_SHARED,
             NO_PERMITS,
             NO_CONNECTION,
@@ -510,6 +452,5 @@ fn sqlite() {
             NO_COUNT,
             NO_COUNT_OF_LEASES,
         ],
-    })
-    .assert();
+    );
 }
