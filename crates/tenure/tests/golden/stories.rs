@@ -30,11 +30,11 @@ impl Traced {
     }
 }
 
-/// A store, by way of its proxies and past them.
+/// A store, by way of its proxy and past it.
 pub(crate) struct Site {
     traced_url: String,
     direct_url: String,
-    proxies: Vec<Traced>,
+    proxy: Traced,
     counted: Counted,
     tells_who_waits: bool,
 }
@@ -52,11 +52,11 @@ pub(crate) enum Counted {
 const BY_TIME: [&str; 3] = ["board", "look", "peek"];
 
 impl Site {
-    pub(crate) fn new(traced_url: String, direct_url: String, proxies: Vec<Traced>) -> Self {
+    pub(crate) fn new(traced_url: String, direct_url: String, proxy: Traced) -> Self {
         Self {
             traced_url,
             direct_url,
-            proxies,
+            proxy,
             counted: Counted::All,
             tells_who_waits: true,
         }
@@ -92,7 +92,7 @@ impl Site {
     /// The kinds of requests since the last call, with how many there were of each.
     fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for kind in self.proxies.iter().flat_map(Traced::take_seen) {
+        for kind in self.proxy.take_seen() {
             if !BY_TIME.contains(&kind.as_str()) {
                 *counts.entry(kind).or_default() += 1;
             }
