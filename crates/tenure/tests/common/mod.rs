@@ -8,6 +8,7 @@
 
 pub(crate) mod partitions;
 pub(crate) mod power;
+pub(crate) mod writes;
 
 use std::panic::Location;
 use std::time::{Duration, Instant};
