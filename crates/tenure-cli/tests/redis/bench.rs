@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::OnRedis;
-use crate::support::{Store, text};
+use crate::support::{Store, json, text};
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis};
 
@@ -13,10 +13,7 @@ fn bench(url: &str) -> Vec<Value> {
     let (answer, said) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(!answer.contains(PASSWORD) && !said.contains(PASSWORD));
-    let rows: Vec<Value> = answer
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let rows = json(&output.stdout);
     assert_eq!(rows.len(), 3);
     for row in &rows {
         assert!(row["ours"]["rounds"].as_u64().unwrap() > 0, "{row}");
