@@ -27,30 +27,35 @@ mod harness {
 }
 #[allow(unused_imports, reason = "with few features not all of them are used")]
 use harness::skips::{
-    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, NEVER_SILENT, NO_CONNECTION, NO_COUNT,
-    NO_COUNT_OF_LEASES, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROCESSES,
-    NO_RESTART, NO_SHARED, NO_WIPE, Skips,
+    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
+    NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
+    NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROXY,
+    NO_RESTART, ONLY_EXCLUSIVE, Skips,
 };
-use tenure::conformance::{Open, Report, Setup, run_only};
+use tenure::conformance::{Open, Setup, run_only};
+
+/// A store on the real clock.
+fn column(name: &'static str, open: Open, skips: &[&[Skips]]) {
+    run(name, open, skips, false, 4);
+}
+
+/// A store with a virtual clock, which needs a runtime of one thread.
+fn virtual_column(name: &'static str, open: Open, skips: &[&[Skips]]) {
+    run(name, open, skips, true, 2);
+}
 
 /// Runs all behaviours, or with `TENURE_BEHAVIOUR` those whose names contain it: then the column is red in the end,
 /// because the others were not run.
-fn run(setup: &Setup) -> Report {
+fn run(name: &'static str, open: Open, skips: &[&[Skips]], single_thread: bool, together: usize) {
     let wanted = std::env::var("TENURE_BEHAVIOUR").unwrap_or_default();
-    run_only(setup, |name| name.contains(&wanted))
-}
-
-/// A store on the real clock, which shows four behaviours at a time.
-fn column(name: &'static str, open: Open, skips: &'static [Skips]) {
-    run(&Setup {
+    let setup = Setup {
         name,
         open,
-        single_thread: false,
-        together: 4,
-        skips,
-    })
-    .assert();
+        single_thread,
+        together,
+        skips: skips.concat().leak(),
+    };
+    run_only(&setup, |name| name.contains(&wanted)).assert();
 }
 
 /// On the real clock nothing can go wrong in a store that is part of the process.
@@ -60,16 +65,14 @@ fn memory() {
         "memory",
         harness::memory::open,
         &[
-            NO_LEASE,
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            CAN_EVERYTHING,
-            NEVER_SILENT,
-            NO_EVICTION,
-            NO_LOST_REQUESTS,
+            IN_MEMORY,
+            &[
+                NO_LEASE,
+                CAN_EVERYTHING,
+                NEVER_SILENT,
+                NO_EVICTION,
+                NO_LOST_REQUESTS,
+            ],
         ],
     );
 }
@@ -77,21 +80,11 @@ fn memory() {
 /// Leases, lost requests and silence, on a clock that the test moves.
 #[test]
 fn memory_with_a_virtual_clock() {
-    run(&Setup {
-        name: "memory, virtual",
-        open: harness::memory::open_virtual,
-        single_thread: true,
-        together: 2,
-        skips: &[
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            CAN_EVERYTHING,
-        ],
-    })
-    .assert();
+    virtual_column(
+        "memory, virtual",
+        harness::memory::open_virtual,
+        &[IN_MEMORY, &[CAN_EVERYTHING]],
+    );
 }
 
 /// Kernel locks, with other processes to be killed and stopped.
@@ -101,7 +94,7 @@ fn file() {
     column(
         "file",
         harness::file::open,
-        &[
+        &[&[
             NO_LEASE,
             NO_CONNECTION,
             NO_RESTART,
@@ -116,7 +109,7 @@ fn file() {
                 ],
             ),
             NO_COUNT,
-        ],
+        ]],
     );
 }
 
@@ -125,7 +118,7 @@ fn file() {
 #[test]
 fn redis() {
     tenure_testkit::needs!(redis);
-    column("redis", harness::redis::open, &[NO_SHARED, NO_PERMITS]);
+    column("redis", harness::redis::open, &[ONLY_EXCLUSIVE]);
 }
 
 /// As Redisson does: whoever asks first after a release is served.
@@ -136,7 +129,7 @@ fn redis_redisson() {
     column(
         "redis, redisson",
         harness::redis::open_redisson,
-        &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
+        &[ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -148,14 +141,7 @@ fn redis_tls_with_password() {
     column(
         "redis, tls",
         harness::redis::open_tls,
-        &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
+        &[ONLY_EXCLUSIVE, NO_PROXY],
     );
 }
 
@@ -166,15 +152,7 @@ fn redis_sentinel() {
     column(
         "redis, sentinel",
         harness::redis::open_sentinel,
-        &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
-        ],
+        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
     );
 }
 
@@ -185,15 +163,7 @@ fn redis_cluster() {
     column(
         "redis, cluster",
         harness::redis::open_cluster,
-        &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
-        ],
+        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
     );
 }
 
@@ -206,15 +176,9 @@ fn redlock() {
         "redlock",
         harness::redis::open_redlock,
         &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
+            ONLY_EXCLUSIVE,
+            NO_PROXY,
+            &[NO_ORDER, NO_MIN_HOLD, NO_PASSWORD],
         ],
     );
 }
@@ -223,22 +187,11 @@ fn redlock() {
 #[cfg(feature = "quorum")]
 #[test]
 fn redlock_over_memory() {
-    run(&Setup {
-        name: "redlock over memory, virtual",
-        open: harness::redlock::open_virtual,
-        single_thread: true,
-        together: 2,
-        skips: &[
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_PASSWORD,
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
-        ],
-    })
-    .assert();
+    virtual_column(
+        "redlock over memory, virtual",
+        harness::redlock::open_virtual,
+        &[IN_THIS_PROCESS, ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD]],
+    );
 }
 
 /// Threads that race for three nodes, so that the nodes' orders differ.
@@ -249,19 +202,16 @@ fn redlock_over_memory_on_the_real_clock() {
         "redlock over memory",
         harness::redlock::open,
         &[
-            NO_LEASE,
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            NEVER_SILENT,
-            NO_LOST_REQUESTS,
-            NO_EVICTION,
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
+            IN_MEMORY,
+            ONLY_EXCLUSIVE,
+            &[
+                NO_LEASE,
+                NEVER_SILENT,
+                NO_LOST_REQUESTS,
+                NO_EVICTION,
+                NO_ORDER,
+                NO_MIN_HOLD,
+            ],
         ],
     );
 }
@@ -271,7 +221,11 @@ fn redlock_over_memory_on_the_real_clock() {
 #[test]
 fn etcd() {
     tenure_testkit::needs!(etcd);
-    column("etcd", harness::etcd::open, &[NO_LOCK_DELAY, NO_PASSWORD]);
+    column(
+        "etcd",
+        harness::etcd::open,
+        &[&[NO_LOCK_DELAY, NO_PASSWORD]],
+    );
 }
 
 /// From here on nothing is aimed at single requests.
@@ -282,14 +236,7 @@ fn etcd_three_members() {
     column(
         "etcd, three members",
         harness::etcd::open_three,
-        &[
-            NO_LOCK_DELAY,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
+        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
     );
 }
 
@@ -300,13 +247,7 @@ fn etcd_tls_with_password() {
     column(
         "etcd, tls",
         harness::etcd::open_tls,
-        &[
-            NO_LOCK_DELAY,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
+        &[NO_PROXY, &[NO_LOCK_DELAY]],
     );
 }
 
@@ -317,14 +258,7 @@ fn etcd_lease_per_lock() {
     column(
         "etcd, lease=lock",
         harness::etcd::open_lease_per_lock,
-        &[
-            NO_LOCK_DELAY,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
+        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
     );
 }
 
@@ -336,7 +270,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[NO_MIN_HOLD, NO_LOCK_DELAY],
+        &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -347,12 +281,12 @@ fn zookeeper_ensemble() {
     column(
         "zookeeper, ensemble",
         harness::zookeeper::open_ensemble,
-        &[
+        &[&[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
             NO_LOST_REQUESTS_OF_LEASES,
-        ],
+        ]],
     );
 }
 
@@ -363,14 +297,7 @@ fn zookeeper_tls() {
     column(
         "zookeeper, tls",
         harness::zookeeper::open_tls,
-        &[
-            NO_MIN_HOLD,
-            NO_LOCK_DELAY,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
+        &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -383,12 +310,13 @@ fn mysql() {
         "mysql",
         harness::session::open_mysql,
         &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_MIN_HOLD,
-            NO_LOCK_DELAY,
-            NO_EVICTION,
-            ENDS_WITH_ITS_CONNECTION,
+            ONLY_EXCLUSIVE,
+            &[
+                NO_MIN_HOLD,
+                NO_LOCK_DELAY,
+                NO_EVICTION,
+                ENDS_WITH_ITS_CONNECTION,
+            ],
         ],
     );
 }
@@ -401,13 +329,13 @@ fn postgres() {
     column(
         "postgres",
         harness::session::open_postgres,
-        &[
+        &[&[
             NO_PERMITS,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_EVICTION,
             ENDS_WITH_ITS_CONNECTION,
-        ],
+        ]],
     );
 }
 
@@ -419,7 +347,7 @@ fn mysql_table() {
     column(
         "mysql, table",
         harness::table::open_mysql,
-        &[NO_SHARED, NO_PERMITS],
+        &[ONLY_EXCLUSIVE],
     );
 }
 
@@ -430,7 +358,7 @@ fn postgres_table() {
     column(
         "postgres, table",
         harness::table::open_postgres,
-        &[NO_SHARED, NO_PERMITS],
+        &[ONLY_EXCLUSIVE],
     );
 }
 
@@ -442,15 +370,9 @@ fn sqlite() {
         "sqlite",
         harness::table::open_sqlite,
         &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
+            ONLY_EXCLUSIVE,
+            NO_PROXY,
+            &[NO_CONNECTION, NO_RESTART, NO_PASSWORD],
         ],
     );
 }
