@@ -3,13 +3,12 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
-use tenure::{Client, ErrorKind, Guard};
-use tokio::task::JoinHandle;
+use tenure::ErrorKind;
 
 use crate::etcd_peers::{Etcd, They};
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, add_one, is_refused, soon, take, until, waiting,
+    self, Driver, LONG, PATIENCE, is_held, is_refused, or_skip, our_holder, soon, take, until,
+    waiting,
 };
 
 /// As short as a lease can be here: the server gives no shorter one than one and a half elections.
@@ -52,13 +51,6 @@ with_each_client! {
 async fn until_queued(etcd: &Etcd, name: &str, count: usize) {
     let what = format!("{count} in the queue for {name}");
     until(&what, || etcd.keys(name).len() == count).await;
-}
-
-async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
-    // Long enough to be granted by mistake.
-    tokio::time::timeout(Duration::from_millis(50), guard)
-        .await
-        .is_ok()
 }
 
 async fn we_wait_for_them(etcd: Etcd, mut they: They) {
@@ -146,10 +138,7 @@ async fn they_are_killed(etcd: Etcd, mut they: They) {
 }
 
 async fn we_are_killed(etcd: Etcd, mut they: They) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&etcd.url(""), "a", "--ttl", "2s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
+    let mut we = our_holder(&etcd.url(""), "a", "2s").await;
     assert!(they.is_refused("a").await);
     we.kill().unwrap();
     they.begin("a", LONG).await;
@@ -161,9 +150,7 @@ async fn we_are_killed(etcd: Etcd, mut they: They) {
 #[tokio::test]
 async fn a_lease_for_each_lock_is_the_key_of_their_package() {
     let Some(etcd) = Etcd::start() else { return };
-    let Some(mut they) = They::go(&etcd).await else {
-        return;
-    };
+    let mut they = or_skip!(They::go(&etcd).await);
     let is_theirs = |key: &str| {
         let lease = key.strip_prefix("a/").unwrap();
         let digits = lease.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -184,9 +171,7 @@ async fn a_lease_for_each_lock_is_the_key_of_their_package() {
 #[tokio::test]
 async fn a_slash_in_a_name() {
     let Some(etcd) = Etcd::start() else { return };
-    let Some(mut they) = They::go(&etcd).await else {
-        return;
-    };
+    let mut they = or_skip!(They::go(&etcd).await);
     let we = etcd.client("").await;
     // Ours lies beside it.
     let guard = take(&we, "a/b").await;
@@ -228,34 +213,8 @@ async fn a_key_that_they_delete_is_a_lost_lock() {
 }
 
 async fn no_increment_is_lost(etcd: Etcd, mut they: Driver) {
-    const TASKS: u64 = 3;
-    const EACH: u64 = 25;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
-    let client = etcd.client("").await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(count(client, file));
-    }
-    async fn count(client: Client, file: std::path::PathBuf) -> u32 {
-        let mut after_them = 0;
-        for _ in 0..EACH {
-            let guard = client.lock("a").acquire().await.unwrap();
-            after_them += u32::from(add_one(&file).await != "tenure");
-            guard.release().await.unwrap();
-        }
-        after_them
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    let ours = (&etcd.client("").await, Duration::ZERO);
+    support::no_increment_is_lost((&mut they, "30000"), ours, "a", [3, 25]).await;
 }
 
 #[tokio::test]

@@ -283,6 +283,70 @@ pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
+/// A process of ours that holds the lock.
+pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> Taker {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+    command.args([url, name, "--ttl", ttl]);
+    let mut holder = Taker::spawn(command).unwrap();
+    holder.held().await.unwrap();
+    holder
+}
+
+/// So many tasks on either side count in one file, so many times each, by a read and a write under the lock: a count
+/// is lost when two hold it. `ttl` is what the foreign client is told; our tasks pause after each release.
+pub(crate) async fn no_increment_is_lost(
+    (they, ttl): (&mut Driver, &str),
+    (we, pause): (&Client, Duration),
+    name: &'static str,
+    [tasks, each]: [u64; 2],
+) {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("counter");
+    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
+    let (theirs, their_each) = (tasks.to_string(), each.to_string());
+    let path = file.to_str().unwrap();
+    they.tell(&["count", name, &theirs, &their_each, path, ttl]);
+    let mut ours = tokio::task::JoinSet::new();
+    for _ in 0..tasks {
+        let (lock, file) = (we.lock(name), file.clone());
+        ours.spawn(async move {
+            let mut after_them = 0;
+            for _ in 0..each {
+                let guard = lock.acquire().await.unwrap();
+                after_them += u32::from(add_one(&file).await != "tenure");
+                guard.release().await.unwrap();
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            after_them
+        });
+    }
+    let after_them = soon("our tasks", ours.join_all()).await;
+    assert_eq!(they.answer().await, "counted");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(value, 2 * tasks * each);
+    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+}
+
+/// Whether one that waits is granted by mistake, for which it gets enough time.
+pub(crate) async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
+    let moment = Duration::from_millis(50);
+    tokio::time::timeout(moment, guard).await.is_ok()
+}
+
+/// What was started. Where it cannot be started, which has been said, the test returns.
+macro_rules! or_skip {
+    ($start:expr) => {
+        match $start {
+            Some(started) => started,
+            None => return,
+        }
+    };
+}
+pub(crate) use or_skip;
+
 /// Reads, lets others run, writes: loses counts unless it is alone. Tells who wrote before.
 pub(crate) async fn add_one(file: &Path) -> String {
     let text = std::fs::read_to_string(file).unwrap();

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
 use tenure::{ErrorKind, Guard, Renew};
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Redis, Scratch, add_one, hex, is_refused, millis, soon, take, until,
-    waiting,
+    self, Driver, LONG, PATIENCE, Redis, hex, is_refused, millis, or_skip, our_holder, soon, take,
+    until, waiting,
 };
 
 /// Long enough to be renewed by a busy machine, short enough to be waited for.
@@ -150,10 +149,7 @@ async fn they_are_killed(redis: Redis, mut they: Driver) {
 }
 
 async fn we_are_killed(redis: Redis, mut they: Driver) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&redis.url(""), "a", "--ttl", "1s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
+    let mut we = our_holder(&redis.url(""), "a", "1s").await;
     assert!(they.is_refused("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "30000"]);
@@ -162,36 +158,9 @@ async fn we_are_killed(redis: Redis, mut they: Driver) {
 }
 
 async fn no_increment_is_lost(redis: Redis, mut they: Driver) {
-    const TASKS: u64 = 4;
-    const EACH: u64 = 100;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
-    let client = redis.client().await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(async move {
-            let mut after_them = 0;
-            for _ in 0..EACH {
-                let guard = client.lock("a").acquire().await.unwrap();
-                after_them += u32::from(add_one(&file).await != "tenure");
-                guard.release().await.unwrap();
-                // Else we would hand it from task to task until the last one is done.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            after_them
-        });
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    // Without a pause we would hand it from task to task until the last one is done.
+    let (we, pause) = (redis.client().await, Duration::from_millis(5));
+    support::no_increment_is_lost((&mut they, "30000"), (&we, pause), "a", [4, 100]).await;
 }
 
 async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
@@ -220,9 +189,7 @@ async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
 #[tokio::test]
 async fn a_prefix_is_part_of_their_name() {
     let Some(redis) = Redis::start() else { return };
-    let Some(mut they) = Driver::start("python", &redis).await else {
-        return;
-    };
+    let mut they = or_skip!(Driver::start("python", &redis).await);
     let we = tenure::connect(&redis.url("&prefix=app:")).await.unwrap();
     they.take("app:a", LONG).await;
     assert!(is_refused(&we, "a").await);
@@ -237,9 +204,7 @@ async fn a_prefix_is_part_of_their_name() {
 #[tokio::test]
 async fn a_foreign_key_without_ttl_is_waited_for() {
     let Some(redis) = Redis::start() else { return };
-    let Some(mut they) = Driver::start("python", &redis).await else {
-        return;
-    };
+    let mut they = or_skip!(Driver::start("python", &redis).await);
     let we = redis.client().await;
     they.take("a", Duration::ZERO).await;
     assert_eq!(redis.ttl("a"), -1);

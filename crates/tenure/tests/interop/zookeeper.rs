@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
-use tenure::{Client, ErrorKind, Guard};
-use tokio::task::JoinHandle;
+use tenure::ErrorKind;
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, add_one, hex, is_refused, millis, soon, take, waiting,
+    self, Driver, LONG, PATIENCE, hex, is_held, is_refused, millis, or_skip, our_holder, soon,
+    take, waiting,
 };
 use crate::zookeeper_peers::{SESSION, SHORT_SESSION, Zookeeper, number, start};
 
@@ -48,12 +47,6 @@ with_each_client! {
     paths_are_taken_as_written
 }
 
-async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
-    // Long enough to be granted by mistake.
-    let moment = Duration::from_millis(50);
-    tokio::time::timeout(moment, guard).await.is_ok()
-}
-
 /// What Curator and its family would take for a contender, and sort by its number.
 fn is_curators(node: &str) -> bool {
     let rest = node.strip_prefix("_c_").unwrap_or_default();
@@ -65,9 +58,7 @@ fn is_curators(node: &str) -> bool {
 }
 
 async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let we = zookeeper.client("").await;
     let node = they.take("a", LONG).await;
     let nodes = zookeeper.nodes("a").await;
@@ -91,9 +82,7 @@ async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let we = zookeeper.client("").await;
     let guard = take(&we, "a").await;
     let ours = zookeeper.nodes("a").await;
@@ -118,9 +107,7 @@ async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
 
 /// Whoever came first is served first, whatever program it runs.
 async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     // A client asks for a name once, however many of its tasks want it.
     let (we, other) = (zookeeper.client("").await, zookeeper.client("").await);
     let last = zookeeper.client("").await;
@@ -151,9 +138,7 @@ async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SHORT_SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SHORT_SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
     they.kill();
@@ -163,13 +148,8 @@ async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&zookeeper.url(""), "a", "--ttl", "2s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let mut we = our_holder(&zookeeper.url(""), "a", "2s").await;
     assert!(they.is_refused("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
@@ -178,44 +158,14 @@ async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn no_increment_is_lost(zookeeper: Zookeeper, who: (&str, &str)) {
-    const TASKS: u64 = 3;
-    const EACH: u64 = 25;
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "0"]);
-    let client = zookeeper.client("").await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(count(client, file));
-    }
-    async fn count(client: Client, file: std::path::PathBuf) -> u32 {
-        let mut after_them = 0;
-        for _ in 0..EACH {
-            let guard = client.lock("a").acquire().await.unwrap();
-            after_them += u32::from(add_one(&file).await != "tenure");
-            guard.release().await.unwrap();
-        }
-        after_them
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let ours = (&zookeeper.client("").await, Duration::ZERO);
+    support::no_increment_is_lost((&mut they, "0"), ours, "a", [3, 25]).await;
 }
 
 /// A root in our URL, or a path as a name, is the same directory to them. They need no parents made for them.
 async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let raw = zookeeper.client("?names=raw").await;
     let rooted = zookeeper.client("locks/app").await;
     let path = "locks/app/orders-42";
@@ -239,12 +189,8 @@ async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
 /// Its own names are not those of the family: it does not see ours, and nobody else sees its. We do.
 #[tokio::test]
 async fn kazoo_as_it_is_barges_past_us_and_we_wait_for_it() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, ("python", "kazoo"), SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, ("python", "kazoo"), SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
     assert!(is_refused(&we, "a").await);
@@ -260,13 +206,9 @@ async fn kazoo_as_it_is_barges_past_us_and_we_wait_for_it() {
 /// `extra_lock_patterns=["-lock-"]` makes it wait for the family, and us for it; Curator would still barge past it.
 #[tokio::test]
 async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let client = ("python", "kazoo-patterns");
-    let Some(mut they) = start(&zookeeper, client, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, client, SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
     assert!(is_refused(&we, "a").await);
@@ -279,9 +221,7 @@ async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
     zookeeper.until_queued("a", 2).await;
     guard.release().await.unwrap();
     they.held().await;
-    let Some(mut curator) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let mut curator = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     assert!(
         !curator.is_refused("a").await,
         "Curator has learned of kazoo"
@@ -295,12 +235,8 @@ async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
 /// Curator's read and write locks do not see a mutex, and we take both for exclusive ones.
 #[tokio::test]
 async fn read_and_write_locks_of_curator_are_waited_for() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     let we = zookeeper.client("").await;
     for kind in ["read", "write"] {
         assert_eq!(they.ask(&["kind", kind]).await, format!("kind\t{kind}"));
@@ -317,12 +253,8 @@ async fn read_and_write_locks_of_curator_are_waited_for() {
 /// ZooKeeper's own recipe looks at numbers only, as we do, but takes the text behind the last dash for one.
 #[tokio::test]
 async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     let we = zookeeper.client("?dialect=session-prefix").await;
     assert_eq!(they.ask(&["kind", "recipe"]).await, "kind\trecipe");
     they.take("a", LONG).await;
@@ -348,9 +280,7 @@ async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
 /// What does not end in ten digits contends with nobody.
 #[tokio::test]
 async fn a_stray_node_is_nobodys() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let we = zookeeper.client("").await;
     take(&we, "a").await.release().await.unwrap();
     zookeeper.put_plain_node("/a/notes").await;
@@ -364,9 +294,7 @@ type Drivers = (Driver, Driver);
 /// Two foreign clients and ours in one queue.
 #[tokio::test]
 async fn three_families_in_one_queue() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let pair = (
         start(&zookeeper, CURATOR, SESSION).await,
         start(&zookeeper, KAZOO, SESSION).await,
