@@ -22,49 +22,45 @@ pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
 
-/// The same test on either server.
+/// The same test on either server, which all tests share.
 macro_rules! on_both {
-    ($($name:ident)*) => { $(
-        mod $name {
-            #[tokio::test(flavor = "multi_thread")]
-            async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
-                    super::$name(&*crate::support::MARIADB).await;
-                }
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
-                    super::$name(&*crate::support::POSTGRES).await;
-                }
-            }
-        }
-    )* };
+    ($($name:ident)*) => {
+        $crate::support::on! { &*$crate::support::MARIADB, &*$crate::support::POSTGRES; $($name)* }
+    };
 }
 
 /// The same on servers of its own, which it may stop.
 macro_rules! on_both_alone {
-    ($($name:ident)*) => { $(
+    ($($name:ident)*) => {
+        $crate::support::on! {
+            &tenure_testkit::mariadb::MariaDb::start(&[]),
+            &tenure_testkit::postgres::Postgres::start(&[]);
+            $($name)*
+        }
+    };
+}
+
+macro_rules! on {
+    ($mysql:expr, $postgres:expr; $($name:ident)*) => {
+        $($crate::support::on! { @ $name $mysql, $postgres })*
+    };
+    (@ $name:ident $mysql:expr, $postgres:expr) => {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
-                    super::$name(&tenure_testkit::mariadb::MariaDb::start(&[])).await;
-                }
+                tenure_testkit::needs!(mariadb);
+                super::$name($mysql).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
-                    super::$name(&tenure_testkit::postgres::Postgres::start(&[])).await;
-                }
+                tenure_testkit::needs!(postgres);
+                super::$name($postgres).await;
             }
         }
-    )* };
+    };
 }
-
-pub(crate) use {on_both, on_both_alone};
+pub(crate) use {on, on_both, on_both_alone};
 
 /// Either server, as its operator sees it. Names are plain ones.
 pub(crate) trait Database: Sync {

@@ -7,34 +7,14 @@ use tenure::sql::{init, lock_in_tx};
 use tenure::{Error, ErrorKind};
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, bank_at, locks, name, read, soon, until, write,
+    Bank, account, assert_says, balance, bank, bank_at, locks, name, on_servers, read, soon, until,
+    write,
 };
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres as Server;
 use tenure_testkit::proxy::Fault;
 use tenure_testkit::wire;
-
-macro_rules! on_servers {
-    ($($test:ident),* $(,)?) => {
-        mod mysql {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::MySql>().await;
-                }
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::Postgres>().await;
-                }
-            })*
-        }
-    };
-}
 
 on_servers!(
     a_commit_that_was_done_and_not_answered,
