@@ -6,11 +6,14 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+pub(crate) mod holders;
 pub(crate) mod partitions;
 pub(crate) mod power;
 pub(crate) mod writes;
 
 use std::panic::Location;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tenure::{Client, Error, ErrorKind, Guard};
@@ -70,6 +73,33 @@ pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Ou
         match soon(lock.try_acquire()).await {
             Ok(Some(guard)) => guard,
             other => panic!("not acquired but {other:?}, {caller}"),
+        }
+    }
+}
+
+/// Tasks of this runtime that have not ended.
+pub(crate) fn alive_tasks() -> usize {
+    let runtime = tokio::runtime::Handle::current();
+    runtime.metrics().num_alive_tasks()
+}
+
+/// So many futures of `acquire`, each dropped after at most four polls; a fourth of them on a name that is held, the
+/// others on so many names that are free.
+pub(crate) async fn drop_acquires(client: &Client, ttl: Duration, count: u32, free: u32) {
+    for number in 0..count {
+        let name = match number % 4 {
+            0 => "held".to_owned(),
+            _ => format!("free{}", number % free),
+        };
+        let lock = client.lock(&name).ttl(ttl);
+        let mut acquire = pin!(lock.acquire());
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..number % 5 {
+            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
+                drop(guard.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Many who give up or die leave nothing: no key without a ttl, no place in a queue, no subscription, no
 //! connection, no task.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
 };
@@ -31,30 +30,10 @@ fn channels(server: &Redis) -> usize {
 async fn ten_thousand_dropped_acquires() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-    };
-    let before = tasks();
+    let before = alive_tasks();
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let holder = take(&other, "held", TTL * 100).await;
-    for number in 0..10_000_u32 {
-        let name = match number % 4 {
-            0 => "held".to_owned(),
-            _ => format!("free{}", number % 97),
-        };
-        let lock = client.lock(&name).ttl(TTL);
-        let mut acquire = pin!(lock.acquire());
-        let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..number % 5 {
-            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
-                drop(guard.unwrap());
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
+    drop_acquires(&client, TTL, 10_000, 97).await;
     until("nothing is held, nobody waits", || {
         let left = keys(&server);
         waiting(&server, "held") == 0
@@ -77,7 +56,7 @@ async fn ten_thousand_dropped_acquires() {
     soon(other.close()).await;
     drop((client, other));
     until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
     })
     .await;
 }
@@ -148,12 +127,7 @@ async fn a_thousand_queued_clients_die() {
 async fn a_hundred_clients_come_and_go() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-    };
-    let before = tasks();
+    let before = alive_tasks();
     for number in 0..100 {
         let client = client_of(&server).await;
         let guard = take(&client, "x", TTL).await;
@@ -177,7 +151,7 @@ async fn a_hundred_clients_come_and_go() {
         until("it is free again", || owner(&server, "x").is_empty()).await;
     }
     until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
     })
     .await;
     assert_all_expire(&server);

@@ -25,50 +25,36 @@ pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
     (Fault::Garbage(b"$5\r\nab"), Some(Indeterminate)),
     (Fault::Garbage(b"+what?\r\n"), Some(Indeterminate)),
     (Fault::Garbage(b"*2\r\n:7\r\n:7\r\n"), Some(Indeterminate)),
-    (
-        Fault::Answer("LOADING Redis is loading the dataset in memory"),
-        Some(Unreachable),
+    answered(
+        "LOADING Redis is loading the dataset in memory",
+        Unreachable,
     ),
-    (
-        Fault::Answer("READONLY You can't write against a read only replica."),
-        Some(Unreachable),
+    answered(
+        "READONLY You can't write against a read only replica.",
+        Unreachable,
     ),
-    (
-        Fault::Answer("TRYAGAIN Multiple keys request during rehashing of slot"),
-        Some(Unreachable),
+    answered(
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        Unreachable,
     ),
-    (
-        Fault::Answer("CLUSTERDOWN The cluster is down"),
-        Some(Unreachable),
+    answered("CLUSTERDOWN The cluster is down", Unreachable),
+    answered("MASTERDOWN Link with MASTER is down", Unreachable),
+    answered("NOREPLICAS Not enough good replicas to write.", Unreachable),
+    answered("BUSY Redis is busy running a script.", Unreachable),
+    answered(
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        Backend,
     ),
-    (
-        Fault::Answer("MASTERDOWN Link with MASTER is down"),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("NOREPLICAS Not enough good replicas to write."),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("BUSY Redis is busy running a script."),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("OOM command not allowed when used memory > 'maxmemory'."),
-        Some(Backend),
-    ),
-    (
-        Fault::Answer("MISCONF Redis is configured to save RDB snapshots"),
-        Some(Backend),
-    ),
-    (
-        Fault::Answer("ERR something that nobody has ever heard of"),
-        Some(Backend),
-    ),
+    answered("MISCONF Redis is configured to save RDB snapshots", Backend),
+    answered("ERR something that nobody has ever heard of", Backend),
     (Fault::Answer("NOSCRIPT No matching script."), None),
     (Fault::Trickle(Duration::from_millis(2)), None),
     (Fault::Late(Duration::from_millis(50)), None),
 ];
+
+const fn answered(text: &'static str, due: ErrorKind) -> (Fault, Option<ErrorKind>) {
+    (Fault::Answer(text), Some(due))
+}
 
 /// Less than a third of [`TTL`], so that a renewal can be repeated.
 const TIMEOUT: Duration = Duration::from_millis(300);

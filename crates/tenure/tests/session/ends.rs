@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::conformance::taker::Taker;
+use crate::common::holders;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
@@ -155,9 +155,7 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
 
 async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("stopped"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&database.url(), &name, "--ttl", "2s"]);
-    let mut taker = Taker::spawn(command).unwrap();
+    let mut taker = holders::start(&database.url(), &name, Duration::from_secs(2));
     let token = soon(taker.held()).await.unwrap();
     taker.stop().unwrap();
     let lock = client.lock(&name).ttl(TTL);

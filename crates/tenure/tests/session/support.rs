@@ -22,7 +22,7 @@ pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
 
-/// The same test on either server, which all tests share.
+/// The same test on either server; all these tests share the two servers.
 macro_rules! on_both {
     ($($name:ident)*) => {
         $crate::support::on! { &*$crate::support::MARIADB, &*$crate::support::POSTGRES; $($name)* }

@@ -1,7 +1,6 @@
 //! What the tests about lease tables share.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -257,10 +256,7 @@ pub(crate) async fn wait_as(
 
 /// Another process that takes `name`.
 pub(crate) fn taker(url: &str, name: &str) -> Taker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.arg(url).arg(name);
-    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
-    Taker::spawn(command).unwrap()
+    crate::common::holders::start(url, name, TTL)
 }
 
 /// A directory of a test's own.
