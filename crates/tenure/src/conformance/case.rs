@@ -15,7 +15,7 @@ use crate::error::Step;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
 use crate::time::Time;
-use crate::{Client, Error, ErrorKind, Guard, OwnerId};
+use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 
 use super::harness::{Harness, Look, Trouble};
 
@@ -88,6 +88,14 @@ pub(super) fn expect_error<T>(outcome: Result<T, Error>, expected: ErrorKind) ->
     let kind = outcome.map(drop).map_err(|err| err.kind());
     check!(kind == Err(expected), "{kind:?} instead of {expected:?}");
     Ok(())
+}
+
+/// Ends the behaviour unless the token of the guard is greater than `last`; returns that token.
+#[track_caller]
+pub(super) fn expect_greater(guard: &Guard, last: u64) -> Result<u64, Failure> {
+    let token = guard.token().get();
+    check!(token > last, "{token} follows {last}");
+    Ok(token)
 }
 
 /// One run of one behaviour against one harness.
@@ -314,6 +322,24 @@ impl Case {
         }));
         let _ = was_polled.await;
         task
+    }
+
+    /// Starts a task that acquires, and returns once the task has been polled for the first time.
+    pub async fn start_acquire(&self, lock: Lock) -> JoinHandle<Result<Guard, Error>> {
+        self.start(async move { lock.acquire().await }).await
+    }
+
+    /// Acquires as the next holder, within `limit` of the store's time.
+    ///
+    /// # Errors
+    /// There was no answer by then.
+    #[track_caller]
+    pub fn acquire_within<'a>(
+        &'a self,
+        limit: Duration,
+        lock: &'a Lock,
+    ) -> impl Future<Output = Result<Result<Guard, Error>, Failure>> + 'a {
+        self.in_time(limit, "the next holder", lock.acquire())
     }
 
     /// A look at the store.

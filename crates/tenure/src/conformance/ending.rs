@@ -198,9 +198,7 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
     }
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     next.release().await?;
     Ok(())
 }
@@ -230,9 +228,7 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
     let third = case.client().await?;
     let guard = case.take(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.long());
-    let waiting = case
-        .start(async move { lock.acquire().await.map(drop) })
-        .await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     waiting.abort();
     let _ = waiting.await;
@@ -301,9 +297,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
             .soon("the name is free again", lock.acquire())
             .await??;
         let lock = second.lock(&name).ttl(forgotten);
-        let waiting = case
-            .start(async move { lock.acquire().await.map(drop) })
-            .await;
+        let waiting = case.start_acquire(lock).await;
         case.until_waiting(&name, 1).await?;
         let release = tokio::spawn(guard.release());
         for _ in 0..round % 5 {
@@ -353,9 +347,7 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
         case.disturb(Step::Acquire, Trouble::ReplyNever).await?;
         let lock = first.lock(&name).ttl(case.ttl()).wait(case.ttl() / 4);
         if drops {
-            let hanging = case
-                .start(async move { lock.acquire().await.map(drop) })
-                .await;
+            let hanging = case.start_acquire(lock).await;
             // Given up any earlier it would not have asked, and somebody else's request would hang.
             case.until_look(&name, "the request is with the store", |look| {
                 look.holders == 1
@@ -387,7 +379,7 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
         .acquire()
         .await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     let limit = case.ttl() + Duration::from_secs(1);
     let new = case
         .in_time(limit, "the waiter's turn", waiting)
@@ -415,9 +407,7 @@ pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
     );
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = every + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     let passed = case.now().since(start);
     check!(passed >= every, "taken after {passed:?} of {every:?}");
     next.release().await?;
@@ -438,9 +428,7 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
     case.in_time(case.ttl(), "the end", old.lost()).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = delay + case.margin() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     let (passed, least) = (case.now().since(start), case.ttl() + delay);
     check!(
         passed >= least,
@@ -483,9 +471,7 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
     expect_error(guard.release().await, ErrorKind::Lost)?;
     let limit = case.ttl() + Duration::from_secs(1);
     let lock = second.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     next.release().await?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::LostReason;
 use crate::guarantees::Fault;
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_greater};
 use super::taker::Taker;
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).
@@ -28,7 +28,7 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
         let waiting = match waits {
             true => {
                 let lock = lock.clone();
-                let waiting = case.start(async move { lock.acquire().await }).await;
+                let waiting = case.start_acquire(lock).await;
                 case.until_waiting(&name, 1).await?;
                 Some(waiting)
             }
@@ -45,16 +45,9 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
                 case.in_time(limit, "the waiter's turn", waiting)
                     .await???
             }
-            None => {
-                case.in_time(limit, "the next holder", lock.acquire())
-                    .await??
-            }
+            None => case.acquire_within(limit, &lock).await??,
         };
-        check!(
-            guard.token().get() > token,
-            "{} follows {token}",
-            guard.token()
-        );
+        expect_greater(&guard, token)?;
         guard.release().await?;
     }
     Ok(())
@@ -77,14 +70,8 @@ pub(super) async fn tokens_grow_over_crashes(case: Arc<Case>) -> Verdict {
     let client = case.client().await?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
-    let guard = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    check!(
-        guard.token().get() > last,
-        "{} follows {last}",
-        guard.token()
-    );
+    let guard = case.acquire_within(limit, &lock).await??;
+    expect_greater(&guard, last)?;
     guard.release().await?;
     Ok(())
 }
@@ -100,9 +87,7 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     taker.kill()?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + delay + GRACE;
-    let guard = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let guard = case.acquire_within(limit, &lock).await??;
     let passed = case.now().since(start);
     check!(
         passed >= delay,
@@ -125,7 +110,7 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
         .await??;
     case.until_waiting(&name, 1).await?;
     let lock = other.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 2).await?;
     taker.kill()?;
     holder.release().await?;
@@ -155,7 +140,7 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
     taker.stop()?;
     holder.release().await?;
     let lock = other.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     let guard = if case.harness().leases() {
         let limit = case.ttl() * 2 + GRACE;
         case.in_time(limit, "the turn of the one behind", waiting)
@@ -188,11 +173,7 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
         let guard = case
             .in_time(limit, "the takeover", lock.acquire())
             .await??;
-        check!(
-            guard.token().get() > token,
-            "{} follows {token}",
-            guard.token()
-        );
+        expect_greater(&guard, token)?;
         taker.go_on()?;
         // What it says first after it woke up must not be that it holds.
         taker.say("status")?;
@@ -323,9 +304,7 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
     );
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     next.release().await?;
     Ok(())
 }
@@ -345,9 +324,7 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     case.until_idle(&name).await?;
     // What was on its way to the silent store may be granted now, until it is given back at once.
     let lock = client.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(case.ttl(), "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(case.ttl(), &lock).await??;
     next.release().await?;
     Ok(())
 }
@@ -375,7 +352,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("cut-off").await?;
     let old = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     case.break_connection().await?;
     case.pass(case.ttl()).await;
@@ -397,9 +374,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
     );
     drop(waited);
     let lock = first.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     next.release().await?;
     Ok(())
 }
@@ -411,19 +386,12 @@ pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) ->
     let mut last = 0;
     for _ in 0..3 {
         let old = case.lease(&first, &name).await?;
-        check!(old.token().get() > last, "{} follows {last}", old.token());
+        expect_greater(&old, last)?;
         case.wipe_store().await?;
         let lock = second.lock(&name).ttl(case.ttl());
         let limit = case.ttl() + GRACE;
-        let next = case
-            .in_time(limit, "the next holder", lock.acquire())
-            .await??;
-        check!(
-            next.token() > old.token(),
-            "{} follows {}",
-            next.token(),
-            old.token()
-        );
+        let next = case.acquire_within(limit, &lock).await??;
+        expect_greater(&next, old.token().get())?;
         case.in_time(case.ttl(), "the loss is noticed", old.lost())
             .await?;
         let late = old.release().await.map_err(|err| err.is_lost());
@@ -460,8 +428,7 @@ pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verd
             check!(old.is_held(), "nobody holds it, and nobody is granted it");
             old.release().await?;
             let lock = second.lock(&name).ttl(case.ttl());
-            case.in_time(limit, "the next holder", lock.acquire())
-                .await??
+            case.acquire_within(limit, &lock).await??
         }
     };
     let first_token = next.token();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew, State};
 
-use super::case::{Case, Failure, Verdict, check, expect_error};
+use super::case::{Case, Failure, Verdict, check, expect_error, expect_greater};
 use super::harness::Trouble;
 
 /// Rule 1: a counter that 100 contenders increment by read, sleep, write ends at exactly 100.
@@ -198,7 +198,7 @@ pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> 
     let (first, second, name) = case.two_clients("long").await?;
     let holder = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     case.pass(case.ttl() * 3).await;
     check!(holder.is_held(), "the holder lost it: {:?}", holder.state());
@@ -336,9 +336,7 @@ pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
     );
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.margin() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     check!(next.token() > guard.token(), "the token did not grow");
     expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the late release ended the next hold");
@@ -367,9 +365,7 @@ pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
     check!(!guard.is_held(), "still claimed");
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     drop(guard);
     check!(
         next.is_held(),
@@ -526,12 +522,7 @@ pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
     let mut last = 0;
     for i in 0..50 {
         let guard = case.take(&clients[i % 2], &name).await?;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         let status = clients[1].inspect(&name).await?;
         let seen = status.holds.first().and_then(|hold| hold.token);
         check!(
@@ -553,12 +544,7 @@ pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
         let guard = case
             .in_time(limit, "the next grant", lock.acquire())
             .await??;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         case.in_time(case.ttl(), "the end", guard.lost()).await?;
     }
     Ok(())
@@ -570,12 +556,7 @@ pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
     let mut last = 0;
     for _ in 0..5 {
         let guard = case.lease(&client, &name).await?;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         case.evict(&name).await?;
         drop(guard);
     }

@@ -330,9 +330,7 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
     drop(guard);
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     next.release().await?;
     Ok(())
 }

@@ -140,9 +140,7 @@ pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdic
     let (a, b) = (case.name("a"), case.name("b"));
     let busy = case.take(&second, &b).await?;
     let lock = first.lock_all([&a, &b]).ttl(case.long());
-    let waiting = case
-        .start(async move { lock.acquire().await.map(drop) })
-        .await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&b, 1).await?;
     check!(
         case.look(&a).await?.holders == 1,

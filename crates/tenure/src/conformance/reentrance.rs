@@ -151,7 +151,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
     let mut waiting = Vec::new();
     for _ in 0..20 {
         let lock = first.lock(&name).ttl(case.long()).owner(&owner);
-        waiting.push(case.start(async move { lock.acquire().await }).await);
+        waiting.push(case.start_acquire(lock).await);
     }
     // One of those who wait in front of the others gives up.
     waiting.remove(0).abort();

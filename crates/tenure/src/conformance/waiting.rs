@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::{Client, ErrorKind};
+use crate::{Client, ErrorKind, Guard, Lock};
 
 use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
 
@@ -80,7 +80,7 @@ pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("ever").await?;
     let guard = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.pass(case.ttl() * 4).await;
     check!(!waiting.is_finished(), "the wait ended by itself");
     guard.release().await?;
@@ -145,58 +145,48 @@ pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) ->
 pub(super) async fn tasks_of_a_client_are_served_in_order(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("fifo").await?;
     let guard = case.take(&first, &name).await?;
-    let (served, mut order) = mpsc::unbounded_channel();
-    let mut waiting = Vec::new();
-    for i in 0..10 {
-        let (lock, served) = (second.lock(&name).ttl(case.long()), served.clone());
-        let task = async move {
-            let guard = lock.acquire().await?;
-            let _ = served.send(i);
-            guard.release().await
-        };
-        waiting.push(case.start(task).await);
-    }
-    guard.release().await?;
-    for i in 0..10 {
-        let next = case
-            .soon("the next task has its turn", order.recv())
-            .await?;
-        check!(
-            next == Some(i),
-            "{next:?} is served when it is the turn of {i}"
-        );
-    }
-    for task in waiting {
-        task.await??;
-    }
-    Ok(())
+    let locks = (0..10).map(|_| second.lock(&name).ttl(case.long()));
+    are_served_in_order(&case, guard, locks.collect(), false).await
 }
 
 /// Rule 10: first come, first served among clients, where that is promised.
 pub(super) async fn clients_are_served_in_order(case: Arc<Case>) -> Verdict {
     let name = case.name("fair");
     let guard = case.take(&case.client().await?, &name).await?;
-    let (served, mut order) = mpsc::unbounded_channel();
-    let mut waiting = Vec::new();
-    for i in 0..8 {
+    let mut locks = Vec::new();
+    for _ in 0..8 {
         let client = case.client().await?;
-        let (lock, served) = (
-            client.lock(&name).ttl(case.long()).fair(true),
-            served.clone(),
-        );
+        locks.push(client.lock(&name).ttl(case.long()).fair(true));
+    }
+    are_served_in_order(&case, guard, locks, true).await
+}
+
+/// Each lock begins to wait behind `guard` after the one before it, and they are granted in that order. If
+/// `are_queued`, each of them has a place in the store's queue before the next one begins.
+async fn are_served_in_order(
+    case: &Case,
+    guard: Guard,
+    locks: Vec<Lock>,
+    are_queued: bool,
+) -> Verdict {
+    let (served, mut order) = mpsc::unbounded_channel();
+    let (name, count) = (guard.name().as_str().to_owned(), locks.len());
+    let mut waiting = Vec::new();
+    for (i, lock) in locks.into_iter().enumerate() {
+        let served = served.clone();
         let task = async move {
             let guard = lock.acquire().await?;
             let _ = served.send(i);
             guard.release().await
         };
         waiting.push(case.start(task).await);
-        case.until_waiting(&name, i + 1).await?;
+        if are_queued {
+            case.until_waiting(&name, i + 1).await?;
+        }
     }
     guard.release().await?;
-    for i in 0..8 {
-        let next = case
-            .soon("the next client has its turn", order.recv())
-            .await?;
+    for i in 0..count {
+        let next = case.soon("the next one has its turn", order.recv()).await?;
         check!(
             next == Some(i),
             "{next:?} is served when it is the turn of {i}"
@@ -252,10 +242,7 @@ pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict 
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let lock = second.lock(&name).ttl(case.long());
-        waiting.push(
-            case.start(async move { lock.acquire().await.map(drop) })
-                .await,
-        );
+        waiting.push(case.start_acquire(lock).await);
     }
     case.until_waiting(&name, 1).await?;
     case.soon("the client closes", second.close()).await?;
@@ -276,7 +263,7 @@ pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdic
     let mut waiting = Vec::new();
     for i in 0..3 {
         let lock = case.client().await?.lock(&name).ttl(case.long());
-        waiting.push(case.start(async move { lock.acquire().await }).await);
+        waiting.push(case.start_acquire(lock).await);
         case.until_waiting(&name, i + 1).await?;
     }
     let last = waiting.pop();
