@@ -77,6 +77,17 @@ pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Ou
     }
 }
 
+/// One try on a free name, which is free again afterwards.
+#[track_caller]
+pub(crate) fn take_and_release(
+    client: &Client,
+    name: &str,
+    ttl: Duration,
+) -> impl Future<Output = ()> {
+    let taken = take(client, name, ttl);
+    async move { soon(taken.await.release()).await.unwrap() }
+}
+
 /// Tasks of this runtime that have not ended.
 pub(crate) fn alive_tasks() -> usize {
     let runtime = tokio::runtime::Handle::current();

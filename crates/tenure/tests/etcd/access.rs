@@ -6,7 +6,9 @@ use std::time::Duration;
 use tenure::backend::Severity;
 use tenure::{ErrorKind, LostReason};
 
-use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
+use crate::support::{
+    TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed, wait_behind,
+};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, USER};
@@ -28,7 +30,7 @@ async fn a_login_that_has_expired_is_done_again() {
         .unwrap();
     until("the sessions run out", || etcd.leases().is_empty()).await;
     // Nobody has said anything for seconds.
-    soon(take(&first, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&first, "x", TTL).await;
 }
 
 /// Any change of users makes old logins invalid in some versions; a client logs in again.
@@ -41,7 +43,7 @@ async fn a_change_of_users_is_survived() {
     let user = serde_json::json!({ "name": "other", "password": "other" });
     etcd.order("auth/user/add", &user);
     until_renewed(&guard).await;
-    soon(take(&client, "y", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "y", TTL).await;
     soon(guard.release()).await.unwrap();
 }
 
@@ -139,7 +141,7 @@ async fn a_wrong_address_is_one_clear_line() {
     let client = connect(format!("{login}?ca={ca}&cert={cert}&key={key}"))
         .await
         .unwrap();
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
     let misnamed = Etcd::start_tls(&certificates, "misnamed");
     let url = format!("{}?ca={ca}&cert={cert}&key={key}", misnamed.tls_url());
     assert_says(

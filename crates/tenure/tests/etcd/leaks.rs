@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::Renew;
 
-use crate::support::{TTL, connect, soon, take, until, until_renewed};
+use crate::support::{TTL, connect, soon, take, take_and_release, until, until_renewed};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::grpc::{Fault, Proxy};
 use tenure_testkit::needs;
@@ -56,7 +56,7 @@ async fn a_lease_per_lock_goes_with_its_lock() {
         assert!(soon(lock.try_acquire()).await.unwrap().is_none());
         let wait = Duration::from_micros(i * 50);
         let _ = tokio::time::timeout(wait, lock.acquire()).await;
-        soon(take(&second, "y", ttl).await.release()).await.unwrap();
+        take_and_release(&second, "y", ttl).await;
         drop(take(&second, &format!("z{i}"), ttl).await);
     }
     until("one lease is left", || etcd.leases().len() == 1).await;
@@ -129,9 +129,7 @@ async fn the_session_of_an_idle_client_runs_out() {
     let etcd = Etcd::start(1, &[]);
     let client = connect(&etcd.url()).await;
     for _ in 0..2 {
-        soon(take(&client, "x", Duration::from_secs(1)).await.release())
-            .await
-            .unwrap();
+        take_and_release(&client, "x", Duration::from_secs(1)).await;
         until("its lease runs out", || etcd.leases().is_empty()).await;
     }
     let guard = take(&client, "x", Duration::from_secs(1)).await;

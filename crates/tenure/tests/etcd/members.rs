@@ -6,7 +6,8 @@ use tenure::{Client, ErrorKind, Guard, LostReason};
 
 use crate::common::power;
 use crate::support::{
-    LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
+    LONG, TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed,
+    wait_behind,
 };
 use tenure_testkit::disk::Disk;
 use tenure_testkit::etcd::Etcd;
@@ -138,7 +139,7 @@ async fn each_member_in_turn_is_cut_off_from_the_clients() {
         let waiting = wait_behind(&etcd, &second, "x", 1).await;
         relay.hold(true);
         until_renewed(&guard).await;
-        soon(take(&first, "y", LONG).await.release()).await.unwrap();
+        take_and_release(&first, "y", LONG).await;
         waiting.abort();
         until("the waiter leaves", || etcd.keys("x/").len() == 1).await;
         relay.hold(false);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenure::{ErrorKind, LostReason, State};
 
 use crate::support::{
-    SHARED, TTL, assert_says, direct, name, proxied, soon, take, until, until_renewed, wait_behind,
+    SHARED, TTL, assert_says, direct, name, proxied, soon, take, take_and_release, until,
+    until_renewed, wait_behind,
 };
 use tenure_testkit::grpc::Fault;
 use tenure_testkit::needs;
@@ -35,9 +36,7 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
         for fault in faults() {
             let name = name("acquire");
             // There is a session; so what gets lost is the request for the key.
-            soon(take(&client, &name, TTL).await.release())
-                .await
-                .unwrap();
+            take_and_release(&client, &name, TTL).await;
             let is_late = matches!(fault, Fault::Late(_));
             proxy.plan("acquire", fault);
             let lock = client.lock(&name).ttl(TTL);
@@ -56,9 +55,7 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
                     .unwrap();
             }
             until("nothing is left", || keys(&name) == 0).await;
-            soon(take(&other, &name, TTL).await.release())
-                .await
-                .unwrap();
+            take_and_release(&other, &name, TTL).await;
         }
     }
 }
@@ -79,13 +76,7 @@ async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
         proxy.resume();
         until("the fault happened", || proxy.is_done()).await;
         // Once more, so that whatever comes late has come.
-        soon(
-            take(&client, &crate::support::name("after"), TTL)
-                .await
-                .release(),
-        )
-        .await
-        .unwrap();
+        take_and_release(&client, &crate::support::name("after"), TTL).await;
         assert_eq!(keys(&name), 1, "{fault:?} freed the next hold");
         soon(next.release()).await.unwrap();
     }
@@ -174,9 +165,7 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
     proxy.resume();
     soon(next.release()).await.unwrap();
     // And the client has a session again.
-    soon(take(&client, &name, TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL).await;
 }
 
 /// Told by the store, long before the deadline.

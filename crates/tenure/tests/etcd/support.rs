@@ -7,7 +7,9 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::grpc::Proxy;
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
-use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
+use crate::support::{
+    TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Cluster, Redis, Watched};
 use tenure_testkit::resp::Value;
@@ -101,7 +103,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
     );
     soon(guard.lost()).await;
     assert!(soon(guard.release()).await.is_err());
-    soon(take(second, name, TTL).await.release()).await.unwrap();
+    take_and_release(second, name, TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

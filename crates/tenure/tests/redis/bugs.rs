@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, until, waiting,
+    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, take_and_release, until,
+    waiting,
 };
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
@@ -113,7 +114,7 @@ async fn a_thousand_failed_tries_leave_nothing() {
     }
     assert_eq!(keys(&server).len(), before.len());
     soon(guard.release()).await.unwrap();
-    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&second, "x", TTL).await;
 }
 
 /// The server's wall clock stands still, so that no key of a dead holder ever runs out: nobody is granted it,

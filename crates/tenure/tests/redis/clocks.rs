@@ -1,7 +1,9 @@
 //! The server's wall clock jumps. Redis ends leases by it, so a jump forward voids claims; what must hold
 //! all the same is the order of tokens.
 
-use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
+use crate::support::{
+    TRUSTED, TTL, assert_all_expire, connect, owner, soon, take, take_and_release,
+};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
@@ -77,7 +79,7 @@ async fn the_clock_jumps_back() {
         "{left} ms are left"
     );
     soon(guard.release()).await.unwrap();
-    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&second, "x", TTL).await;
     assert_all_expire(&server);
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use tenure::{ErrorKind, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take, until,
+    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take,
+    take_and_release, until,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
@@ -193,9 +194,7 @@ async fn some_nodes_of_the_url_are_down() {
     let options = "?timeout=500ms&restart_guard=off";
     let client = connect(&format!("redis+cluster://{}{options}", nodes.join(","))).await;
     for name in ["a", "b", "c", "d"] {
-        soon(take(&client, name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&client, name, TTL).await;
     }
     let refused = soon(tenure::connect(&format!(
         "redis+cluster://{}{options}",

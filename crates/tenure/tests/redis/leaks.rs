@@ -7,7 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
-    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
+    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, take_and_release,
+    until, waiting,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
@@ -45,12 +46,10 @@ async fn ten_thousand_dropped_acquires() {
     assert!(holder.is_held(), "{:?}", holder.state());
     assert_all_expire(&server);
     for name in ["free1", "free96"] {
-        soon(take(&other, name, TTL).await.release()).await.unwrap();
+        take_and_release(&other, name, TTL).await;
     }
     soon(holder.release()).await.unwrap();
-    soon(take(&client, "held", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, "held", TTL).await;
     assert_eq!(connections(&server), 2);
     soon(client.close()).await;
     soon(other.close()).await;
@@ -181,7 +180,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         waiter.abort();
         assert!(waiter.await.unwrap_err().is_cancelled());
         soon(guard.release()).await.unwrap();
-        soon(take(&other, "x", ttl).await.release()).await.unwrap();
+        take_and_release(&other, "x", ttl).await;
         assert!(!is_held());
 
         // The request arrives, and the answer does not yet.

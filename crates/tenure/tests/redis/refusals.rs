@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
 
 use crate::support::{
-    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take, until,
+    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take,
+    take_and_release, until,
 };
 use tenure_testkit::needs;
 use tenure_testkit::process::{Port, new_directory};
@@ -163,9 +164,7 @@ async fn the_memory_is_full() {
     soon(guard.release()).await.unwrap();
     assert_eq!(owner(&server, "held"), "");
     server.order(&["CONFIG", "SET", "maxmemory", "0"]);
-    soon(take(&client, "new", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, "new", TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,7 +183,7 @@ async fn the_server_cannot_save() {
     let refused = soon(client.lock("x").ttl(TTL).acquire()).await;
     assert_says(refused, Backend, &["save"]);
     server.order(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,10 +288,8 @@ async fn a_server_that_still_loads_is_not_ready() {
             .unwrap()
             .is_none()
     );
-    soon(take(&next, "new", TTL).await.release()).await.unwrap();
-    soon(take(&client, "newer", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&next, "new", TTL).await;
+    take_and_release(&client, "newer", TTL).await;
     assert!(guard.is_held(), "{:?}", guard.state());
     soon(guard.release()).await.unwrap();
 }
@@ -324,5 +321,5 @@ async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
     assert_says(refused, Unreachable, &["busy"]);
     server.order(&["SCRIPT", "KILL"]);
     until("it is killed", || server.ask(&["PING"]).text() == "PONG").await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
 }

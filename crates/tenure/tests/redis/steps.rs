@@ -9,7 +9,7 @@ use tenure::{Client, Error, Guard, State};
 
 use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon, take,
-    until, waiting,
+    take_and_release, until, waiting,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
@@ -313,7 +313,7 @@ async fn the_scripts_are_forgotten_while_we_hold() {
         soon(guard.release()).await.unwrap();
     }
     flush();
-    soon(take(&client, "a", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "a", TTL).await;
 }
 
 /// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
@@ -347,9 +347,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
         assert_eq!(owner(&site.server, &name), value);
         soon(next.release()).await.unwrap();
         site.settles(&name).await;
-        soon(take(&site.client, &name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&site.client, &name, TTL).await;
         site.settles(&name).await;
     }
 }

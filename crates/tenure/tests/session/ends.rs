@@ -7,8 +7,8 @@ use crate::common::holders;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
-    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
-    wait_as,
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
+    take_and_release, until, wait_as,
 };
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
@@ -49,9 +49,7 @@ async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Data
     assert_eq!(database.holders(&names[0]).len(), 1);
     soon(next.release()).await.unwrap();
     // The client is as good as before.
-    soon(take(&client, &names[1]).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, &names[1]).await;
 }
 
 fn protocol(database: &dyn Database) -> Protocol {
@@ -74,7 +72,7 @@ async fn a_cut_connection_is_told_soon(database: &dyn Database) {
     // Never taken again by a driver that connects again behind our back.
     until("it is free", || database.holders(&name).is_empty()).await;
     drop(guard);
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
 }
 
 /// Nothing gets through, and nobody hangs up.

@@ -223,6 +223,12 @@ pub(crate) fn take(client: &Client, name: &str) -> impl Future<Output = Guard> {
     crate::common::take(client, name, TTL)
 }
 
+/// The same, and the name is free again afterwards.
+#[track_caller]
+pub(crate) fn take_and_release(client: &Client, name: &str) -> impl Future<Output = ()> {
+    crate::common::take_and_release(client, name, TTL)
+}
+
 /// Begins to wait, and returns when that many stand in the server's queue.
 pub(crate) async fn wait_as(
     database: &dyn Database,

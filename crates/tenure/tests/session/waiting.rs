@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
+use crate::support::{
+    Database, TTL, connect, name, on_both, soon, take, take_and_release, until, wait_as,
+};
 
 on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
@@ -74,7 +76,7 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
     }
     let (_, open) = sessions(&client);
     assert!(open < 60, "{open} sessions");
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
 }
 
 /// A session that waits holds nothing, so the servers' search for deadlocks never picks one of ours as its victim

@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 use tenure::backend::{Finding, Severity};
 use tenure::conformance::taker::Taker;
 
-use crate::support::{Db, TTL, assert_says, connect, soon, take, taker};
+use crate::support::{Db, TTL, assert_says, connect, soon, take, take_and_release, taker};
 use tenure_testkit::database::File;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +49,7 @@ async fn a_file_and_its_tables_are_made_when_they_are_needed() {
         let file = File::new();
         let client = connect(&file.url()).await;
         match ask {
-            0 => soon(take(&client, "x", TTL).await.release()).await.unwrap(),
+            0 => take_and_release(&client, "x", TTL).await,
             1 => assert!(!soon(client.inspect("x")).await.unwrap().is_held()),
             2 => assert!(soon(client.list("")).await.unwrap().is_empty()),
             _ => assert!(soon(client.check()).await.unwrap().iter().all(is_good)),
@@ -69,12 +69,12 @@ async fn tables_are_made_in_a_file_that_is_there() {
     let file = File::new();
     std::fs::write(file.path(), "").unwrap();
     let client = connect(&file.url()).await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
     let file = File::new();
     std::fs::write(file.path(), "").unwrap();
     file.rows("CREATE TABLE jobs (id INTEGER); INSERT INTO jobs VALUES (7)");
     let client = connect(&file.url()).await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
     assert_eq!(file.value("SELECT id FROM jobs"), "7");
     assert_eq!(soon(client.init()).await.unwrap(), [""; 0]);
 }
@@ -117,7 +117,7 @@ async fn many_may_make_them_at_the_same_time() {
             soon(maker).await.unwrap().unwrap();
         }
         let client = connect(&db.url()).await;
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
     }
 }
 
@@ -141,6 +141,6 @@ async fn the_statements_of_the_page_make_the_tables() {
         }
         assert_eq!(db.init().await, [""; 0]);
         let client = connect(&db.url()).await;
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
     }
 }

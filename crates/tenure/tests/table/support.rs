@@ -9,7 +9,9 @@ use tenure::conformance::taker::Taker;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::PASSWORD;
 use tenure_testkit::database::{self, File};
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};

@@ -1,6 +1,8 @@
 //! The queue.
 
-use crate::support::{Db, TTL, connect, name, shared, soon, take, taker, until, wait_as};
+use crate::support::{
+    Db, TTL, connect, name, shared, soon, take, take_and_release, taker, until, wait_as,
+};
 
 /// First come, first served, whoever they are and however they look.
 #[tokio::test(flavor = "multi_thread")]
@@ -40,9 +42,7 @@ async fn a_place_that_is_left_is_in_nobodys_way() {
         waiting.abort();
         until("it has left", || db.waiting(&name) == 0).await;
         soon(guard.release()).await.unwrap();
-        soon(take(&first, &name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&first, &name, TTL).await;
     }
 }
 

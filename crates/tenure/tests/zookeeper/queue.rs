@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::support::{
-    ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, unique, until, url,
+    ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, take_and_release, unique, until, url,
 };
 use tenure_testkit::needs;
 
@@ -47,7 +47,7 @@ async fn every_sequential_child_is_a_contender() {
     needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("foreign"));
     let dir = format!("{ROOT}/{name}");
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     for prefix in [
         "_c_0-lock-",
         "x-17-",
@@ -69,7 +69,7 @@ async fn every_sequential_child_is_a_contender() {
     }
     let mut wire = SHARED.wire();
     wire.create(&format!("{dir}/readme"), b"", 0).unwrap();
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     wire.delete(&format!("{dir}/readme"));
 }
 
@@ -95,7 +95,7 @@ async fn a_session_prefix_is_not_reentrant() {
     let guard = soon(waiting).await.unwrap().unwrap();
     soon(guard.release()).await.unwrap();
     // Both are free for the next ones.
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     let shared = soon(client.lock(&name).shared().ttl(TTL).acquire()).await;
     assert_eq!(shared.unwrap_err().kind(), tenure::ErrorKind::Unsupported);
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tenure::ErrorKind;
 use tenure::backend::Severity;
 
-use crate::support::{ROOT, SHARED, assert_says, client_of, connect, soon, take, unique, url};
+use crate::support::{
+    ROOT, SHARED, assert_says, client_of, connect, soon, take, take_and_release, unique, url,
+};
 use tenure_testkit::needs;
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::Certificates;
@@ -135,11 +137,7 @@ async fn certificates() {
     let server = Zookeeper::start_tls(&certificates, "server");
     let by = |port, ca: &str| url(port, &format!("&tls=on&ca={}", file(ca)));
     let client = connect(&by(server.tls_port(), "ca.crt")).await;
-    take(&client, "tls", Duration::from_secs(2))
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, "tls", Duration::from_secs(2)).await;
     let refused = soon(tenure::connect(&by(server.tls_port(), "stranger.crt"))).await;
     assert_says(refused, ErrorKind::Unreachable, &["ca=FILE"]);
     let refused = soon(tenure::connect(&by(server.port(), "ca.crt"))).await;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+    SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
+    until_renewed,
 };
 use tenure_testkit::jute;
 use tenure_testkit::needs;
@@ -27,7 +28,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
         ] {
             let name = unique("step");
             if step != "parents" {
-                take(&other, &name, TTL).await.release().await.unwrap();
+                take_and_release(&other, &name, TTL).await;
             }
             let what = format!("{step}, {fault:?}");
             proxy.plan(step, fault);
@@ -89,7 +90,7 @@ async fn a_release_survives_what_happens_to_its_request() {
         let released = soon(guard.release()).await;
         assert!(released.is_ok(), "{fault:?}: {released:?}");
         assert_eq!(nodes(&SHARED, &name).len(), 0, "{fault:?}");
-        take(&other, &name, TTL).await.release().await.unwrap();
+        take_and_release(&other, &name, TTL).await;
     }
 }
 
@@ -146,11 +147,7 @@ async fn requests_of_a_free_lock() {
     needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("count"));
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     proxy.delay(Direction::Up, Duration::from_millis(5));
     proxy.delay(Direction::Down, Duration::from_millis(5));
     for _ in 0..3 {

@@ -1,6 +1,8 @@
 //! The short way to a lock that was held before, and what must not lead onto it.
 
-use crate::support::{ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+use crate::support::{
+    ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
+};
 use tenure_testkit::jute;
 use tenure_testkit::needs;
 use tenure_testkit::zookeeper::Zookeeper;
@@ -18,7 +20,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
     for round in 0..5_u32 {
         // Number `round` is the last one we had.
         for _ in 0..=round {
-            take(&client, &name, TTL).await.release().await.unwrap();
+            take_and_release(&client, &name, TTL).await;
         }
         let mut wire = SHARED.wire();
         wire.delete(&dir);
@@ -46,7 +48,7 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("away"));
     let dir = format!("{ROOT}/{name}");
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     for direction in [
         tenure_testkit::proxy::Direction::Up,
         tenure_testkit::proxy::Direction::Down,
@@ -96,26 +98,14 @@ async fn whoever_comes_in_between_is_seen() {
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("between");
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     let holder = take(&other, &name, TTL * 10).await;
     let tried = soon(client.lock(&name).ttl(TTL * 10).try_acquire()).await;
     assert!(tried.unwrap().is_none());
     soon(holder.release()).await.unwrap();
     // One by the list, the next ones without it.
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     let before = proxy.requests();
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     assert_eq!(proxy.requests() - before, WARM);
 }
