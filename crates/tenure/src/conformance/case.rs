@@ -98,6 +98,19 @@ pub(super) fn expect_greater(guard: &Guard, last: u64) -> Result<u64, Failure> {
     Ok(token)
 }
 
+/// A method for each capability of the harness that has no arguments.
+macro_rules! capabilities {
+    ($($name:ident),*) => { $(
+        #[doc = concat!("[`Harness::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// This harness cannot.
+        pub async fn $name(&self) -> Verdict {
+            self.capability(stringify!($name), self.harness.$name()).await
+        }
+    )* };
+}
+
 /// One run of one behaviour against one harness.
 pub struct Case {
     harness: Arc<dyn Harness>,
@@ -431,50 +444,13 @@ impl Case {
             .await
     }
 
-    /// [`Harness::pause_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn pause_store(&self) -> Verdict {
-        self.capability("pause_store", self.harness.pause_store())
-            .await
-    }
-
-    /// [`Harness::resume_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn resume_store(&self) -> Verdict {
-        self.capability("resume_store", self.harness.resume_store())
-            .await
-    }
-
-    /// [`Harness::wipe_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn wipe_store(&self) -> Verdict {
-        self.capability("wipe_store", self.harness.wipe_store())
-            .await
-    }
-
-    /// [`Harness::restart_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn restart_store(&self) -> Verdict {
-        self.capability("restart_store", self.harness.restart_store())
-            .await
-    }
-
-    /// [`Harness::break_connection`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn break_connection(&self) -> Verdict {
-        self.capability("break_connection", self.harness.break_connection())
-            .await
-    }
+    capabilities!(
+        pause_store,
+        resume_store,
+        wipe_store,
+        restart_store,
+        break_connection
+    );
 
     async fn capability(&self, what: &str, capability: Option<BoxFuture<Verdict>>) -> Verdict {
         let Some(capability) = capability else {
