@@ -16,7 +16,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Error, ErrorKind, Guard};
+use tenure::{Client, Error, ErrorKind, Guard, Lock};
+use tokio::task::JoinHandle;
 
 use tenure_testkit::{PASSWORD, PATIENCE};
 
@@ -86,6 +87,11 @@ pub(crate) fn take_and_release(
 ) -> impl Future<Output = ()> {
     let taken = take(client, name, ttl);
     async move { soon(taken.await.release()).await.unwrap() }
+}
+
+/// A task that acquires, however long that takes.
+pub(crate) fn start_acquire(lock: Lock) -> JoinHandle<Result<Guard, Error>> {
+    tokio::spawn(async move { lock.acquire().await })
 }
 
 /// Tasks of this runtime that have not ended.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::{Client, ErrorKind, LostReason};
 use tokio::task::JoinHandle;
 
-use super::{answered, assert_says, connect, soon, take, until, until_renewed};
+use super::{answered, assert_says, connect, soon, start_acquire, take, until, until_renewed};
 use tenure_testkit::network::Network;
 
 /// Three servers that elect a leader.
@@ -39,8 +39,7 @@ async fn wait_behind<T: Trio>(
     ttl: Duration,
     server: usize,
 ) -> JoinHandle<Result<tenure::Guard, tenure::Error>> {
-    let lock = client.lock("x").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock("x").ttl(ttl));
     until("it waits", || trio.contenders(server) == 2).await;
     waiting
 }

@@ -6,8 +6,8 @@ use tenure::{Client, ErrorKind, Guard, LostReason};
 
 use crate::common::power;
 use crate::support::{
-    LONG, TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed,
-    wait_behind,
+    LONG, TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until,
+    until_renewed, wait_behind,
 };
 use tenure_testkit::disk::Disk;
 use tenure_testkit::etcd::Etcd;
@@ -63,8 +63,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
     for round in 0..2 {
         // A lease that is shorter than the stop is revoked by the old leader of an etcd before 3.4.32 and 3.5.14,
         // though it was renewed at the new one (etcd-io/etcd#15247).
-        let lock = second.lock("x").ttl(FAR);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(second.lock("x").ttl(FAR));
         until("it waits", || etcd.keys("x/").len() == 2).await;
         let lock = third.lock(format!("busy-{round}")).ttl(FAR);
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();

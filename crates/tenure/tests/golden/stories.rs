@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::{Client, Guard};
 
-use crate::common::{connect, soon, take, until_renewed};
+use crate::common::{connect, soon, start_acquire, take, until_renewed};
 use tenure_testkit::{PATIENCE, grpc, proxy};
 
 /// No renewal is due within a story.
@@ -164,8 +164,7 @@ async fn try_a_taken_lock(site: &Site) {
 async fn wait(site: &Site) {
     let (holder, client) = (site.direct().await, site.traced().await);
     let guard = take(&holder, "wait", LONG).await;
-    let lock = client.lock("wait").ttl(LONG);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock("wait").ttl(LONG));
     until_waiting(&holder, "wait").await;
     soon(guard.release()).await.unwrap();
     let granted: Guard = soon(waiting).await.unwrap().unwrap();

@@ -6,7 +6,7 @@ use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
 use crate::support::{
-    TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed,
+    TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Cluster, Redis, Watched};
@@ -79,8 +79,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
         "{findings:?}"
     );
     let guard = take(first, name, TTL).await;
-    let lock = second.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock(name).ttl(TTL));
     until_renewed(&guard).await;
     // Dropped in the queue.
     let lock = first.lock(name).ttl(TTL);

@@ -2,7 +2,7 @@
 //! all the same is the order of tokens.
 
 use crate::support::{
-    TRUSTED, TTL, assert_all_expire, connect, owner, soon, take, take_and_release,
+    TRUSTED, TTL, assert_all_expire, connect, owner, soon, start_acquire, take, take_and_release,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::clock::Clock;
@@ -94,8 +94,7 @@ async fn the_clock_jumps_while_one_waits() {
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
         let start = std::time::Instant::now();
-        let lock = second.lock("x").ttl(TTL).wait(TTL * 2);
-        let limited = tokio::spawn(async move { lock.acquire().await });
+        let limited = start_acquire(second.lock("x").ttl(TTL).wait(TTL * 2));
         crate::support::until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         clock.set(jump);
         let waited = tokio::time::timeout(TTL * 2 + PATIENCE, limited).await;
@@ -112,8 +111,7 @@ async fn the_clock_jumps_while_one_waits() {
             }
         }
         // A release is noticed by whoever waits, whatever the clock says.
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         let _ = soon(holder.release()).await;
         let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();

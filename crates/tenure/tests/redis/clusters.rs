@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::{ErrorKind, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take,
+    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, start_acquire, take,
     take_and_release, until,
 };
 use tenure_testkit::PATIENCE;
@@ -66,8 +66,7 @@ async fn waiters_are_told_by_every_node() {
         let name = format!("x{number}");
         let node = cluster.owner(cluster.slot(&name));
         let holder = take(&first, &name, long).await;
-        let lock = second.lock(&name).ttl(long);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock(&name).ttl(long));
         until("it waits", || crate::support::waiting(node, &name) == 1).await;
         soon(holder.release()).await.unwrap();
         let guard = soon(waiter).await.unwrap().unwrap();
@@ -91,8 +90,7 @@ async fn a_slot_moves_while_its_lock_is_held() {
             "{} follows {last}",
             guard.token()
         );
-        let lock = second.lock("x").ttl(LONG);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(LONG));
         let from = cluster.owner(slot);
         until("it waits", || crate::support::waiting(from, "x") == 1).await;
         let to = cluster

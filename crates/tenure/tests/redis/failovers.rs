@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
+use crate::support::{
+    TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
+};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Redis, SERVICE, Watched};
@@ -33,8 +35,7 @@ async fn the_primary_is_killed() {
     let watched = Watched::start(DOWN_AFTER);
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let guard = take(&first, "x", LONG).await;
-    let lock = second.lock("x").ttl(LONG);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(LONG));
     let [primary, replica] = &watched.servers;
     until("it waits", || crate::support::waiting(replica, "x") == 1).await;
     let value = owner(replica, "x");

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use tenure::backend::Severity;
 
-use crate::support::{TTL, assert_all_expire, client_of, keys, owner, soon, take, until};
+use crate::support::{
+    TTL, assert_all_expire, client_of, keys, owner, soon, start_acquire, take, until,
+};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
@@ -74,8 +76,7 @@ async fn one_key_of_a_lock_is_deleted() {
             holder.token()
         );
         last = holder.token().get();
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         assert_eq!(server.order(&["DEL", key]).int(), 1, "{key}");
         if key != "x" {

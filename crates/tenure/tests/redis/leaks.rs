@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
-    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, take_and_release,
-    until, waiting,
+    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, start_acquire, take,
+    take_and_release, until, waiting,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
@@ -105,8 +105,7 @@ async fn a_thousand_queued_clients_die() {
     assert_eq!(channels(&server), 1);
 
     let behind = connect(&format!("{}{TRUSTED}", server.url())).await;
-    let lock = behind.lock("x").ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(behind.lock("x").ttl(TTL));
     soon(holder.release()).await.unwrap();
     // At the moment of its grant one of them may have looked alive: that costs one place.
     let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
@@ -189,8 +188,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         until("it is granted for a moment", is_held).await;
         let tried = soon(other.lock("x").ttl(ttl).try_acquire()).await.unwrap();
         assert!(tried.is_none(), "the name is not free");
-        let lock = other.lock("x").ttl(ttl);
-        let next = tokio::spawn(async move { lock.acquire().await });
+        let next = start_acquire(other.lock("x").ttl(ttl));
         proxy.hold(Direction::Down, false);
         // The moment ends, and the waiter has the lock.
         let next = soon(next).await.unwrap().unwrap();

@@ -8,7 +8,7 @@ use tenure::backend::{Answer, Backend, Hold, Release, Request};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 
 use crate::support::{
-    TRUSTED, TTL, assert_says, calls, connect, owner, soon, take, until, waiting,
+    TRUSTED, TTL, assert_says, calls, connect, owner, soon, start_acquire, take, until, waiting,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::clock::Clock;
@@ -243,8 +243,7 @@ async fn use_it(clients: [&Client; 2]) {
     for turn in 0..3 {
         let [first, second] = clients;
         let guard = take(first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         if turn == 0 {
             assert_kept(&guard).await;
         }

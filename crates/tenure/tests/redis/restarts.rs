@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard};
 
 use crate::common::power;
-use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
+use crate::support::{TTL, assert_says, connect, owner, soon, start_acquire, take, until};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::disk::Disk;
 use tenure_testkit::needs;
@@ -65,8 +65,7 @@ async fn a_waiter_is_guarded_as_well() {
     let lock = first.lock("x").ttl(ttl);
     let old = tokio::time::timeout(PATIENCE, lock.acquire()).await;
     let old = old.expect("the guard passes").unwrap();
-    let lock = second.lock("x").ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(TTL));
     until("it waits", || crate::support::waiting(&server, "x") == 1).await;
     for direction in [Direction::Up, Direction::Down] {
         proxy.hold(direction, true);
@@ -178,8 +177,7 @@ async fn waiters_outlast_a_restart() {
         let url = format!("{}?timeout=3s&restart_guard=off", server.url());
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         server.kill();
         tokio::time::sleep(TTL / 4).await;

@@ -8,8 +8,8 @@ use tenure::ErrorKind::{self, Backend, Indeterminate, Unreachable};
 use tenure::{Client, Error, Guard, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon, take,
-    take_and_release, until, waiting,
+    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon,
+    start_acquire, take, take_and_release, until, waiting,
 };
 use tenure_testkit::PATIENCE;
 use tenure_testkit::needs;
@@ -170,8 +170,7 @@ async fn an_acquire_goes_wrong_while_it_waits() {
     at_once(async |site, name, fault| {
         let holder = take(&site.other, &name, TTL).await;
         let token = holder.token().get();
-        let lock = site.client.lock(&name).ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(site.client.lock(&name).ttl(TTL));
         until("it waits", || waiting(&site.server, &name) == 1).await;
         // The next sign of life.
         site.proxy.plan("acquire", fault.clone());
@@ -364,8 +363,7 @@ async fn every_way_takes_forty_milliseconds() {
     let guard = take(&site.client, name, TTL).await;
     tokio::time::sleep(TTL * 2).await;
     assert_eq!(guard.state(), State::Held);
-    let lock = site.other.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(site.other.lock(name).ttl(TTL));
     until("it waits", || waiting(&site.server, name) == 1).await;
     soon(guard.release()).await.unwrap();
     soon(soon(waiter).await.unwrap().unwrap().release())

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::{Client, Error};
 
+use crate::common::start_acquire;
 use crate::support::{assert_says, soon};
 use tenure_testkit::PATIENCE;
 use tenure_testkit::etcd::{Etcd, base64};
@@ -23,8 +24,7 @@ async fn connect(url: &str) -> Client {
 /// What two clients do with a lock, up to the first error; how many holds are listed.
 async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize, Error> {
     let guard = soon(first.lock(name).ttl(TTL).acquire()).await?;
-    let lock = second.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock(name).ttl(TTL));
     let inspected = soon(second.inspect(name)).await;
     let listed = soon(second.list("")).await;
     soon(guard.release()).await?;

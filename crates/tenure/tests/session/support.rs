@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, until};
+pub(crate) use crate::common::{assert_says, connect, soon, start_acquire, until};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::Postgres;
@@ -236,8 +236,7 @@ pub(crate) async fn wait_as(
     name: &str,
     place: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || {
         database.waiters(name).len() == place
     })

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tenure::conformance::taker::Taker;
 
-use crate::support::{Database, OPTIONS, TTL, connect, name, soon};
+use crate::support::{Database, OPTIONS, TTL, connect, name, soon, start_acquire};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
 use tenure_testkit::network::Network;
@@ -27,8 +27,7 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
     soon(holder.held()).await.unwrap();
 
     let client = connect(&database.url()).await;
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     crate::support::until("it waits", || database.waiters(&name).len() == 1).await;
     network.vanish(0);
     let start = std::time::Instant::now();

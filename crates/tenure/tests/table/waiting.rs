@@ -1,7 +1,8 @@
 //! The queue.
 
 use crate::support::{
-    Db, TTL, connect, name, shared, soon, take, take_and_release, taker, until, wait_as,
+    Db, TTL, connect, name, shared, soon, start_acquire, take, take_and_release, taker, until,
+    wait_as,
 };
 
 /// First come, first served, whoever they are and however they look.
@@ -91,8 +92,7 @@ async fn who_is_told_does_not_look() {
     let (first, second) = (connect(&db.url()).await, connect(&url).await);
     let ttl = TTL * 10;
     let guard = take(&first, "told", ttl).await;
-    let lock = second.lock("told").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(second.lock("told").ttl(ttl));
     until("it waits and listens", || {
         let heard = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE '%tenure:hello%'";
         db.waiting("told") == 1 && db.number(heard) > 0

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until, until_renewed};
+use crate::support::{
+    ROOT, assert_says, connect, nodes, soon, start_acquire, take, until, until_renewed,
+};
 use tenure_testkit::needs;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER};
 
@@ -52,8 +54,7 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
     let (client, other) = (connect(&url).await, connect(&url).await);
     let guard = take(&client, name, TTL).await;
     let released = take(&client, &format!("{name}-released"), TTL).await;
-    let lock = other.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock(name).ttl(TTL));
     let leader = ENSEMBLE.leader();
     let follower = &ENSEMBLE.nodes[(leader + 1) % 3];
     until("it waits", || nodes(follower, name).len() == 2).await;

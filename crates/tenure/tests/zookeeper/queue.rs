@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use crate::support::{
-    ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, take_and_release, unique, until, url,
+    ROOT, SHARED, TTL, client_of, connect, nodes, soon, start_acquire, take, take_and_release,
+    unique, until, url,
 };
 use tenure_testkit::needs;
 
@@ -60,8 +61,7 @@ async fn every_sequential_child_is_a_contender() {
         let node = wire.create(&format!("{dir}/{prefix}"), b"", 3).unwrap();
         let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
         assert!(tried.unwrap().is_none(), "{node} was not waited for");
-        let lock = client.lock(&name).ttl(TTL);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(client.lock(&name).ttl(TTL));
         until("we wait", || nodes(&SHARED, &name).len() == 2).await;
         wire.delete(&node);
         let guard = soon(waiting).await.unwrap().unwrap();
@@ -87,8 +87,7 @@ async fn a_session_prefix_is_not_reentrant() {
         .unwrap()
         .owner;
     assert!(node.starts_with(&format!("x-{owner}-")), "{node}");
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     assert!(!waiting.is_finished());
     soon(holder.release()).await.unwrap();

@@ -6,7 +6,8 @@ use tenure::LostReason;
 
 use crate::common::power;
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed, url,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, unique, until,
+    until_renewed, url,
 };
 use tenure_testkit::disk::Disk;
 use tenure_testkit::jute;
@@ -59,8 +60,7 @@ async fn a_wait_outlives_its_session() {
     let name = unique("expires");
     let ttl = Duration::from_millis(600);
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(ttl));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let before = nodes(&SHARED, &name);
     for direction in [Direction::Up, Direction::Down] {
@@ -87,8 +87,7 @@ async fn a_deleted_waiter_comes_back() {
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
     let name = unique("deleted");
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let node = nodes(&SHARED, &name).remove(1);
     let path = format!("{}/{name}/{node}", crate::support::ROOT);
@@ -133,8 +132,7 @@ async fn a_restarted_server_knows_who_holds() {
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let ttl = Duration::from_secs(20);
     let guard = take(&client, "restart", ttl).await;
-    let lock = other.lock("restart").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock("restart").ttl(ttl));
     until("it waits", || nodes(&server, "restart").len() == 2).await;
     server.restart();
     assert_eq!(nodes(&server, "restart").len(), 2);

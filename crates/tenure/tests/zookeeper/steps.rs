@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
-    until_renewed,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, take_and_release, unique,
+    until, until_renewed,
 };
 use tenure_testkit::jute;
 use tenure_testkit::needs;
@@ -60,8 +60,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
             let name = unique("wait");
             let holder = take(&other, &name, TTL).await;
             proxy.plan(step, fault);
-            let lock = client.lock(&name).ttl(TTL);
-            let waiting = tokio::spawn(async move { lock.acquire().await });
+            let waiting = start_acquire(client.lock(&name).ttl(TTL));
             until("two are there", || nodes(&SHARED, &name).len() == 2).await;
             until("it has happened", || proxy.is_done()).await;
             soon(holder.release()).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::Client;
 
 pub(crate) use crate::common::{
-    assert_says, connect, soon, take, take_and_release, until, until_renewed,
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
