@@ -9,7 +9,7 @@ use crate::LostReason;
 use crate::guarantees::Fault;
 
 use super::case::{Case, Failure, Verdict, check, expect_greater};
-use super::taker::Taker;
+use super::lock_holder::LockHolder;
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).
 const GRACE: Duration = Duration::from_secs(1);
@@ -21,8 +21,10 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
     let lease = case.harness().leases();
     let options: &[&str] = if lease { &[] } else { &["--ttl", "3600s"] };
     for waits in [true, false] {
-        let mut taker = Taker::start(&case, &name, options)?;
-        let token = case.soon("the taker holds", taker.held()).await??;
+        let mut helper = LockHolder::start(&case, &name, options)?;
+        let token = case
+            .soon("the helper process holds", helper.held())
+            .await??;
         let lock = client.lock(&name).ttl(case.ttl());
         check!(lock.try_acquire().await?.is_none(), "two hold it");
         let waiting = match waits {
@@ -34,7 +36,7 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
             }
             false => None,
         };
-        taker.kill()?;
+        helper.kill()?;
         let limit = if lease {
             case.ttl() + GRACE
         } else {
@@ -58,14 +60,14 @@ pub(super) async fn tokens_grow_over_crashes(case: Arc<Case>) -> Verdict {
     let name = case.name("crashes");
     let mut last = 0;
     for _ in 0..4 {
-        let mut taker = Taker::start(&case, &name, &[])?;
+        let mut helper = LockHolder::start(&case, &name, &[])?;
         let limit = case.ttl() + GRACE;
         let token = case
-            .in_time(limit, "the taker holds", taker.held())
+            .in_time(limit, "the helper process holds", helper.held())
             .await??;
         check!(token > last, "{token} follows {last}");
         last = token;
-        taker.kill()?;
+        helper.kill()?;
     }
     let client = case.client().await?;
     let lock = client.lock(&name).ttl(case.ttl());
@@ -81,10 +83,11 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     let (client, name) = (case.client().await?, case.name("crash-delay"));
     let delay = case.ttl() * 2;
     let millis = format!("{}ms", delay.as_millis());
-    let mut taker = Taker::start(&case, &name, &["--lock-delay", &millis])?;
-    case.soon("the taker holds", taker.held()).await??;
+    let mut helper = LockHolder::start(&case, &name, &["--lock-delay", &millis])?;
+    case.soon("the helper process holds", helper.held())
+        .await??;
     let start = case.now();
-    taker.kill()?;
+    helper.kill()?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + delay + GRACE;
     let guard = case.acquire_within(limit, &lock).await??;
@@ -105,14 +108,14 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
         case.name("dead"),
     );
     let holder = case.lease(&client, &name).await?;
-    let mut taker = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", taker.expect("waiting"))
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper process starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let lock = other.lock(&name).ttl(case.ttl());
     let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 2).await?;
-    taker.kill()?;
+    helper.kill()?;
     holder.release().await?;
     let limit = case.ttl() + GRACE;
     let guard = case
@@ -133,11 +136,11 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
         case.name("stopped"),
     );
     let holder = case.lease(&client, &name).await?;
-    let mut taker = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", taker.expect("waiting"))
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper process starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
-    taker.stop()?;
+    helper.stop()?;
     holder.release().await?;
     let lock = other.lock(&name).ttl(case.ttl());
     let waiting = case.start_acquire(lock).await;
@@ -146,12 +149,12 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
         case.in_time(limit, "the turn of the one behind", waiting)
             .await???
     } else {
-        taker.go_on()?;
-        taker.hang_up();
+        helper.go_on()?;
+        helper.hang_up();
         case.soon("the turn of the one behind", waiting).await???
     };
     check!(guard.is_held(), "granted and lost");
-    taker.kill()?;
+    helper.kill()?;
     check!(
         guard.is_held(),
         "the end of the other process ended the hold"
@@ -164,9 +167,11 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
 /// that it does not: what the cell of the guarantee table says.
 pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("paused"));
-    let mut taker = Taker::start(&case, &name, &[])?;
-    let token = case.soon("the taker holds", taker.held()).await??;
-    taker.stop()?;
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    let token = case
+        .soon("the helper process holds", helper.held())
+        .await??;
+    helper.stop()?;
     let lock = client.lock(&name).ttl(case.ttl());
     if case.harness().leases() {
         let limit = case.ttl() + GRACE;
@@ -174,17 +179,19 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
             .in_time(limit, "the takeover", lock.acquire())
             .await??;
         expect_greater(&guard, token)?;
-        taker.go_on()?;
+        helper.go_on()?;
         // What it says first after it woke up must not be that it holds.
-        taker.say("status")?;
-        let word = case.soon("the taker wakes up", taker.line()).await?;
+        helper.say("status")?;
+        let word = case
+            .soon("the helper process wakes up", helper.line())
+            .await?;
         let lost = word
             .as_deref()
             .is_some_and(|word| word.starts_with("lost") || word.starts_with("status lost"));
         check!(lost, "the woken holder says {word:?}");
         check!(guard.is_held(), "the woken holder ended the next hold");
-        taker.hang_up();
-        taker.wait()?;
+        helper.hang_up();
+        helper.wait()?;
         check!(
             guard.is_held(),
             "the release of the woken holder ended the next hold"
@@ -197,16 +204,16 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
         lock.try_acquire().await?.is_none(),
         "taken from a paused holder"
     );
-    taker.go_on()?;
-    taker.say("status")?;
+    helper.go_on()?;
+    helper.say("status")?;
     let status = case
-        .soon("the taker wakes up", taker.expect("status"))
+        .soon("the helper process wakes up", helper.expect("status"))
         .await??;
     // Its renewals are overdue, and it may know that already.
     let holds = status.starts_with("held") || status.starts_with("at-risk");
     check!(holds, "the woken holder says {status}");
-    taker.say("release")?;
-    case.soon("the taker releases", taker.expect("released"))
+    helper.say("release")?;
+    case.soon("the helper process releases", helper.expect("released"))
         .await??;
     case.lease(&client, &name).await?.release().await?;
     Ok(())
@@ -216,19 +223,19 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
 pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("processes"));
     let holder = case.lease(&client, &name).await?;
-    let mut one = Taker::start(&case, &name, &["--wait", "0s"])?;
-    case.soon("the taker starts", one.expect("waiting"))
+    let mut one = LockHolder::start(&case, &name, &["--wait", "0s"])?;
+    case.soon("the helper process starts", one.expect("waiting"))
         .await??;
-    case.soon("the taker finds it busy", one.expect("busy"))
+    case.soon("the helper process finds it busy", one.expect("busy"))
         .await??;
-    let mut two = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", two.expect("waiting"))
+    let mut two = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper process starts", two.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let token = holder.token().get();
     holder.release().await?;
     let held: u64 = case
-        .soon("the taker's turn", two.expect("held"))
+        .soon("the helper process's turn", two.expect("held"))
         .await??
         .parse()
         .map_err(Failure::new)?;
@@ -248,8 +255,10 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
 /// Rule 18: `inspect` shows the process, not just that somebody holds.
 pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("seen"));
-    let mut taker = Taker::start(&case, &name, &["--label", "a taker"])?;
-    let token = case.soon("the taker holds", taker.held()).await??;
+    let mut helper = LockHolder::start(&case, &name, &["--label", "a helper"])?;
+    let token = case
+        .soon("the helper process holds", helper.held())
+        .await??;
     let status = client.inspect(&name).await?;
     let shown: Vec<_> = status
         .holds
@@ -263,11 +272,11 @@ pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> V
         })
         .collect();
     check!(
-        shown == [(taker.pid(), "a taker", Some(token))],
+        shown == [(helper.pid(), "a helper", Some(token))],
         "shown is {shown:?}"
     );
-    taker.say("release")?;
-    case.soon("the taker releases", taker.expect("released"))
+    helper.say("release")?;
+    case.soon("the helper process releases", helper.expect("released"))
         .await??;
     check!(
         !client.inspect(&name).await?.is_held(),

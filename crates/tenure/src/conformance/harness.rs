@@ -59,8 +59,8 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
-    /// The program `tenure-taker` (or one of your own around [`taker::main`](super::taker::main)).
-    fn taker(&self) -> Option<PathBuf> {
+    /// The program `tenure-lock-holder` (or one of your own around [`lock_holder::main`](super::lock_holder::main)).
+    fn lock_holder(&self) -> Option<PathBuf> {
         None
     }
 

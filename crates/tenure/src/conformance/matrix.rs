@@ -12,7 +12,7 @@ use crate::rt::lock;
 use super::calm::until_calm;
 use super::case::{Case, Failure, SOON, Verdict};
 use super::harness::Harness;
-use super::{BEHAVIOURS, taker};
+use super::{BEHAVIOURS, lock_holder};
 
 /// How long one behaviour may take; then it hangs. Every single wait inside it has a shorter limit.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -318,7 +318,7 @@ impl fmt::Display for Report {
 
 /// What behaviours may need.
 pub(super) mod needs {
-    use super::{Guarantees, Harness, taker};
+    use super::{Guarantees, Harness, lock_holder};
     use crate::error::Step;
     use crate::guarantees::{Fault, Order};
 
@@ -340,7 +340,7 @@ pub(super) mod needs {
 
     pub(in super::super) fn processes(_: &Guarantees, h: &dyn Harness) -> Needs {
         unless(
-            !taker::is_possible(h),
+            !lock_holder::is_possible(h),
             "no other process can reach this store",
         )
     }

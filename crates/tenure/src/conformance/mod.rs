@@ -30,8 +30,8 @@
 mod calm;
 mod case;
 mod harness;
+pub mod lock_holder;
 mod matrix;
-pub mod taker;
 
 mod ending;
 mod faults;

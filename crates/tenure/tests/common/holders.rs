@@ -4,17 +4,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use tenure::Client;
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 
 use super::soon;
 use tenure_testkit::PATIENCE;
 
 /// A process that takes `name`.
-pub(crate) fn start(url: &str, name: &str, ttl: Duration) -> Taker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+pub(crate) fn start(url: &str, name: &str, ttl: Duration) -> LockHolder {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
     command.arg(url).arg(name);
     command.arg("--ttl").arg(format!("{}ms", ttl.as_millis()));
-    Taker::spawn(command).unwrap()
+    LockHolder::spawn(command).unwrap()
 }
 
 /// A holder goes on when another client has the lock, and neither its renewals nor its release touch that hold.

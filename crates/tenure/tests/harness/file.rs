@@ -68,8 +68,8 @@ impl Harness for Directory {
         Some(format!("file:{}", self.dir.display()))
     }
 
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    fn lock_holder(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
     }
 
     /// A thread that is blocked in the kernel cannot be called back.
@@ -136,7 +136,7 @@ fn is_locked(path: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// How many threads, of this process and of its takers, are blocked in the kernel's lock call on this file.
+/// How many threads, of this process and of its holders, are blocked in the kernel's lock call on this file.
 ///
 /// Asked of each thread. The kernel's list of all locks, `/proc/locks`, would be simpler, but a list of more than
 /// a page is read in pieces, and what changes between two of them makes others appear twice or not at all.

@@ -60,8 +60,8 @@ macro_rules! methods_of_stores {
             Some(self.store.url.clone())
         }
 
-        fn taker(&self) -> Option<std::path::PathBuf> {
-            Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+        fn lock_holder(&self) -> Option<std::path::PathBuf> {
+            Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
         }
     };
 }

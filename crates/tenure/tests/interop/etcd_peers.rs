@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tenure::Client;
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -95,7 +95,7 @@ pub(crate) struct They {
 enum Foreign {
     Driver(Driver),
     /// Runs while it waits or holds, says its key when it holds, and lets go at a SIGTERM.
-    Etcdctl(Option<Taker>),
+    Etcdctl(Option<LockHolder>),
     /// A call of the Lock service that waits, and the lease; then the key that it gave.
     Service {
         call: Option<JoinHandle<String>>,
@@ -147,7 +147,7 @@ impl They {
                 command.env("ETCDCTL_API", "3");
                 command.arg(format!("--endpoints=127.0.0.1:{}", self.etcd.port()));
                 command.args(["lock", name, &format!("--ttl={}", ttl.as_secs())]);
-                *process = Some(Taker::spawn(command).unwrap());
+                *process = Some(LockHolder::spawn(command).unwrap());
             }
             Foreign::Service { call, lease, .. } => {
                 *lease = self.etcd.grant(ttl);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tenure::{Client, Guard, OwnerId};
 use tokio::task::JoinHandle;
 
@@ -186,7 +186,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// A process with a foreign client in it; `interop/README.md` has its language. Killed when dropped.
 pub(crate) struct Driver {
-    process: Taker,
+    process: LockHolder,
 }
 
 impl Driver {
@@ -210,7 +210,7 @@ impl Driver {
         command.args(["127.0.0.1", &server.port().to_string()]);
         command.args(options);
         let mut driver = Self {
-            process: Taker::spawn(command).unwrap(),
+            process: LockHolder::spawn(command).unwrap(),
         };
         let ready = driver.answer().await;
         assert!(ready.starts_with("ready\t"), "{language}: {ready}");
@@ -284,10 +284,10 @@ pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
 }
 
 /// A process of ours that holds the lock.
-pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> Taker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> LockHolder {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
     command.args([url, name, "--ttl", ttl]);
-    let mut holder = Taker::spawn(command).unwrap();
+    let mut holder = LockHolder::spawn(command).unwrap();
     holder.held().await.unwrap();
     holder
 }

@@ -153,19 +153,19 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
 
 async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("stopped"));
-    let mut taker = holders::start(&database.url(), &name, Duration::from_secs(2));
-    let token = soon(taker.held()).await.unwrap();
-    taker.stop().unwrap();
+    let mut old = holders::start(&database.url(), &name, Duration::from_secs(2));
+    let token = soon(old.held()).await.unwrap();
+    old.stop().unwrap();
     let lock = client.lock(&name).ttl(TTL);
     let next = soon(lock.acquire()).await.unwrap();
     assert!(next.token().get() > token);
-    taker.go_on().unwrap();
-    taker.say("status").unwrap();
-    let word = soon(taker.line()).await.unwrap();
+    old.go_on().unwrap();
+    old.say("status").unwrap();
+    let word = soon(old.line()).await.unwrap();
     assert!(word.contains("lost"), "{word}");
     assert!(next.is_held());
-    taker.hang_up();
-    taker.wait().unwrap();
+    old.hang_up();
+    old.wait().unwrap();
     assert_eq!(database.holders(&name).len(), 1);
     soon(next.release()).await.unwrap();
 }

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 
 use crate::support::{Database, OPTIONS, TTL, connect, name, soon, start_acquire};
 use tenure_testkit::mariadb::MariaDb;
@@ -18,12 +18,12 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
     let url = database.url_at(database.port());
     let url = url.replace("127.0.0.1", &network.here);
     let mut words = network.hosts[0].command();
-    words.push(env!("CARGO_BIN_EXE_tenure-taker").into());
+    words.push(env!("CARGO_BIN_EXE_tenure-lock-holder").into());
     let mut command = Command::new(&words[0]);
     command
         .args(&words[1..])
         .args([&format!("{url}?{OPTIONS}"), &name, "--ttl", "2s"]);
-    let mut holder = Taker::spawn(command).unwrap();
+    let mut holder = LockHolder::spawn(command).unwrap();
     soon(holder.held()).await.unwrap();
 
     let client = connect(&database.url()).await;

@@ -1,7 +1,7 @@
 //! Holders in processes of their own that are stopped and killed; looked at from the database's side.
 
 use crate::common::holders;
-use crate::support::{TTL, connect, name, shared, taker};
+use crate::support::{TTL, connect, lock_holder, name, shared};
 use tenure_testkit::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,7 +19,7 @@ async fn tokens_grow_when_holders_crash() {
         let name = name("crash");
         let mut last = 0;
         for _ in 0..3 {
-            let mut holder = taker(&db.url(), &name);
+            let mut holder = lock_holder(&db.url(), &name);
             let token = tokio::time::timeout(TTL + PATIENCE, holder.held()).await;
             let token = token.unwrap().unwrap();
             assert!(token > last, "{token} follows {last}");

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use tenure::ErrorKind;
 use tenure::backend::{Finding, Severity};
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 
-use crate::support::{Db, TTL, assert_says, connect, soon, take, take_and_release, taker};
+use crate::support::{Db, TTL, assert_says, connect, lock_holder, soon, take, take_and_release};
 use tenure_testkit::database::File;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,18 +84,18 @@ async fn tables_are_made_in_a_file_that_is_there() {
 async fn many_may_make_a_file_by_their_first_locks() {
     let file = Arc::new(File::new());
     let tokens = Arc::new(Mutex::new(Vec::new()));
-    let hold = |mut taker: Taker, file: Arc<File>, tokens: Arc<Mutex<Vec<u64>>>| async move {
-        let token = soon(taker.held()).await.unwrap();
+    let hold = |mut lock_holder: LockHolder, file: Arc<File>, tokens: Arc<Mutex<Vec<u64>>>| async move {
+        let token = soon(lock_holder.held()).await.unwrap();
         let granted = file.value("SELECT token FROM tenure_locks WHERE name='x'");
         assert_eq!(granted, token.to_string());
         tokens.lock().unwrap().push(token);
-        taker.say("release").unwrap();
-        soon(taker.expect("released")).await.unwrap();
+        lock_holder.say("release").unwrap();
+        soon(lock_holder.expect("released")).await.unwrap();
     };
-    let takers: Vec<_> = (0..6).map(|_| taker(&file.url(), "x")).collect();
-    let holding = takers
+    let holders: Vec<_> = (0..6).map(|_| lock_holder(&file.url(), "x")).collect();
+    let holding = holders
         .into_iter()
-        .map(|taker| tokio::spawn(hold(taker, file.clone(), tokens.clone())));
+        .map(|lock_holder| tokio::spawn(hold(lock_holder, file.clone(), tokens.clone())));
     for holding in holding.collect::<Vec<_>>() {
         holding.await.unwrap();
     }

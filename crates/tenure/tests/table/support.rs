@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
@@ -256,7 +256,7 @@ pub(crate) async fn wait_as(
 }
 
 /// Another process that takes `name`.
-pub(crate) fn taker(url: &str, name: &str) -> Taker {
+pub(crate) fn lock_holder(url: &str, name: &str) -> LockHolder {
     crate::common::holders::start(url, name, TTL)
 }
 
