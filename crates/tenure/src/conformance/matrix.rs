@@ -9,9 +9,9 @@ use crate::backend::BoxFuture;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
 
-use super::calm::until_calm;
 use super::case::{Case, Failure, SOON, Verdict};
 use super::harness::Harness;
+use super::idle::wait_for_idle_machine;
 use super::{BEHAVIOURS, lock_holder};
 
 /// How long one behaviour may take; then it hangs. Every single wait inside it has a shorter limit.
@@ -96,7 +96,7 @@ pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
             for _ in 0..workers {
                 scope.spawn(|| {
                     while let Some(behaviour) = { lock(&queue).pop_front() } {
-                        until_calm();
+                        wait_for_idle_machine();
                         let start = Instant::now();
                         let outcome = run_cell(setup, behaviour);
                         lock(&results).insert(behaviour.name, (outcome, start.elapsed()));

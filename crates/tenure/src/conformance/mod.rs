@@ -27,9 +27,9 @@
 //! No behaviour asserts that something is fast. What must happen at once is given [`SOON`], what must happen
 //! within a time of the store is given that time and [`SOON`]; when that is over, it did not happen.
 
-mod calm;
 mod case;
 mod harness;
+mod idle;
 pub mod lock_holder;
 mod matrix;
 
