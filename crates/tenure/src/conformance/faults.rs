@@ -22,9 +22,7 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
     let options: &[&str] = if lease { &[] } else { &["--ttl", "3600s"] };
     for waits in [true, false] {
         let mut helper = LockHolder::start(&case, &name, options)?;
-        let token = case
-            .soon("the helper process holds", helper.held())
-            .await??;
+        let token = case.soon("the helper holds", helper.held()).await??;
         let lock = client.lock(&name).ttl(case.ttl());
         check!(lock.try_acquire().await?.is_none(), "two hold it");
         let waiting = match waits {
@@ -63,7 +61,7 @@ pub(super) async fn tokens_grow_over_crashes(case: Arc<Case>) -> Verdict {
         let mut helper = LockHolder::start(&case, &name, &[])?;
         let limit = case.ttl() + GRACE;
         let token = case
-            .in_time(limit, "the helper process holds", helper.held())
+            .in_time(limit, "the helper holds", helper.held())
             .await??;
         check!(token > last, "{token} follows {last}");
         last = token;
@@ -84,8 +82,7 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     let delay = case.ttl() * 2;
     let millis = format!("{}ms", delay.as_millis());
     let mut helper = LockHolder::start(&case, &name, &["--lock-delay", &millis])?;
-    case.soon("the helper process holds", helper.held())
-        .await??;
+    case.soon("the helper holds", helper.held()).await??;
     let start = case.now();
     helper.kill()?;
     let lock = client.lock(&name).ttl(case.ttl());
@@ -102,14 +99,10 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
 
 /// Rule 11: a waiter that was killed costs those behind it a bounded time at most.
 pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("dead"),
-    );
+    let (client, other, name) = case.two_clients("dead").await?;
     let holder = case.lease(&client, &name).await?;
     let mut helper = LockHolder::start(&case, &name, &[])?;
-    case.soon("the helper process starts", helper.expect("waiting"))
+    case.soon("the helper starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let lock = other.lock(&name).ttl(case.ttl());
@@ -130,14 +123,10 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
 pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
     case: Arc<Case>,
 ) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("stopped"),
-    );
+    let (client, other, name) = case.two_clients("stopped").await?;
     let holder = case.lease(&client, &name).await?;
     let mut helper = LockHolder::start(&case, &name, &[])?;
-    case.soon("the helper process starts", helper.expect("waiting"))
+    case.soon("the helper starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     helper.stop()?;
@@ -168,9 +157,7 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
 pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("paused"));
     let mut helper = LockHolder::start(&case, &name, &[])?;
-    let token = case
-        .soon("the helper process holds", helper.held())
-        .await??;
+    let token = case.soon("the helper holds", helper.held()).await??;
     helper.stop()?;
     let lock = client.lock(&name).ttl(case.ttl());
     if case.harness().leases() {
@@ -182,9 +169,7 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
         helper.go_on()?;
         // What it says first after it woke up must not be that it holds.
         helper.say("status")?;
-        let word = case
-            .soon("the helper process wakes up", helper.line())
-            .await?;
+        let word = case.soon("the helper wakes up", helper.line()).await?;
         let lost = word
             .as_deref()
             .is_some_and(|word| word.starts_with("lost") || word.starts_with("status lost"));
@@ -207,13 +192,13 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
     helper.go_on()?;
     helper.say("status")?;
     let status = case
-        .soon("the helper process wakes up", helper.expect("status"))
+        .soon("the helper wakes up", helper.expect("status"))
         .await??;
     // Its renewals are overdue, and it may know that already.
     let holds = status.starts_with("held") || status.starts_with("at-risk");
     check!(holds, "the woken holder says {status}");
     helper.say("release")?;
-    case.soon("the helper process releases", helper.expect("released"))
+    case.soon("the helper releases", helper.expect("released"))
         .await??;
     case.lease(&client, &name).await?.release().await?;
     Ok(())
@@ -224,18 +209,18 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("processes"));
     let holder = case.lease(&client, &name).await?;
     let mut one = LockHolder::start(&case, &name, &["--wait", "0s"])?;
-    case.soon("the helper process starts", one.expect("waiting"))
+    case.soon("the helper starts", one.expect("waiting"))
         .await??;
-    case.soon("the helper process finds it busy", one.expect("busy"))
+    case.soon("the helper finds it busy", one.expect("busy"))
         .await??;
     let mut two = LockHolder::start(&case, &name, &[])?;
-    case.soon("the helper process starts", two.expect("waiting"))
+    case.soon("the helper starts", two.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let token = holder.token().get();
     holder.release().await?;
     let held: u64 = case
-        .soon("the helper process's turn", two.expect("held"))
+        .soon("the helper's turn", two.expect("held"))
         .await??
         .parse()
         .map_err(Failure::new)?;
@@ -256,9 +241,7 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
 pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("seen"));
     let mut helper = LockHolder::start(&case, &name, &["--label", "a helper"])?;
-    let token = case
-        .soon("the helper process holds", helper.held())
-        .await??;
+    let token = case.soon("the helper holds", helper.held()).await??;
     let status = client.inspect(&name).await?;
     let shown: Vec<_> = status
         .holds
@@ -276,7 +259,7 @@ pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> V
         "shown is {shown:?}"
     );
     helper.say("release")?;
-    case.soon("the helper process releases", helper.expect("released"))
+    case.soon("the helper releases", helper.expect("released"))
         .await??;
     check!(
         !client.inspect(&name).await?.is_held(),

@@ -467,11 +467,7 @@ pub(super) async fn run_returns_the_value_and_releases(case: Arc<Case>) -> Verdi
 
 /// Rule 6: on loss the body is dropped at its await, and the result is an error.
 pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("cancel"),
-    );
+    let (client, other, name) = case.two_clients("cancel").await?;
     let dropped = Arc::new(AtomicBool::new(false));
     let (started, has_started) = tokio::sync::oneshot::channel();
     let (lock, flag) = (client.lock(&name).ttl(case.ttl()), dropped.clone());
@@ -500,11 +496,7 @@ pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> V
 
 /// Rule 6: a body that got to its end although the lock was lost meanwhile does not count.
 pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("lost"),
-    );
+    let (client, other, name) = case.two_clients("lost").await?;
     let lock = client.lock(&name).ttl(case.ttl());
     let outcome = lock
         .run(async |guard| other.break_lock(guard.name(), guard.token()).await)
@@ -515,10 +507,8 @@ pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verd
 
 /// Rule 7: each grant has a greater token than the one before, whoever gets it.
 pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
-    let (clients, name) = (
-        [case.client().await?, case.client().await?],
-        case.name("token"),
-    );
+    let (first, second, name) = case.two_clients("token").await?;
+    let clients = [first, second];
     let mut last = 0;
     for i in 0..50 {
         let guard = case.take(&clients[i % 2], &name).await?;
@@ -565,10 +555,8 @@ pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
 
 /// Rule 7: holders that hold together have tokens of their own.
 pub(super) async fn no_two_holders_have_the_same_token(case: Arc<Case>) -> Verdict {
-    let (clients, name) = (
-        [case.client().await?, case.client().await?],
-        case.name("unique"),
-    );
+    let (first, second, name) = case.two_clients("unique").await?;
+    let clients = [first, second];
     let mut guards = Vec::new();
     for i in 0..10 {
         guards.push(clients[i % 2].lock(&name).shared().acquire().await?);

@@ -107,7 +107,7 @@ impl LockHolder {
         match line.as_deref().and_then(|line| line.strip_prefix(word)) {
             Some(rest) => Ok(rest.trim().to_owned()),
             None => Err(Failure::new(format_args!(
-                "the helper process should say \"{word}\" and says {line:?}"
+                "the helper should say \"{word}\" and says {line:?}"
             ))),
         }
     }
