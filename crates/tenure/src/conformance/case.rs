@@ -19,21 +19,21 @@ use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 
 use super::harness::{Harness, Look, Trouble};
 
-/// How long anything may take that happens at once on an idle machine. Generous: when it is over,
-/// the thing did not happen.
+/// How long an event may take that happens at once on an idle machine. Far above that, so that a busy machine is
+/// no failure.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// The pause between two looks at something that is not announced, at first.
+/// The first pause between two inspections, for a state that no event announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// And after a while: a look may be a new connection, and what ends with a lease takes seconds.
+/// The longest pause: an inspection may open a connection, and the end of a lease takes seconds.
 const LOOK_AGAIN_LATER: Duration = Duration::from_millis(20);
 
-/// A behaviour that was not shown: what was expected and what was seen, and where in the suite.
+/// A behaviour that was not shown: what was expected, what was seen, and the place in the suite.
 #[derive(Clone, Debug)]
 pub struct Failure(String);
 
-/// What a behaviour comes to.
+/// The result of a behaviour.
 pub type Verdict = Result<(), Failure>;
 
 impl Failure {
@@ -104,7 +104,7 @@ macro_rules! capabilities {
         #[doc = concat!("[`Harness::", stringify!($name), "`].")]
         ///
         /// # Errors
-        /// This harness cannot.
+        /// This harness does not have that capability.
         pub async fn $name(&self) -> Verdict {
             self.capability(stringify!($name), self.harness.$name()).await
         }
@@ -132,7 +132,7 @@ impl Case {
         &*self.harness
     }
 
-    /// What it promises.
+    /// What the store promises.
     pub fn guarantees(&self) -> Guarantees {
         self.harness.guarantees()
     }
@@ -142,12 +142,12 @@ impl Case {
         self.harness.ttl()
     }
 
-    /// A ttl for where no lease shall end, however slow the machine is.
+    /// A ttl so long that no lease ends, however slow the machine is.
     pub fn long(&self) -> Duration {
         self.ttl() * 30
     }
 
-    /// How much earlier than the store a holder stops believing, by rule 2.
+    /// How much earlier than the end of the lease in the store a holder counts its hold as ended, by rule 2.
     pub fn margin(&self) -> Duration {
         (self.ttl() / 100).max(Duration::from_millis(2))
     }
@@ -169,7 +169,7 @@ impl Case {
         name
     }
 
-    /// Notes a name, so that it is looked at when the run is over: nothing may be left of it.
+    /// Notes a name. At the end of the run the suite checks that the store has no hold and no waiter of that name.
     pub fn note(&self, name: &str) {
         lock(&self.names).insert(name.to_owned());
     }
@@ -197,7 +197,7 @@ impl Case {
     /// Acquires for a long time and expects no contention.
     ///
     /// # Errors
-    /// It was busy.
+    /// The lock was busy.
     #[track_caller]
     pub fn take(
         &self,
@@ -207,10 +207,10 @@ impl Case {
         take(client, name, self.long())
     }
 
-    /// The same with the shortest ttl, for where a lease or its renewal matters.
+    /// The same with the shortest ttl, for behaviours in which a lease or its renewal matters.
     ///
     /// # Errors
-    /// It was busy.
+    /// The lock was busy.
     #[track_caller]
     pub fn lease(
         &self,
@@ -223,7 +223,7 @@ impl Case {
     /// Acquires and releases a name that is free, or is freed without any time passing in the store.
     ///
     /// # Errors
-    /// It stayed busy.
+    /// The lock stayed busy.
     #[track_caller]
     pub fn acquire_and_release<'a>(
         &'a self,
@@ -250,7 +250,7 @@ impl Case {
         }
     }
 
-    /// Before another look at the state of a guard. Virtual time could pass by a state during a sleep.
+    /// Waits before the state of a guard is read again. With virtual time a sleep could miss a state.
     pub(super) async fn look_again(&self) {
         match self.harness.advance(Duration::ZERO) {
             Some(_) => tokio::task::yield_now().await,
@@ -263,10 +263,10 @@ impl Case {
         self.ttl() / 64
     }
 
-    /// Awaits what needs no time to pass in the store.
+    /// Awaits an event for which no time has to pass in the store.
     ///
     /// # Errors
-    /// It did not happen.
+    /// The event did not happen.
     #[track_caller]
     pub fn soon<'a, T>(
         &'a self,
@@ -282,10 +282,10 @@ impl Case {
         }
     }
 
-    /// Awaits what happens within `limit` of the store's time.
+    /// Awaits an event that happens within `limit` of the store's time.
     ///
     /// # Errors
-    /// It did not happen.
+    /// The event did not happen.
     #[track_caller]
     pub fn in_time<'a, T>(
         &'a self,
@@ -355,18 +355,18 @@ impl Case {
         self.in_time(limit, "the next holder", lock.acquire())
     }
 
-    /// A look at the store.
+    /// Inspects the store.
     ///
     /// # Errors
-    /// The harness could not look.
+    /// The harness could not inspect the store.
     pub async fn look(&self, name: &str) -> Result<Look, Failure> {
         self.harness.look(name).await
     }
 
-    /// Looks again and again until the store shows what is expected.
+    /// Inspects the store again and again until it shows what is expected.
     ///
     /// # Errors
-    /// It never did; the last look is in the text.
+    /// The store never showed that; the text has its last state.
     #[track_caller]
     pub fn until_look<'a>(
         &'a self,
@@ -391,10 +391,10 @@ impl Case {
         }
     }
 
-    /// Until so many requests wait in the store (or, if nobody can see that, at once).
+    /// Returns when so many requests wait in the store; at once where the store does not show that.
     ///
     /// # Errors
-    /// They never did.
+    /// That number was never reached.
     pub async fn until_waiting(&self, name: &str, count: usize) -> Verdict {
         self.until_look(name, &format!("{count} waiting"), |look| {
             look.waiters.is_none_or(|waiters| waiters >= count)
@@ -402,7 +402,7 @@ impl Case {
         .await
     }
 
-    /// Until nobody holds the name and nobody waits for it.
+    /// Returns when the store has no hold and no waiter of the name.
     ///
     /// # Errors
     /// Something is left.
@@ -413,7 +413,7 @@ impl Case {
         .await
     }
 
-    /// Until nobody but the holders of the name show any sign of waiting, as far as that can be seen.
+    /// Returns when the store shows no waiter of the name; at once where a cancelled waiter stays visible.
     ///
     /// # Errors
     /// A waiter is left.
@@ -430,7 +430,7 @@ impl Case {
     /// [`Harness::evict`].
     ///
     /// # Errors
-    /// This harness cannot.
+    /// This harness does not have that capability.
     pub async fn evict(&self, name: &str) -> Verdict {
         self.capability("evict", self.harness.evict(name)).await
     }
@@ -438,7 +438,7 @@ impl Case {
     /// [`Harness::disturb`].
     ///
     /// # Errors
-    /// This harness cannot.
+    /// This harness does not have that capability.
     pub async fn disturb(&self, step: Step, trouble: Trouble) -> Verdict {
         self.capability("disturb", self.harness.disturb(step, trouble))
             .await
