@@ -25,7 +25,7 @@ pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 13: a release compares the owner; that of a former holder is an error and changes nothing.
+/// Rule 13: a release compares the owner. The release of a former holder is an error and changes nothing.
 pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("stale").await?;
     let third = case.client().await?;
@@ -53,7 +53,7 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
     Ok(())
 }
 
-/// Rule 13: who releases what had ended before learns it, whatever has happened to the name since.
+/// Rule 13: the release of a hold that has ended is an error, whatever has happened to the name since.
 pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("late"));
     let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
@@ -65,7 +65,7 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 13: a release of unknown fate says so, and is repeated until the store has let go.
+/// Rule 13: a release of unknown outcome has its own error, and is repeated until the name is free in the store.
 pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("unsure").await?;
     for (trouble, expected) in [
@@ -145,7 +145,7 @@ pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 14: also in a thread that has no runtime, without a panic.
+/// Rule 14: dropping the guard releases in a thread without a runtime too, and does not panic.
 pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("outside").await?;
     let guard = case.take(&first, &name).await?;
@@ -154,7 +154,7 @@ pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>
     case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 14: also when the program ends right after: `close` waits for what is being released.
+/// Rule 14: a program may end right after the drop: `close` waits for the releases under way.
 pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("last"));
     let (theirs, their_name) = (case.clone(), name.clone());
@@ -176,7 +176,7 @@ pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<C
     case.acquire_and_release(&client, &name).await
 }
 
-/// Rule 14: also when the runtime of its client is gone; then the lease ends it, if not we.
+/// Rule 14: a guard may be dropped after the runtime of its client; then the hold ends with its lease at the latest.
 pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("orphan"));
     let (theirs, their_name) = (case.clone(), name.clone());
@@ -203,7 +203,7 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
     Ok(())
 }
 
-/// Rule 14: a release that was begun is brought to its end, though its caller was cancelled.
+/// Rule 14: a release that has begun is completed, even if its caller is cancelled.
 pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("begun").await?;
     for polls in 0..3 {
@@ -222,7 +222,7 @@ pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 15: who gives up waiting leaves no place in the queue and no hold.
+/// Rule 15: a cancelled wait leaves no entry in the queue and no hold.
 pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("gave-up").await?;
     let third = case.client().await?;
@@ -241,7 +241,7 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 15: at whichever poll an acquire is dropped, free name or not, the name can be had afterwards.
+/// Rule 15: after an acquire was dropped, at whichever poll and on a free or a held name, the name can be acquired.
 pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("poll").await?;
     for polls in 1..=12 {
@@ -281,7 +281,7 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
     Ok(())
 }
 
-/// Rule 15: a grant that nobody picks up any more is given back (hand-over and drop in one moment).
+/// Rule 15: a grant to a waiter that is dropped at the same moment is released.
 pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     case: Arc<Case>,
 ) -> Verdict {
@@ -311,7 +311,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     case.until_idle(&name).await
 }
 
-/// Rule 15: a request of unknown fate counts as "maybe held" and is cleaned up.
+/// Rule 15: an acquisition of unknown outcome may have been granted, so the client removes what it may have left.
 pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("ghost").await?;
     for (trouble, expected) in [
@@ -340,7 +340,7 @@ pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>)
     Ok(())
 }
 
-/// Rule 15: also when no answer ever comes: the wait ends, or the caller gives up, and nothing is left.
+/// Rule 15: an acquisition that never gets a reply leaves nothing, whether its wait ends or its caller cancels it.
 pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("hang").await?;
     for drops in [false, true] {
@@ -369,7 +369,7 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
     Ok(())
 }
 
-/// Rule 16: a hold that is not kept alive ends within its ttl (+ 1 s) for everybody who waits.
+/// Rule 16: a hold that is not renewed ends within its ttl (+ 1 s), and a waiter gets the lock.
 pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("over").await?;
     let old = first
@@ -456,7 +456,7 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
     case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 5: who closes a client with locks in hand is told that they are gone, before anybody else has them.
+/// Rule 5: closing a client ends its holds, and their guards know that before another client gets the lock.
 pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("close").await?;
     let guard = case.lease(&first, &name).await?;

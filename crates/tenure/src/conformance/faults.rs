@@ -97,7 +97,7 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     Ok(())
 }
 
-/// Rule 11: a waiter that was killed costs those behind it a bounded time at most.
+/// Rule 11: a killed waiter delays the waiters behind it by a bounded time at most.
 pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) -> Verdict {
     let (client, other, name) = case.two_clients("dead").await?;
     let holder = case.lease(&client, &name).await?;
@@ -237,7 +237,7 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 18: `inspect` shows the process, not just that somebody holds.
+/// Rule 18: `inspect` shows the process of the holder.
 pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("seen"));
     let mut helper = LockHolder::start(&case, &name, &["--label", "a helper"])?;
@@ -301,7 +301,7 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
     Ok(())
 }
 
-/// Rule 12: a store that answers nobody grants nothing, and a wait ends all the same.
+/// Rule 12: a store that does not answer grants nothing, and a wait still ends in time.
 pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("mute"));
     case.pause_store().await?;
@@ -321,7 +321,7 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 5: a connection is not the lease: with another connection the hold goes on.
+/// Rule 5: a broken connection does not end the lease: the hold goes on over another connection.
 pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cut"));
     let guard = case.lease(&client, &name).await?;

@@ -50,7 +50,7 @@ pub(super) async fn one_holder_among_a_hundred_contenders(case: Arc<Case>) -> Ve
     Ok(())
 }
 
-/// Rule 1: whoever is granted a name after a lease has run out finds that the former holder claims nothing.
+/// Rule 1: when a client gets a name after a lease has run out, the former holder no longer claims it.
 pub(super) async fn claims_never_overlap_when_a_lease_runs_out(case: Arc<Case>) -> Verdict {
     let name = case.name("lease");
     let (first, second) = (case.client().await?, case.client().await?);
@@ -94,7 +94,7 @@ pub(super) async fn the_deadline_lies_a_margin_before_the_end_of_the_lease(
     Ok(())
 }
 
-/// Rule 2: time on the way to the store is not part of the claim.
+/// Rule 2: the time in which the request travels to the store is not part of the claim.
 pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("late"));
     // Long beside what a busy machine adds to the way there and back.
@@ -116,7 +116,7 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
     Ok(())
 }
 
-/// Rule 2: a grant that arrives when its lease is over is no grant, and is given back.
+/// Rule 2: a grant that arrives after the end of its lease is no grant, and is released.
 pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("too-late"));
     case.disturb(Step::Acquire, Trouble::Late(case.ttl()))
@@ -133,7 +133,7 @@ pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> V
     case.until_idle(&name).await
 }
 
-/// Rule 2: renewal at a third of the ttl has no room in ten round trips.
+/// Rule 2: a ttl of less than ten round trips is refused, because renewals at a third of it would come too late.
 pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case>) -> Verdict {
     let (client, once, name) = (case.client().await?, case.name("once"), case.name("short"));
     // Later than a tenth of the lease, which is as long as a busy machine may need for the other answers.
@@ -159,7 +159,7 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
     case.until_idle(&name).await
 }
 
-/// Rule 2: a renewal without an answer puts the hold at risk; the next one heals it.
+/// Rule 2: a renewal without a reply puts the hold at risk, and the next renewal makes it safe again.
 pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("risk"));
     for trouble in [Trouble::RequestLost, Trouble::ReplyLost] {
@@ -193,7 +193,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
     Ok(())
 }
 
-/// Rule 3: a lease is kept alive while it waits, and a grant comes with a lease that has just begun.
+/// Rule 3: a waiter's entry is kept alive while it waits, and a grant comes with a lease that has just begun.
 pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("long").await?;
     let holder = case.lease(&first, &name).await?;
@@ -273,7 +273,7 @@ pub(super) async fn many_holds_are_renewed_by_few_requests(case: Arc<Case>) -> V
     Ok(())
 }
 
-/// Rule 4: a hold that cannot be renewed takes nobody along.
+/// Rule 4: a hold that cannot be renewed does not affect the other holds of its client.
 pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -> Verdict {
     let client = case.client().await?;
     let mut guards = Vec::new();
@@ -299,7 +299,7 @@ pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -
     Ok(())
 }
 
-/// Rule 4: nothing is renewed for a guard that is gone, nor for a client that is gone.
+/// Rule 4: renewal ends with the guard and with the client.
 pub(super) async fn renewal_ends_with_the_guard(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("gone"));
     case.lease(&client, &name).await?.release().await?;
@@ -375,7 +375,7 @@ pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 5: what a guard says is read from the clock: no task has to run for it.
+/// Rule 5: the state of a guard is read from the clock, so no task has to run for it to change.
 pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("stuck"));
     let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
@@ -400,7 +400,7 @@ pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<C
     case.acquire_and_release(&client, &name).await
 }
 
-/// Rule 5: `lost` resolves on loss only, however long one waits.
+/// Rule 5: `lost` resolves on a loss only, and never on a release.
 pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("quiet"));
     let released = case.lease(&client, &name).await?;
@@ -494,7 +494,7 @@ pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> V
     Ok(())
 }
 
-/// Rule 6: a body that got to its end although the lock was lost meanwhile does not count.
+/// Rule 6: a body that ends after the lock was lost is an error, not a success.
 pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verdict {
     let (client, other, name) = case.two_clients("lost").await?;
     let lock = client.lock(&name).ttl(case.ttl());
@@ -505,7 +505,7 @@ pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verd
     Ok(())
 }
 
-/// Rule 7: each grant has a greater token than the one before, whoever gets it.
+/// Rule 7: each grant has a greater token than the grant before, whichever client gets it.
 pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("token").await?;
     let clients = [first, second];
@@ -524,7 +524,7 @@ pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 7: also when the holder before let its lease run out.
+/// Rule 7: tokens grow if the lease of the former holder has run out.
 pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("expiry"));
     let mut last = 0;
@@ -540,7 +540,7 @@ pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 7: also when somebody removed the hold from the store by hand.
+/// Rule 7: tokens grow if the hold was removed from the store by hand.
 pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("evicted"));
     let mut last = 0;
@@ -553,7 +553,7 @@ pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 7: holders that hold together have tokens of their own.
+/// Rule 7: shared holders each have their own token.
 pub(super) async fn no_two_holders_have_the_same_token(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("unique").await?;
     let clients = [first, second];

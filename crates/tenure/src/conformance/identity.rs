@@ -68,7 +68,7 @@ pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 18: two clients of one process can be told apart, the holds of one belong together.
+/// Rule 18: two clients of one process have different ids, and the holds of one client have the same id.
 pub(super) async fn each_client_has_its_own_id(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let mut ids = Vec::new();
@@ -281,7 +281,7 @@ async fn refused(lock: &Lock, expected: ErrorKind) -> Verdict {
     Ok(())
 }
 
-/// Rule 20: what the store does not claim is refused without a request, and the error says who can.
+/// Rule 20: what the store does not support is refused without a request, and the error names a store that supports it.
 pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<Case>) -> Verdict {
     let (client, name, can) = (case.client().await?, case.name("cannot"), case.guarantees());
     let before = case.harness().requests();
@@ -313,7 +313,7 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
     Ok(())
 }
 
-/// Rule 19: after `close`, acquiring says that the client is closed, and what it held is not stuck.
+/// Rule 19: after `close`, an acquisition fails because the client is closed, and its former holds are free.
 pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("closed").await?;
     let guard = case.lease(&first, &name).await?;

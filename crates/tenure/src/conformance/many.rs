@@ -82,7 +82,7 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 3: what was lost while the others were waited for is no part of a grant.
+/// Rule 3: `lock_all` fails if one of its locks is lost while it waits for the others.
 pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -104,7 +104,7 @@ pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> V
     Ok(())
 }
 
-/// Rule 12: one `wait` for all names together, and nothing is kept when it is over.
+/// Rule 12: there is one `wait` for all names together, and at its end no lock is kept.
 pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -134,7 +134,7 @@ pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict 
     Ok(())
 }
 
-/// Rule 15: given up half-way, `lock_all` lets go of what it had.
+/// Rule 15: a cancelled `lock_all` releases the locks that it had.
 pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -192,7 +192,7 @@ pub(super) async fn lock_any_takes_whichever_is_free(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 8: waits for all names at once; the first that is free decides, and no other place is kept.
+/// Rule 8: `lock_any` waits for all names at once, takes the first that is free, and leaves the other queues.
 pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let names = ["a", "b", "c"].map(|tail| case.name(tail));
@@ -224,7 +224,7 @@ pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) ->
     Ok(())
 }
 
-/// Rule 15: given up, `lock_any` leaves none of its places.
+/// Rule 15: a cancelled `lock_any` leaves no entry in any queue.
 pub(super) async fn a_dropped_lock_any_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let names = ["a", "b"].map(|tail| case.name(tail));

@@ -7,7 +7,7 @@ use crate::{ErrorKind, Owner};
 
 use super::case::{Case, Failure, Verdict, check, expect_error};
 
-/// Rule 21: a second acquisition by the same client, task or thread is busy like anybody else's.
+/// Rule 21: a second acquisition by the same client, task or thread finds the lock busy.
 pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("plain"));
     let guard = case.take(&client, &name).await?;
@@ -28,7 +28,7 @@ pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdi
     Ok(())
 }
 
-/// Rule 21: entries share one hold, and it ends with the last of them, in whichever order they end.
+/// Rule 21: all entries of an owner share one hold, which ends with the last entry, in whichever order they end.
 pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("owner").await?;
     let owner = Owner::new();
@@ -63,7 +63,7 @@ pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<C
     Ok(())
 }
 
-/// Rule 21: counting is local.
+/// Rule 21: entries are counted in the client, so a second entry sends no request.
 pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cheap"));
     let owner = Owner::new();
@@ -85,7 +85,7 @@ pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict 
     Ok(())
 }
 
-/// Rule 21: an owner is an identity; another one is somebody else, also in the same task.
+/// Rule 21: another owner is another holder, even in the same task.
 pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("two"));
     let (one, two) = (Owner::new(), Owner::new());
@@ -114,7 +114,7 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 21: `Owner::scope` needs no argument; what is spawned inside is somebody else.
+/// Rule 21: `Owner::scope` needs no argument, and a task that is spawned inside is outside of the scope.
 pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("scope"));
     Owner::scope(async {

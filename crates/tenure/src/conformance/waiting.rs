@@ -57,7 +57,7 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
     case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 12: zero means one try, without any time passing, and leaves no waiter.
+/// Rule 12: a `wait` of zero means one try, for which no time passes and which leaves no waiter.
 pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("zero").await?;
     let lock = second.lock(&name).ttl(case.long()).wait(Duration::ZERO);
@@ -75,7 +75,7 @@ pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 12: without `wait` one waits for as long as it takes.
+/// Rule 12: without `wait` an acquisition waits without a limit.
 pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("ever").await?;
     let guard = case.lease(&first, &name).await?;
@@ -91,7 +91,7 @@ pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 8: however release and acquire race, a waiter is woken up.
+/// Rule 8: a waiter is woken up, however a release and an acquisition race.
 pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
     let name = case.name("ping");
     let mut players = Vec::new();
@@ -116,7 +116,7 @@ pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 9: the tasks of one client stand in the store's queue once.
+/// Rule 9: all tasks of one client have one entry in the store's queue.
 pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("queue").await?;
     let guard = case.take(&first, &name).await?;
@@ -198,7 +198,7 @@ async fn are_served_in_order(
     Ok(())
 }
 
-/// Rule 10: a release is the turn of one waiter; the others go on waiting.
+/// Rule 10: a release grants the lock to one waiter, and the others go on waiting.
 pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
     const CLIENTS: usize = 8;
     let name = case.name("herd");
@@ -256,7 +256,7 @@ pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict 
     Ok(())
 }
 
-/// Rule 11: who gives up while others wait behind it does not hold them up.
+/// Rule 11: a cancelled waiter does not delay the waiters behind it.
 pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdict {
     let name = case.name("skip");
     let guard = case.take(&case.client().await?, &name).await?;
