@@ -19,7 +19,7 @@ pub(crate) fn start(url: &str, name: &str, ttl: Duration) -> LockHolder {
 
 /// A holder goes on when another client has the lock, and neither its renewals nor its release touch that hold.
 /// `owner` is what the server has of the lock; empty when it is free.
-pub(crate) async fn is_stopped_for_longer_than_its_ttl(
+pub(crate) async fn stop_one_for_longer_than_its_ttl(
     (url, client): (&str, &Client),
     name: &str,
     ttl: Duration,

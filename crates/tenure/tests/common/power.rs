@@ -16,7 +16,7 @@ pub(crate) struct Tokens {
 
 /// Somebody holds a lock, the power is lost, and somebody else tries to get it: refused by a server that `remembers`,
 /// whose tokens grow on then. `restart_after` kills the server, does that to its directory, and starts it again.
-pub(crate) async fn is_lost(
+pub(crate) async fn lose_power(
     disk: &Disk,
     url: &str,
     ttl: Duration,

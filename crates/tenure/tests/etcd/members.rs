@@ -221,7 +221,7 @@ async fn the_power_is_lost() {
         let setting = format!("--unsafe-no-fsync={careless}");
         let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
         let member = &etcd.members[0];
-        power::is_lost(&disk, &etcd.url(), FAR, remembers, |act| {
+        power::lose_power(&disk, &etcd.url(), FAR, remembers, |act| {
             member.kill();
             act(member.dir());
             member.start();

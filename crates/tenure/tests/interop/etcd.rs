@@ -7,8 +7,8 @@ use tenure::ErrorKind;
 
 use crate::etcd_peers::{Etcd, They};
 use crate::support::{
-    self, Driver, LONG, PATIENCE, is_held, is_refused, or_skip, our_holder, soon, take, until,
-    waiting,
+    self, Driver, LONG, PATIENCE, granted_by_mistake, or_skip, our_holder, soon, take, try_fails,
+    until, waiting,
 };
 
 /// As short as a lease can be here: the server gives no shorter one than one and a half elections.
@@ -58,7 +58,7 @@ async fn we_wait_for_them(etcd: Etcd, mut they: They) {
         let we = etcd.client(options).await;
         let key = they.take(name, LONG).await;
         assert_eq!(etcd.keys(name), from_ref(&key));
-        assert!(is_refused(&we, name).await);
+        assert!(try_fails(&we, name).await);
         assert!(we.inspect(name).await.unwrap().is_held());
         let short = we.lock(name).wait(Duration::from_millis(50));
         let error = short.acquire().await.unwrap_err();
@@ -67,10 +67,13 @@ async fn we_wait_for_them(etcd: Etcd, mut they: They) {
 
         let mut waiting = waiting(&we, name);
         until_queued(&etcd, name, 2).await;
-        assert!(!is_held(&mut waiting).await, "we have not waited");
+        assert!(
+            !granted_by_mistake(&mut waiting).await,
+            "we have not waited"
+        );
         they.unlock(name).await;
         let guard = soon("our turn", waiting).await.unwrap();
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         assert_eq!(etcd.keys(name).len(), 1, "they have left a key");
         guard.release().await.unwrap();
         assert_eq!(etcd.keys(name), [] as [String; 0]);
@@ -84,14 +87,14 @@ async fn they_wait_for_us(etcd: Etcd, mut they: They) {
         let guard = take(&we, name).await;
         let ours = etcd.keys(name);
         assert_eq!(ours.len(), 1);
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         they.begin(name, LONG).await;
         until_queued(&etcd, name, 2).await;
         assert_eq!(etcd.keys(name)[0], ours[0], "we hold");
         guard.release().await.unwrap();
         let key = they.granted().await;
         assert_eq!(etcd.keys(name), [key]);
-        assert!(is_refused(&we, name).await);
+        assert!(try_fails(&we, name).await);
         they.unlock(name).await;
         assert_eq!(etcd.keys(name), [] as [String; 0]);
     }
@@ -112,10 +115,10 @@ async fn all_are_served_in_order(etcd: Etcd, mut they: They) {
     let first_token = guard.token();
     guard.release().await.unwrap();
     they.granted().await;
-    assert!(!is_held(&mut second).await && !is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut second).await && !granted_by_mistake(&mut third).await);
     they.unlock("a").await;
     let second = soon("the second one's turn", second).await.unwrap();
-    assert!(!is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut third).await);
     let tokens = (first_token, second.token());
     assert!(tokens.0 < tokens.1, "{tokens:?}");
     they.begin("a", LONG).await;
@@ -139,7 +142,7 @@ async fn they_are_killed(etcd: Etcd, mut they: They) {
 
 async fn we_are_killed(etcd: Etcd, mut they: They) {
     let mut we = our_holder(&etcd.url(""), "a", "2s").await;
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.begin("a", LONG).await;
     let key = they.granted().await;
@@ -180,21 +183,21 @@ async fn a_slash_in_a_name() {
     guard.release().await.unwrap();
     // Theirs lies in it.
     they.take("a/b", LONG).await;
-    assert!(is_refused(&we, "a").await);
-    assert!(!is_refused(&we, "a/b").await, "another one to them");
+    assert!(try_fails(&we, "a").await);
+    assert!(!try_fails(&we, "a/b").await, "another one to them");
     they.unlock("a/b").await;
     // As it is written, it is the same lock to both.
     let raw = etcd.client("?names=raw").await;
     they.take("a/b", LONG).await;
-    assert!(is_refused(&raw, "a/b").await);
+    assert!(try_fails(&raw, "a/b").await);
     they.unlock("a/b").await;
     let guard = take(&raw, "a/b").await;
-    assert!(they.is_refused("a/b").await);
+    assert!(they.try_fails("a/b").await);
     guard.release().await.unwrap();
     // With a prefix it is the part behind that.
     let prefixed = etcd.client("?prefix=app/").await;
     let guard = take(&prefixed, "a").await;
-    assert!(they.is_refused("app/a").await);
+    assert!(they.try_fails("app/a").await);
     guard.release().await.unwrap();
 }
 

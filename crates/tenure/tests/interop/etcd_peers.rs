@@ -185,13 +185,13 @@ impl They {
     }
 
     /// Whether it would have to wait; if not, it holds.
-    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+    pub(crate) async fn try_fails(&mut self, name: &str) -> bool {
         if let Foreign::Driver(driver) = &mut self.client {
-            return driver.is_refused(name).await;
+            return driver.try_fails(name).await;
         }
         let before = self.etcd.keys(name);
         self.begin(name, LONG).await;
-        let is_refused = loop {
+        let try_fails = loop {
             let moment = Duration::from_millis(5);
             if tokio::time::timeout(moment, self.next_key()).await.is_ok() {
                 break false;
@@ -202,11 +202,11 @@ impl They {
                 break true;
             }
         };
-        if is_refused {
+        if try_fails {
             self.go_away().await;
             until("they are gone", || self.etcd.keys(name) == before).await;
         }
-        is_refused
+        try_fails
     }
 
     /// Ends its waiting or its hold.

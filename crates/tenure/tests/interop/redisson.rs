@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::{Client, ErrorKind, Renew};
 
 use crate::support::{
-    self, Driver, LONG, PATIENCE, Redis, is_refused, millis, or_skip, our_holder, say, soon, take,
+    self, Driver, LONG, PATIENCE, Redis, millis, or_skip, our_holder, say, soon, take, try_fails,
     until, waiting,
 };
 
@@ -53,7 +53,7 @@ async fn we_wait_for_them() {
         they.take(name, LONG).await;
         let hash = redis.hash(name);
         assert_eq!((hash.len(), hash[0].1.as_str()), (1, "1"), "{hash:?}");
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         assert!(we.inspect(name).await.unwrap().is_held());
         assert_eq!(redis.hash(name), hash, "we have changed their hold");
         let waiting = waiting(&we, name);
@@ -61,7 +61,7 @@ async fn we_wait_for_them() {
         assert_eq!(redis.hash(name), hash, "we have not waited");
         they.unlock(name).await;
         let guard = soon("our turn", waiting).await.unwrap();
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         guard.release().await.unwrap();
         assert!(!redis.exists(name), "{name}");
     }
@@ -75,14 +75,14 @@ async fn they_wait_for_us() {
         let hash = redis.hash(name);
         assert_eq!((hash.len(), hash[0].1.as_str()), (1, "1"), "{hash:?}");
         assert!((1..=30_000).contains(&redis.ttl(name)));
-        assert!(they.is_refused(name).await, "{name}");
+        assert!(they.try_fails(name).await, "{name}");
         assert_eq!(they.ask(&["locked", name]).await, "yes");
         assert_eq!(they.ask(&["lock", name, "200", "30000"]).await, "busy");
         they.tell(&["lock", name, &millis(PATIENCE), "30000"]);
         until_they_wait(&redis).await;
         guard.release().await.unwrap();
         they.held().await;
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         they.unlock(name).await;
         assert!(!redis.exists(name), "{name}");
     }
@@ -138,7 +138,7 @@ async fn their_watchdog_keeps_us_out() {
     let (redis, we, mut they) = or_skip!(everybody().await);
     they.take(NAME, Duration::ZERO).await;
     assert!((20_000..=30_000).contains(&redis.ttl(NAME)));
-    assert!(is_refused(&we, NAME).await);
+    assert!(try_fails(&we, NAME).await);
     they.unlock(NAME).await;
 
     let quick = Driver::start_with("java", &redis, &[&millis(SHORT)]).await;
@@ -163,7 +163,7 @@ async fn our_renewal_keeps_them_out() {
     assert_eq!(they.ask(&["lock", NAME, &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    assert!(!they.is_refused(NAME).await);
+    assert!(!they.try_fails(NAME).await);
 }
 
 #[tokio::test]
@@ -229,7 +229,7 @@ async fn what_is_not_ours_we_do_not_release() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(they.ask(&["depth", NAME]).await, "depth\t2");
     they.unlock(NAME).await;
-    assert!(is_refused(&we, NAME).await, "they have left once of twice");
+    assert!(try_fails(&we, NAME).await, "they have left once of twice");
     let waiting = waiting(&we, NAME);
     until_we_wait(&redis, NAME).await;
     they.unlock(NAME).await;
@@ -247,7 +247,7 @@ async fn what_is_not_theirs_they_do_not_release() {
     assert_eq!(they.ask(&["unlock", NAME]).await, "not-held");
     assert_eq!(redis.hash(NAME), hash);
     assert!(guard.is_held());
-    assert!(they.is_refused(NAME).await);
+    assert!(they.try_fails(NAME).await);
     guard.release().await.unwrap();
 }
 
@@ -265,7 +265,7 @@ async fn they_are_killed() {
 async fn we_are_killed() {
     let (redis, _we, mut they) = or_skip!(everybody().await);
     let mut we = our_holder(&redis.url("&dialect=redisson"), NAME, "1s").await;
-    assert!(they.is_refused(NAME).await);
+    assert!(they.try_fails(NAME).await);
     we.kill().unwrap();
     they.tell(&["lock", NAME, &millis(PATIENCE), "30000"]);
     they.held().await;

@@ -247,7 +247,7 @@ impl Driver {
         self.held().await
     }
 
-    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+    pub(crate) async fn try_fails(&mut self, name: &str) -> bool {
         match self.ask(&["try", name, &millis(LONG)]).await.as_str() {
             "busy" => true,
             answer if answer.starts_with("held\t") => false,
@@ -272,8 +272,8 @@ pub(crate) async fn take(client: &Client, name: &str) -> Guard {
     taken.expect("the name is free")
 }
 
-/// Whether a try of ours finds it busy.
-pub(crate) async fn is_refused(client: &Client, name: &str) -> bool {
+/// Tries once; whether another holder was in the way.
+pub(crate) async fn try_fails(client: &Client, name: &str) -> bool {
     client.lock(name).try_acquire().await.unwrap().is_none()
 }
 
@@ -330,8 +330,8 @@ pub(crate) async fn no_increment_is_lost(
     assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
 }
 
-/// Whether one that waits is granted by mistake, for which it gets enough time.
-pub(crate) async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
+/// Waits for long enough that a waiter would be granted by mistake; whether it was.
+pub(crate) async fn granted_by_mistake(guard: &mut JoinHandle<Guard>) -> bool {
     let moment = Duration::from_millis(50);
     tokio::time::timeout(moment, guard).await.is_ok()
 }

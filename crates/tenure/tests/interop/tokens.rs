@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::{ErrorKind, Guard, Renew};
 
 use crate::support::{
-    self, Driver, LONG, PATIENCE, Redis, hex, is_refused, millis, or_skip, our_holder, soon, take,
+    self, Driver, LONG, PATIENCE, Redis, hex, millis, or_skip, our_holder, soon, take, try_fails,
     until, waiting,
 };
 
@@ -58,7 +58,7 @@ async fn we_wait_for_them(redis: Redis, mut they: Driver) {
     let value = they.take("a", LONG).await;
     assert_eq!(redis.value("a"), value);
     assert!((1..=30_000).contains(&redis.ttl("a")));
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert!(we.inspect("a").await.unwrap().is_held());
     let short = we.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
@@ -72,16 +72,16 @@ async fn we_wait_for_them(redis: Redis, mut they: Driver) {
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_wait_for_us(redis: Redis, mut they: Driver) {
     let we = redis.client().await;
     let guard = take(&we, "a").await;
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     assert_eq!(they.ask(&["locked", "a"]).await, "yes");
     let order = ["lock", "a", "200", "30000"];
     assert_eq!(they.ask(&order).await, "busy");
@@ -98,7 +98,7 @@ async fn they_wait_for_us(redis: Redis, mut they: Driver) {
     guard.release().await.unwrap();
     let value = they.held().await;
     assert_eq!(redis.value("a"), value);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     assert!(!redis.exists("a"));
 }
@@ -111,7 +111,7 @@ async fn what_is_not_theirs_they_do_not_release(redis: Redis, mut they: Driver) 
     assert_eq!(they.ask(&["unlock", "a"]).await, "not-held");
     assert_eq!(redis.value("a"), value_of(&guard));
     assert!(guard.is_held());
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
@@ -136,7 +136,7 @@ async fn our_renewal_keeps_them_out(redis: Redis, mut they: Driver) {
     assert_eq!(they.ask(&["lock", "a", &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_are_killed(redis: Redis, mut they: Driver) {
@@ -150,7 +150,7 @@ async fn they_are_killed(redis: Redis, mut they: Driver) {
 
 async fn we_are_killed(redis: Redis, mut they: Driver) {
     let mut we = our_holder(&redis.url(""), "a", "1s").await;
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "30000"]);
     let value = they.held().await;
@@ -175,11 +175,11 @@ async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
     ] {
         let value = they.take(name, LONG).await;
         assert_eq!(redis.value(name), value, "{name}");
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         they.unlock(name).await;
         let guard = take(&we, name).await;
         assert_eq!(redis.value(name), value_of(&guard), "{name}");
-        assert!(they.is_refused(name).await, "{name}");
+        assert!(they.try_fails(name).await, "{name}");
         guard.release().await.unwrap();
         assert!(!redis.exists(name), "{name}");
     }
@@ -192,11 +192,11 @@ async fn a_prefix_is_part_of_their_name() {
     let mut they = or_skip!(Driver::start("python", &redis).await);
     let we = tenure::connect(&redis.url("&prefix=app:")).await.unwrap();
     they.take("app:a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("app:a").await;
     let guard = take(&we, "a").await;
-    assert!(they.is_refused("app:a").await);
-    assert!(!they.is_refused("a").await);
+    assert!(they.try_fails("app:a").await);
+    assert!(!they.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
@@ -208,7 +208,7 @@ async fn a_foreign_key_without_ttl_is_waited_for() {
     let we = redis.client().await;
     they.take("a", Duration::ZERO).await;
     assert_eq!(redis.ttl("a"), -1);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert_eq!(redis.ttl("a"), -1, "we have given it a ttl");
     let waiting = waiting(&we, "a");
     let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;

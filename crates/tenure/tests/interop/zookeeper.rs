@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::ErrorKind;
 
 use crate::support::{
-    self, Driver, LONG, PATIENCE, hex, is_held, is_refused, millis, or_skip, our_holder, soon,
-    take, waiting,
+    self, Driver, LONG, PATIENCE, granted_by_mistake, hex, millis, or_skip, our_holder, soon, take,
+    try_fails, waiting,
 };
 use crate::zookeeper_peers::{SESSION, SHORT_SESSION, Zookeeper, number, start};
 
@@ -64,7 +64,7 @@ async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
     let nodes = zookeeper.nodes("a").await;
     assert_eq!(nodes.len(), 1);
     assert_eq!(hex(nodes[0].as_bytes()), node);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert!(we.inspect("a").await.unwrap().is_held());
     let short = we.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
@@ -73,12 +73,15 @@ async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
 
     let mut waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
-    assert!(!is_held(&mut waiting).await, "we have not waited");
+    assert!(
+        !granted_by_mistake(&mut waiting).await,
+        "we have not waited"
+    );
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
@@ -89,7 +92,7 @@ async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
     assert!(ours.len() == 1 && is_curators(&ours[0]), "{ours:?}");
     let data = zookeeper.data(&format!("/a/{}", ours[0])).await;
     assert!(data.contains(&std::process::id().to_string()), "{data}");
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     assert_eq!(they.ask(&["locked", "a"]).await, "yes");
     assert_eq!(they.ask(&["lock", "a", "200", "0"]).await, "busy");
     zookeeper.until_queued("a", 1).await;
@@ -100,7 +103,7 @@ async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
     guard.release().await.unwrap();
     let node = they.held().await;
     assert_eq!(hex(zookeeper.nodes("a").await[0].as_bytes()), node);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
 }
@@ -121,10 +124,10 @@ async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
     let first_token = first.token();
     first.release().await.unwrap();
     they.held().await;
-    assert!(!is_held(&mut second).await && !is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut second).await && !granted_by_mistake(&mut third).await);
     they.unlock("a").await;
     let second = soon("the second one's turn", second).await.unwrap();
-    assert!(!is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut third).await);
     let second_token = second.token();
     assert!(first_token < second_token);
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
@@ -150,7 +153,7 @@ async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
     let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let mut we = our_holder(&zookeeper.url(""), "a", "2s").await;
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     let node = they.held().await;
@@ -170,18 +173,18 @@ async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
     let rooted = zookeeper.client("locks/app").await;
     let path = "locks/app/orders-42";
     they.take(path, LONG).await;
-    assert!(is_refused(&raw, path).await);
-    assert!(is_refused(&rooted, "orders-42").await);
-    assert!(!is_refused(&rooted, "orders-43").await);
+    assert!(try_fails(&raw, path).await);
+    assert!(try_fails(&rooted, "orders-42").await);
+    assert!(!try_fails(&rooted, "orders-43").await);
     they.unlock(path).await;
     for (client, name) in [(&raw, path), (&rooted, "orders-42")] {
         let guard = take(client, name).await;
-        assert!(they.is_refused(path).await, "{name}");
+        assert!(they.try_fails(path).await, "{name}");
         guard.release().await.unwrap();
     }
     // A directory that we have made is theirs, too.
     let guard = take(&raw, "made/by/us").await;
-    assert!(they.is_refused("made/by/us").await);
+    assert!(they.try_fails("made/by/us").await);
     guard.release().await.unwrap();
     they.take("made/by/us", LONG).await;
 }
@@ -193,13 +196,13 @@ async fn kazoo_as_it_is_barges_past_us_and_we_wait_for_it() {
     let mut they = or_skip!(start(&zookeeper, ("python", "kazoo"), SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     // As docs/stores/zookeeper.md says.
-    assert!(!they.is_refused("a").await, "kazoo has learned of us");
+    assert!(!they.try_fails("a").await, "kazoo has learned of us");
     assert!(guard.is_held());
 }
 
@@ -211,23 +214,23 @@ async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
     let mut they = or_skip!(start(&zookeeper, client, SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     zookeeper.until_queued("a", 2).await;
     guard.release().await.unwrap();
     they.held().await;
     let mut curator = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     assert!(
-        !curator.is_refused("a").await,
+        !curator.try_fails("a").await,
         "Curator has learned of kazoo"
     );
     assert!(
-        is_refused(&we, "a").await,
+        try_fails(&we, "a").await,
         "two hold, and we are not a third"
     );
 }
@@ -241,7 +244,7 @@ async fn read_and_write_locks_of_curator_are_waited_for() {
     for kind in ["read", "write"] {
         assert_eq!(they.ask(&["kind", kind]).await, format!("kind\t{kind}"));
         they.take("a", LONG).await;
-        assert!(is_refused(&we, "a").await, "{kind}");
+        assert!(try_fails(&we, "a").await, "{kind}");
         let waiting = waiting(&we, "a");
         zookeeper.until_queued("a", 2).await;
         they.unlock("a").await;
@@ -258,7 +261,7 @@ async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
     let we = zookeeper.client("?dialect=session-prefix").await;
     assert_eq!(they.ask(&["kind", "recipe"]).await, "kind\trecipe");
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
@@ -269,12 +272,12 @@ async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
     zookeeper.until_watched("a").await;
     guard.release().await.unwrap();
     they.held().await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
     // Last, because the watch of who was refused stays, and puts a node there again when it fires.
     let _guard = take(&we, "a").await;
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
 }
 
 /// What does not end in ten digits contends with nobody.
@@ -285,7 +288,7 @@ async fn a_stray_node_is_nobodys() {
     take(&we, "a").await.release().await.unwrap();
     zookeeper.put_plain_node("/a/notes").await;
     let guard = take(&we, "a").await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     guard.release().await.unwrap();
 }
 
@@ -313,7 +316,7 @@ async fn three_families_in_one_queue() {
     curator.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     kazoo.held().await;
     zookeeper.until_queued("a", 3).await;
-    assert!(!is_held(&mut ours).await, "kazoo was before us");
+    assert!(!granted_by_mistake(&mut ours).await, "kazoo was before us");
     kazoo.unlock("a").await;
     let guard = soon("our turn", ours).await.unwrap();
     zookeeper.until_queued("a", 2).await;

@@ -14,7 +14,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
     let server = Redis::start(&[]);
     let (url, client) = (server.url() + TRUSTED, client_of(&server).await);
     let owner = || owner(&server, "x");
-    holders::is_stopped_for_longer_than_its_ttl((&url, &client), "x", TTL, owner).await;
+    holders::stop_one_for_longer_than_its_ttl((&url, &client), "x", TTL, owner).await;
 }
 
 /// Its key ends with its lease, its place in the queue is skipped, its channel is gone at once.

@@ -255,7 +255,7 @@ async fn the_power_is_lost() {
         let lines = ["appendonly yes", &format!("appendfsync {fsync}")];
         let server = Redis::start_with(&disk.command(), &lines);
         let url = server.url() + crate::support::TRUSTED;
-        let tokens = power::is_lost(&disk, &url, TTL * 10, remembers, |act| {
+        let tokens = power::lose_power(&disk, &url, TTL * 10, remembers, |act| {
             server.kill();
             act(server.dir());
             server.launch();

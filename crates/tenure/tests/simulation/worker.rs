@@ -172,7 +172,7 @@ impl Worker {
                 reason = &mut lost => {
                     self.simulation.state().counts.lost += 1;
                     self.simulation.note(self.number, "lost", NAMES[parts[0].name], reason as u64);
-                    if !attempt.ends_by_itself && self.is_fair() {
+                    if !attempt.ends_by_itself && self.is_without_faults() {
                         self.simulation.violated(format!("lost without a fault: {reason}"));
                     }
                     break;
@@ -262,7 +262,7 @@ impl Worker {
         self.simulation.state().fault_level == FaultLevel::Everything
     }
 
-    fn is_fair(&self) -> bool {
+    fn is_without_faults(&self) -> bool {
         self.simulation.state().fault_level == FaultLevel::Nothing
     }
 
@@ -270,7 +270,7 @@ impl Worker {
         let kind = err.kind();
         self.simulation.note(self.number, "fails", "", kind as u64);
         let expected = kind == ErrorKind::WaitElapsed || ends_by_itself && kind == ErrorKind::Lost;
-        if self.is_fair() && !expected {
+        if self.is_without_faults() && !expected {
             self.simulation
                 .violated(format!("fails without a fault: {err}"));
         }

@@ -110,7 +110,7 @@ async fn a_postgres_that_loses_commits() {
 async fn the_power_is_lost(db: &Db, disk: &Disk, remembers: bool) {
     db.init().await;
     let restart_after = |act: &dyn Fn(&Path)| db.restart_after(act);
-    let tokens = power::is_lost(disk, &db.url(), TTL * 10, remembers, restart_after).await;
+    let tokens = power::lose_power(disk, &db.url(), TTL * 10, remembers, restart_after).await;
     assert!(tokens.new > tokens.old);
 }
 

@@ -9,7 +9,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
     for db in shared().await {
         let (url, name) = (db.url(), name("stopped"));
         let (client, owner) = (connect(&url).await, || db.owner(&name));
-        holders::is_stopped_for_longer_than_its_ttl((&url, &client), &name, TTL, owner).await;
+        holders::stop_one_for_longer_than_its_ttl((&url, &client), &name, TTL, owner).await;
     }
 }
 

@@ -153,7 +153,7 @@ async fn the_power_is_lost() {
         let setting = format!("-Dzookeeper.forceSync={syncs}");
         let server = Zookeeper::start_after(&disk.command(), &[&setting]);
         let ttl = Duration::from_secs(20);
-        power::is_lost(&disk, &url(server.port(), ""), ttl, remembers, |act| {
+        power::lose_power(&disk, &url(server.port(), ""), ttl, remembers, |act| {
             server.kill();
             act(server.dir());
             server.begin();
