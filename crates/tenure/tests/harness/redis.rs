@@ -8,7 +8,7 @@ use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::{
     Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
@@ -173,7 +173,7 @@ impl Harness for Site {
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let proxy = self.proxy.as_ref()?;
         let refusal = "LOADING Redis is loading the dataset in memory";
-        disturb(proxy.planner(), step, trouble, refusal)
+        disturb(proxy.planner(), requests_of(step), trouble, refusal)
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {

@@ -85,10 +85,10 @@ pub(crate) fn requests_of(step: Step) -> &'static str {
     }
 }
 
-/// Plans what happens to the next request of that step. One that is lost is answered with `refusal`.
+/// Plans what happens to the next of these requests. One that is lost is answered with `refusal`.
 pub(crate) fn disturb(
     planner: Planner,
-    step: Step,
+    requests: &'static str,
     trouble: Trouble,
     refusal: &'static str,
 ) -> Option<BoxFuture<Verdict>> {
@@ -99,5 +99,5 @@ pub(crate) fn disturb(
         Trouble::Late(by) => Fault::Late(by),
         _ => return None,
     };
-    at_once(move || planner.plan(requests_of(step), fault))
+    at_once(move || planner.plan(requests, fault))
 }

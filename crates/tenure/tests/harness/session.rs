@@ -8,7 +8,7 @@ use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::operator::Operator;
 use tenure_testkit::postgres::Postgres;
@@ -102,7 +102,7 @@ impl Harness for Site {
             Database::MySql(_) => "1040 Too many connections",
             Database::Postgres(_) => "53300 sorry, too many clients already",
         };
-        disturb(self.proxy.planner(), step, trouble, refusal)
+        disturb(self.proxy.planner(), requests_of(step), trouble, refusal)
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {

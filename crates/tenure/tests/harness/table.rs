@@ -12,7 +12,7 @@ use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::database::{self, File};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::operator::{Operator, Row};
@@ -172,7 +172,7 @@ impl Harness for Site {
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
-        disturb(planner, step, trouble, "")
+        disturb(planner, requests_of(step), trouble, "")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {

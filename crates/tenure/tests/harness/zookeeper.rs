@@ -8,7 +8,7 @@ use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::jute::{self, Wire};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
@@ -139,7 +139,12 @@ impl Harness for Site {
         if !self.sees_requests {
             return None;
         }
-        disturb(proxy.planner(), step, trouble, "throttled")
+        let requests = match step {
+            // The first request of an inspection.
+            Step::Inspect => "sync",
+            step => requests_of(step),
+        };
+        disturb(proxy.planner(), requests, trouble, "throttled")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
