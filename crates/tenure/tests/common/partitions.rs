@@ -172,3 +172,26 @@ pub(crate) async fn each_is_alone<T: Trio>(trio: T, network: Network) {
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
 }
+
+/// Each of these scenarios is a test. `start` gives the servers and their network, or says why it cannot.
+#[allow(unused_macros, reason = "not every program has three servers")]
+macro_rules! on_three_servers {
+    ($start:ident) => {
+        $crate::common::partitions::on_three_servers! {
+            $start:
+            the_leader_is_cut_off_together_with_the_holder,
+            one_is_cut_off_from_the_others,
+            each_is_alone,
+        }
+    };
+    ($start:ident: $($name:ident),* $(,)?) => { $(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            if let Some((servers, network)) = $start() {
+                $crate::common::partitions::$name(servers, network).await;
+            }
+        }
+    )* };
+}
+#[allow(unused_imports, reason = "likewise")]
+pub(crate) use on_three_servers;
