@@ -1,4 +1,4 @@
-//! What tests about real servers say all the time, through the library.
+//! Helpers of the tests about real servers. They use the library; the testkit does not.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use tenure_testkit::{PASSWORD, PATIENCE};
 
-/// Awaits what happens at once on an idle machine.
+/// Awaits an event that happens at once on an idle machine.
 #[track_caller]
 pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = Location::caller();
@@ -33,7 +33,7 @@ pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T
     }
 }
 
-/// Looks again and again, without blocking the thread for long.
+/// Checks a condition again and again until it holds, and never blocks the thread for long.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
@@ -53,8 +53,8 @@ pub(crate) async fn connect(url: &str) -> Client {
     soon(tenure::connect(url)).await.unwrap()
 }
 
-/// The first answer that is none of "later" and "nobody can tell": servers that were just brought together again
-/// may need a moment.
+/// Asks until the answer is a success. Errors that may be retried are passed over, because servers that have just
+/// found each other again may need a moment.
 pub(crate) async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     let start = Instant::now();
     loop {
@@ -121,7 +121,7 @@ pub(crate) async fn drop_acquires(client: &Client, ttl: Duration, count: u32, fr
     }
 }
 
-/// The next renewal has its answer.
+/// Returns after the next renewal has been confirmed.
 #[track_caller]
 pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
     let mut last = guard.remaining();
@@ -131,7 +131,7 @@ pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
     })
 }
 
-/// An error is of that kind, and one clear line with these words and no password.
+/// Asserts that the outcome is an error of that kind, whose text is one clear line with these words and no password.
 #[track_caller]
 pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
     let Err(err) = outcome else {
@@ -145,7 +145,7 @@ pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: 
     assert_clear(&err);
 }
 
-/// What an error may begin with, though it has capital letters.
+/// Names with capital letters with which an error may begin.
 const NAMES: [&str; 6] = [
     "MariaDB",
     "MySQL",
@@ -155,7 +155,7 @@ const NAMES: [&str; 6] = [
     "ZooKeeper",
 ];
 
-/// One line of sensible length without a password, in all ways to print it.
+/// Asserts that an error is one line of sensible length, and that no way to print it shows the password.
 #[track_caller]
 pub(crate) fn assert_clear(err: &Error) {
     let mut texts = vec![err.to_string(), format!("{err:?}"), format!("{err:#?}")];

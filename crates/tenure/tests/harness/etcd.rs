@@ -192,7 +192,7 @@ pub(crate) fn directory(prefix: &str, name: &str) -> String {
     directory + "/"
 }
 
-/// Who comes first holds, alone or with the others of its kind.
+/// The first key holds, alone or together with the following keys of its kind.
 fn look_at(keys: &[Key]) -> Look {
     let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
     let (mut holders, mut waiters, mut permits) = (0, 0, 0);

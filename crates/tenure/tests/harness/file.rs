@@ -1,4 +1,4 @@
-//! `file:`, one directory per behaviour. Asks the kernel who holds and who waits.
+//! `file:`, one directory per behaviour. The system tells how many hold and wait.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -121,7 +121,7 @@ fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
     })
 }
 
-/// Whether somebody has the kernel lock exclusively: asked with a lock of our own, for an instant.
+/// Whether another process or thread has the file locked exclusively. The test asks with a shared lock, for an instant.
 fn is_locked(path: &Path) -> std::io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,

@@ -83,7 +83,7 @@ pub(crate) fn open_redlock() -> Opened {
 /// These servers keep nothing on disk. With the guard no lease longer than their uptime would be granted.
 const FORGETS: &str = "timeout=2s&restart_guard=off";
 
-/// Which servers have a key, and of what kind it is.
+/// Which servers have a key, and the format of the key.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     One,
@@ -129,7 +129,7 @@ impl Site {
             Kind::One | Kind::Redisson | Kind::Cluster => {
                 seen.iter().flat_map(|(holder, _)| holder).count()
             }
-            // Who has more than half of the servers; there is one such at most.
+            // One if a client has more than half of the servers; there cannot be two such clients.
             Kind::Majority => {
                 seen.iter().flat_map(|(holder, _)| holder).count() / (servers.len() / 2 + 1)
             }
@@ -212,7 +212,7 @@ impl Harness for Site {
                 });
             }
             if kind == Kind::Cluster {
-                // They serve nobody before they have found each other again, longer than a request takes.
+                // The nodes serve no request before they have found each other again, which takes longer than a request.
                 until("the cluster is whole", || {
                     servers.iter().all(|server| {
                         let info = server.ask(&["CLUSTER", "INFO"]).text();
@@ -257,10 +257,10 @@ impl Keys {
         }
     }
 
-    /// Who holds, if anybody does, and how many wait, as one server has it.
+    /// The holder, if there is one, and how many wait, as one server has it.
     fn look(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["GET", &self.lock]) {
-            // Reserved, and nobody's.
+            // The name is reserved, and there is no holder.
             Value::Bulk(value) if value == b"-" => None,
             Value::Bulk(value) => Some(value),
             _ => None,
@@ -273,7 +273,7 @@ impl Keys {
         (holder, waiters)
     }
 
-    /// There a lock is a hash with its owner as the field, and who waits listens to the lock's channel.
+    /// Redisson's lock is a hash with its owner as the field, and a waiter subscribes to the lock's channel.
     fn look_at_redisson(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["HLEN", &self.lock]) {
             Value::Int(1) => Some(server.ask(&["HKEYS", &self.lock]).text().into_bytes()),

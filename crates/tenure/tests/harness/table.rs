@@ -180,7 +180,7 @@ impl Harness for Site {
         at_once(move || planner.cut())
     }
 
-    /// Behind a proxy that passes nothing on; a file is locked by somebody else.
+    /// The proxy passes no reply on; a file is locked by another connection.
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
         if let Some(proxy) = self.proxy.clone() {
             return at_once(

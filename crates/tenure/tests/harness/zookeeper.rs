@@ -17,7 +17,7 @@ use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
 /// Under it all locks of the suite lie.
 const ROOT: &str = "/tests/locks";
 
-/// One server, each harness with a proxy of its own in front; and a user, whose nodes are nobody else's.
+/// One server, each harness with its own proxy in front, and a user to whom the nodes belong.
 pub(crate) fn open() -> Opened {
     static SERVER: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start_with(EAGER, &[]));
     let proxy = jute::proxy(SERVER.port());
@@ -184,7 +184,7 @@ impl Harness for Site {
     }
 }
 
-/// Who wants a name, by the published layout and not by the library's code.
+/// The queue of a name, by the published layout and not by the library's code.
 struct Queue {
     dir: String,
     /// Number and node, first come first.
