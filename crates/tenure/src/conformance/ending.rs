@@ -61,8 +61,7 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
     case.in_time(case.ttl(), "the end", guard.lost()).await?;
     expect_error(guard.release().await, ErrorKind::Lost)?;
     case.until_idle(&name).await?;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
 /// Rule 13: a release of unknown outcome has its own error, and is repeated until the name is free in the store.
@@ -131,8 +130,7 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
     check!(next.is_held(), "the next hold was ended, too");
     check!(bystander.is_held(), "a hold of another name was ended");
     bystander.release().await?;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 14: dropping the guard is enough.
@@ -199,8 +197,7 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
     let next = case.acquire_within(limit, &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 14: a release that has begun is completed, even if its caller is cancelled.
@@ -237,8 +234,7 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
     guard.release().await?;
     case.until_idle(&name).await?;
     case.take(&third, &name).await?.release().await?;
-    case.take(&second, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&second, &name).await?.release().await?)
 }
 
 /// Rule 15: after an acquire was dropped, at whichever poll and on a free or a held name, the name can be acquired.
@@ -387,8 +383,7 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
     check!(!old.is_held(), "both claim to hold it");
     check!(new.token() > old.token(), "the token did not grow");
     drop(old);
-    new.release().await?;
-    Ok(())
+    Ok(new.release().await?)
 }
 
 /// Rule 16a: `min_hold` keeps the name taken past the release, for exactly that long.
@@ -410,8 +405,7 @@ pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
     let next = case.acquire_within(limit, &lock).await??;
     let passed = case.now().since(start);
     check!(passed >= every, "taken after {passed:?} of {every:?}");
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 16a: after an unclean end the name stays reserved for `lock_delay`.
@@ -439,8 +433,7 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
         next.is_held(),
         "the drop of the old guard ended the new hold"
     );
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 16a: a clean end reserves nothing.
@@ -472,6 +465,5 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
     let limit = case.ttl() + Duration::from_secs(1);
     let lock = second.lock(&name).ttl(case.ttl());
     let next = case.acquire_within(limit, &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }

@@ -72,8 +72,7 @@ pub(super) async fn tokens_grow_over_crashes(case: Arc<Case>) -> Verdict {
     let limit = case.ttl() + GRACE;
     let guard = case.acquire_within(limit, &lock).await??;
     expect_greater(&guard, last)?;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 16a: a crash is an unclean end.
@@ -93,8 +92,7 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
         passed >= delay,
         "taken {passed:?} after the crash, {delay:?} were asked for"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 11: a killed waiter delays the waiters behind it by a bounded time at most.
@@ -114,8 +112,7 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
     let guard = case
         .in_time(limit, "the turn of the one behind", waiting)
         .await???;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 11: a waiter that was stopped may be granted its turn; where leases run that ends, and where
@@ -148,8 +145,7 @@ pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
         guard.is_held(),
         "the end of the other process ended the hold"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 5: a holder that is stopped for longer than its ttl and goes on either still holds, or knows
@@ -200,8 +196,7 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
     helper.say("release")?;
     case.soon("the helper releases", helper.expect("released"))
         .await??;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
 /// Rule 1: between processes, in both directions, with waiting.
@@ -233,8 +228,7 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     check!(client.break_lock(&name, held).await?, "nothing to break");
     case.in_time(case.ttl(), "the other process is told", two.expect("lost"))
         .await??;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
 /// Rule 18: `inspect` shows the process of the holder.
@@ -297,8 +291,7 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
     let next = case.acquire_within(limit, &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 12: a store that does not answer grants nothing, and a wait still ends in time.
@@ -317,8 +310,7 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     // What was on its way to the silent store may be granted now, until it is given back at once.
     let lock = client.lock(&name).ttl(case.ttl());
     let next = case.acquire_within(case.ttl(), &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 5: a broken connection does not end the lease: the hold goes on over another connection.
@@ -334,8 +326,7 @@ pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) ->
             guard.state()
         );
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 5: whatever a cut connection means to the store, the client never believes more than is true, and
@@ -367,8 +358,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
     drop(waited);
     let lock = first.lock(&name).ttl(case.ttl());
     let next = case.acquire_within(limit, &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 7: a store that has forgotten everything takes its holds along; their holders are told, and the next
@@ -431,6 +421,5 @@ pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verd
         "{} follows {first_token}",
         again.token()
     );
-    again.release().await?;
-    Ok(())
+    Ok(again.release().await?)
 }

@@ -90,8 +90,7 @@ pub(super) async fn the_deadline_lies_a_margin_before_the_end_of_the_lease(
         guard.remaining()
     );
     check!(guard.is_held(), "not held");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 2: the time in which the request travels to the store is not part of the claim.
@@ -112,8 +111,7 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
         "the deadline lies {:?} after the end of the lease that was asked for",
         deadline.since(most)
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 2: a grant that arrives after the end of its lease is no grant, and is released.
@@ -212,8 +210,7 @@ pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> 
     );
     case.pass(case.ttl()).await;
     check!(guard.is_held(), "the grant was not renewed");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 4: an ordinary hold lasts as long as its guard.
@@ -234,8 +231,7 @@ pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
         case.look(&name).await?.holders == 1,
         "the store knows nothing of it"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 4: renewals of one client share their requests.
@@ -340,8 +336,7 @@ pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
     check!(next.token() > guard.token(), "the token did not grow");
     expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the late release ended the next hold");
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 4: `max_hold` caps renewal.
@@ -371,8 +366,7 @@ pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
         next.is_held(),
         "the drop of the old guard ended the new hold"
     );
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 5: the state of a guard is read from the clock, so no task has to run for it to change.
@@ -444,8 +438,7 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
         case.look(&name).await?.holders == 1,
         "the store let go of the next hold"
     );
-    new.release().await?;
-    Ok(())
+    Ok(new.release().await?)
 }
 
 /// Rule 6: `run` is acquire, body, release.
@@ -461,8 +454,7 @@ pub(super) async fn run_returns_the_value_and_releases(case: Arc<Case>) -> Verdi
         })
         .await??;
     check!(value == 7, "{value} instead of 7");
-    case.take(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&client, &name).await?.release().await?)
 }
 
 /// Rule 6: on loss the body is dropped at its await, and the result is an error.
@@ -577,8 +569,7 @@ pub(super) async fn no_two_holders_have_the_same_token(case: Arc<Case>) -> Verdi
         tokens.iter().all(|token| *token < guard.token()),
         "a token came again"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Raises a flag when it is dropped.

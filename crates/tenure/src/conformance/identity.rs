@@ -331,6 +331,5 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
     let next = case.acquire_within(limit, &lock).await??;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }

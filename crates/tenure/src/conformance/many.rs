@@ -37,8 +37,7 @@ pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
         }
         one.release().await?;
     }
-    all.acquire().await?.release().await?;
-    Ok(())
+    Ok(all.acquire().await?.release().await?)
 }
 
 /// Rule 1: clients that name the same locks in different orders do not wait for each other in a circle.
@@ -78,8 +77,7 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     check!(!guard.is_held(), "still claimed");
     expect_error(guard.release().await, ErrorKind::Lost)?;
     // The other name was released all the same.
-    case.lease(&second, &a).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&second, &a).await?.release().await?)
 }
 
 /// Rule 3: `lock_all` fails if one of its locks is lost while it waits for the others.
@@ -130,8 +128,7 @@ pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict 
     check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
     case.until_idle(&a).await?;
     case.until_nobody_waits(&b).await?;
-    busy.release().await?;
-    Ok(())
+    Ok(busy.release().await?)
 }
 
 /// Rule 15: a cancelled `lock_all` releases the locks that it had.
@@ -220,8 +217,7 @@ pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) ->
         check!(held.is_held(), "{} was lost", held.name());
         held.release().await?;
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 15: a cancelled `lock_any` leaves no entry in any queue.

@@ -45,8 +45,7 @@ pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
             "a shared holder beside one that holds alone"
         );
     }
-    alone.release().await?;
-    Ok(())
+    Ok(alone.release().await?)
 }
 
 /// Rule 1: among many readers and writers, a writer never holds beside another holder.
@@ -198,6 +197,5 @@ pub(super) async fn permits_and_exclusive_never_meet(case: Arc<Case>) -> Verdict
         .ok_or(Failure::new("not free after the permit"))?;
     let tried = first.lock(&name).permits(2).try_acquire().await?;
     check!(tried.is_none(), "a permit beside one who holds alone");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }

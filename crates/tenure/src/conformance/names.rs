@@ -26,8 +26,7 @@ pub(super) async fn names_do_not_interact(case: Arc<Case>) -> Verdict {
         !second.inspect(&b).await?.is_held(),
         "{b} is free and shown as held"
     );
-    held.release().await?;
-    Ok(())
+    Ok(held.release().await?)
 }
 
 /// Rule 17: names are compared byte for byte.
@@ -272,6 +271,5 @@ pub(super) async fn control_characters_are_escaped(case: Arc<Case>) -> Verdict {
         let bad = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{2028}');
         check!(!text.contains(bad), "not escaped: {text:?}");
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }

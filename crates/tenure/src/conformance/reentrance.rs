@@ -24,8 +24,7 @@ pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdi
         again.wait(Duration::ZERO).acquire().await,
         ErrorKind::WaitElapsed,
     )?;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 21: all entries of an owner share one hold, which ends with the last entry, in whichever order they end.
@@ -81,8 +80,7 @@ pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict 
     }
     let after = case.harness().requests();
     check!(before == after, "{before:?} requests became {after:?}");
-    outer.release().await?;
-    Ok(())
+    Ok(outer.release().await?)
 }
 
 /// Rule 21: another owner is another holder, even in the same task.
@@ -110,8 +108,7 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
         .owner(&two)
         .acquire()
         .await?;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 21: `Owner::scope` needs no argument, and a task that is spawned inside is outside of the scope.
@@ -139,8 +136,7 @@ pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<
     })
     .await?;
     check!(Owner::current().is_none(), "the scope goes on");
-    case.take(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&client, &name).await?.release().await?)
 }
 
 /// Rule 21: tasks that come at the same time with one owner make one acquisition and share its hold.
@@ -175,8 +171,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
         );
         guard.release().await?;
     }
-    case.take(&second, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&second, &name).await?.release().await?)
 }
 
 /// Rule 21: inside `run` the lock may be entered again, and nothing else becomes re-entrant.
@@ -199,8 +194,7 @@ pub(super) async fn a_run_may_be_nested(case: Arc<Case>) -> Verdict {
         client.lock(&name).try_acquire().await?.is_none(),
         "re-entrant after the run"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 21: an owner whose hold was lost must notice, not carry on.
@@ -218,8 +212,7 @@ pub(super) async fn a_lost_hold_is_not_entered_again(case: Arc<Case>) -> Verdict
     expect_error(lock.acquire().await, ErrorKind::Lost)?;
     drop(guard);
     let again = case.soon("a new hold", lock.acquire()).await??;
-    again.release().await?;
-    Ok(())
+    Ok(again.release().await?)
 }
 
 /// Rule 21: two shared holders that both want to be exclusive would wait for each other.
@@ -242,6 +235,5 @@ pub(super) async fn a_shared_hold_is_not_upgraded(case: Arc<Case>) -> Verdict {
     let inner = client.lock(&name).owner(&owner).shared().acquire().await?;
     check!(inner.token() == exclusive.token(), "a hold of its own");
     drop(inner);
-    exclusive.release().await?;
-    Ok(())
+    Ok(exclusive.release().await?)
 }

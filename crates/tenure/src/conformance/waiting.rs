@@ -71,8 +71,7 @@ pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
     check!(tried.is_none(), "two hold it");
     let waiters = case.look(&name).await?.waiters;
     check!(waiters.unwrap_or(0) == 0, "{waiters:?} wait after one try");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 12: without `wait` an acquisition waits without a limit.
@@ -252,8 +251,7 @@ pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict 
     }
     case.until_nobody_waits(&name).await?;
     check!(guard.is_held(), "the holder lost it");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 11: a cancelled waiter does not delay the waiters behind it.
