@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -49,9 +50,7 @@ fn agreed(watched: &Watched) -> Option<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_a_planned_failover_is_followed_at_once() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let watched = Watched::start(60_000);
     let new = &watched.servers[1];
     let client = client(&watched.url()).await;
@@ -78,9 +77,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let watched = Watched::start(500);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
@@ -105,9 +102,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_says_what_is_wrong() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let watched = Watched::start(60_000);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
@@ -155,9 +150,7 @@ fn queue(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     // One on each node.
@@ -189,9 +182,7 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_keeps_locks_of_redisson() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}?dialect=redisson&restart_guard=off", cluster.url());
     let one = tenure::connect(&url).await.unwrap();
@@ -216,9 +207,7 @@ async fn cluster_keeps_locks_of_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_silent_node_delays_no_renewal_of_others() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     for node in &cluster.nodes {
         node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -277,9 +266,7 @@ fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
@@ -305,9 +292,7 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_replica_takes_over_for_a_dead_node() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
@@ -337,9 +322,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_says_what_is_wrong() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let alone = Redis::start(&[]);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let url = format!("redis+cluster://{}", alone.address());
