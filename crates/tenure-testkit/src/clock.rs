@@ -37,8 +37,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn is_impossible() -> bool {
-        super::is_missing(&["redis-server", "cc"])
+    pub fn skip_unless_possible() -> bool {
+        super::skip_unless_installed(&["redis-server", "cc"])
     }
 
     pub fn make() -> Self {

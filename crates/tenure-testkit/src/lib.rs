@@ -54,9 +54,10 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether one of these programs is missing. Says so on a line of its own, past the capture of output:
-/// `scripts/test` counts it, and in CI it is a failure. If none is, a test begins, as soon as the machine has time.
-pub fn is_missing(programs: &[&str]) -> bool {
+/// Returns `true`, which ends the test, if one of these programs is not installed. It prints that on a line of its own
+/// past the capture of output: `scripts/test` counts such lines, and in CI they are failures. Otherwise it waits until
+/// the machine is idle and returns `false`.
+pub fn skip_unless_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -64,18 +65,18 @@ pub fn is_missing(programs: &[&str]) -> bool {
         calm::until_calm();
         return false;
     };
-    say_missing(missing);
+    print_missing(missing);
     true
 }
 
-pub fn say_missing(missing: &str) {
-    say_skip(&format!(
+pub fn print_missing(missing: &str) {
+    print_skip(&format!(
         "{missing} is not installed; scripts/test --only servers does it"
     ));
 }
 
 /// The test that runs on this thread does nothing, and why.
-pub fn say_skip(why: &str) {
+pub fn print_skip(why: &str) {
     use std::io::Write as _;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

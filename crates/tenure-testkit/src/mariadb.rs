@@ -18,12 +18,12 @@ pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub fn is_missing() -> bool {
+pub fn skip_unless_installed() -> bool {
     let program = "mariadbd";
     if std::path::Path::new(PROGRAM).is_file() {
         return false;
     }
-    super::say_missing(program);
+    super::print_missing(program);
     true
 }
 

@@ -19,11 +19,11 @@ pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub fn is_missing() -> bool {
+pub fn skip_unless_installed() -> bool {
     if programs().is_some() {
         return false;
     }
-    super::say_missing("postgres");
+    super::print_missing("postgres");
     true
 }
 

@@ -18,8 +18,8 @@ pub const USER: &str = "tenure";
 pub const SERVICE: &str = "mymaster";
 
 /// Whether there is no redis-server here; then it has said so.
-pub fn is_missing() -> bool {
-    super::is_missing(&["redis-server"])
+pub fn skip_unless_installed() -> bool {
+    super::skip_unless_installed(&["redis-server"])
 }
 
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
@@ -287,8 +287,8 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    pub fn is_impossible() -> bool {
-        super::is_missing(&["redis-server", "openssl"])
+    pub fn skip_unless_possible() -> bool {
+        super::skip_unless_installed(&["redis-server", "openssl"])
     }
 
     pub fn make() -> Self {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::clock::{Clock, compile};
-use super::{is_missing, say_skip};
+use super::{print_skip, skip_unless_installed};
 
 /// Made by the compiler from `tap.c` in `dir`: what stands before the program.
 pub fn tap(dir: &Path) -> String {
@@ -16,8 +16,8 @@ pub fn tap(dir: &Path) -> String {
 }
 
 /// Not every machine lets a process look at another one.
-pub fn is_impossible() -> bool {
-    if is_missing(&["cc"]) {
+pub fn skip_unless_possible() -> bool {
+    if skip_unless_installed(&["cc"]) {
         return true;
     }
     let clock = Clock::make();
@@ -28,7 +28,7 @@ pub fn is_impossible() -> bool {
     let date = date.unwrap();
     if !date.status.success() {
         let why = String::from_utf8_lossy(&date.stderr);
-        say_skip(&format!("no process may be traced here ({})", why.trim()));
+        print_skip(&format!("no process may be traced here ({})", why.trim()));
         return true;
     }
     // Or all that is tried on that clock would prove nothing.

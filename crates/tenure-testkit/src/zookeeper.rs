@@ -25,19 +25,19 @@ fn jars() -> PathBuf {
 }
 
 /// Whether there is no ZooKeeper here; then it has said so.
-pub fn is_missing() -> bool {
-    if super::is_missing(&["java"]) {
+pub fn skip_unless_installed() -> bool {
+    if super::skip_unless_installed(&["java"]) {
         return true;
     }
     let is_there = jars().join("zookeeper.jar").is_file();
     if !is_there {
-        super::say_missing("zookeeper.jar");
+        super::print_missing("zookeeper.jar");
     }
     !is_there
 }
 
-pub fn is_missing_for_tls() -> bool {
-    is_missing() || super::is_missing(&["openssl"])
+pub fn skip_unless_installed_for_tls() -> bool {
+    skip_unless_installed() || super::skip_unless_installed(&["openssl"])
 }
 
 /// In ms: how exactly a server measures sessions. The shortest session is two of them.

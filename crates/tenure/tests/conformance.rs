@@ -118,7 +118,7 @@ fn file() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis() {
-    if tenure_testkit::redis::is_missing() {
+    if tenure_testkit::redis::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -135,7 +135,7 @@ fn redis() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_redisson() {
-    if tenure_testkit::redis::is_missing() {
+    if tenure_testkit::redis::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -152,7 +152,7 @@ fn redis_redisson() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_tls_with_password() {
-    if tenure_testkit::redis::Certificates::is_impossible() {
+    if tenure_testkit::redis::Certificates::skip_unless_possible() {
         return;
     }
     run(&Setup {
@@ -175,7 +175,7 @@ fn redis_tls_with_password() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_sentinel() {
-    if tenure_testkit::redis::is_missing() {
+    if tenure_testkit::redis::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -199,7 +199,7 @@ fn redis_sentinel() {
 #[cfg(feature = "redis")]
 #[test]
 fn redis_cluster() {
-    if tenure_testkit::redis::is_missing() {
+    if tenure_testkit::redis::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -224,7 +224,7 @@ fn redis_cluster() {
 #[cfg(feature = "redis")]
 #[test]
 fn redlock() {
-    if tenure_testkit::redis::is_missing() {
+    if tenure_testkit::redis::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -301,7 +301,7 @@ fn redlock_over_memory_on_the_real_clock() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
-    if tenure_testkit::etcd::is_missing() {
+    if tenure_testkit::etcd::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -318,7 +318,7 @@ fn etcd() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_three_members() {
-    if tenure_testkit::etcd::is_missing() {
+    if tenure_testkit::etcd::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -341,7 +341,9 @@ fn etcd_three_members() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_tls_with_password() {
-    if tenure_testkit::etcd::is_missing() || tenure_testkit::is_missing(&["openssl"]) {
+    if tenure_testkit::etcd::skip_unless_installed()
+        || tenure_testkit::skip_unless_installed(&["openssl"])
+    {
         return;
     }
     run(&Setup {
@@ -363,7 +365,7 @@ fn etcd_tls_with_password() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_lease_per_lock() {
-    if tenure_testkit::etcd::is_missing() {
+    if tenure_testkit::etcd::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -387,7 +389,7 @@ fn etcd_lease_per_lock() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper() {
-    if tenure_testkit::zookeeper::is_missing() {
+    if tenure_testkit::zookeeper::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -403,7 +405,7 @@ fn zookeeper() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_ensemble() {
-    if tenure_testkit::zookeeper::is_missing() {
+    if tenure_testkit::zookeeper::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -424,7 +426,7 @@ fn zookeeper_ensemble() {
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_tls() {
-    if tenure_testkit::zookeeper::is_missing_for_tls() {
+    if tenure_testkit::zookeeper::skip_unless_installed_for_tls() {
         return;
     }
     run(&Setup {
@@ -448,7 +450,7 @@ fn zookeeper_tls() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn mysql() {
-    if tenure_testkit::mariadb::is_missing() {
+    if tenure_testkit::mariadb::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -472,7 +474,7 @@ fn mysql() {
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn postgres() {
-    if tenure_testkit::postgres::is_missing() {
+    if tenure_testkit::postgres::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -495,7 +497,7 @@ fn postgres() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn mysql_table() {
-    if tenure_testkit::mariadb::is_missing() {
+    if tenure_testkit::mariadb::skip_unless_installed() {
         return;
     }
     run(&Setup {
@@ -511,7 +513,7 @@ fn mysql_table() {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn postgres_table() {
-    if tenure_testkit::postgres::is_missing() {
+    if tenure_testkit::postgres::skip_unless_installed() {
         return;
     }
     run(&Setup {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, skip_unless_installed};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -49,7 +49,7 @@ fn agreed(watched: &Watched) -> Option<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_a_planned_failover_is_followed_at_once() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let watched = Watched::start(60_000);
@@ -78,7 +78,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let watched = Watched::start(500);
@@ -105,7 +105,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_says_what_is_wrong() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let watched = Watched::start(60_000);
@@ -155,7 +155,7 @@ fn queue(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -189,7 +189,7 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_keeps_locks_of_redisson() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -216,7 +216,7 @@ async fn cluster_keeps_locks_of_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_silent_node_delays_no_renewal_of_others() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -277,7 +277,7 @@ fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -305,7 +305,7 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_replica_takes_over_for_a_dead_node() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(true);
@@ -337,7 +337,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_says_what_is_wrong() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let alone = Redis::start(&[]);

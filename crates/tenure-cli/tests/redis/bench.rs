@@ -55,7 +55,7 @@ fn one_server_is_measured_from_both_sides() {
 
 #[test]
 fn both_sides_read_the_url_alike() {
-    if Certificates::is_impossible() {
+    if Certificates::skip_unless_possible() {
         return;
     }
     let certificates = Certificates::make();
@@ -78,7 +78,7 @@ fn both_sides_read_the_url_alike() {
 
 #[test]
 fn several_servers_are_measured_alone() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let servers: Vec<_> = (0..3).map(|_| Redis::start(&[])).collect();
@@ -97,7 +97,7 @@ fn several_servers_are_measured_alone() {
 
 #[test]
 fn a_server_that_grants_nothing_yet_says_so_at_once() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

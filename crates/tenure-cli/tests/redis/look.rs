@@ -78,7 +78,7 @@ fn watch_prints_a_line_per_change() {
 
 #[test]
 fn check_knows_what_a_restart_does_and_that_nobody_takes_over() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

@@ -31,7 +31,7 @@ impl OnRedis {
 
     /// With these options in the URL.
     fn start_with(options: &str) -> Option<Self> {
-        if redis::is_missing() {
+        if redis::skip_unless_installed() {
             return None;
         }
         let server = Redis::start(&[]);

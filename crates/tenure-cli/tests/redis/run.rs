@@ -219,7 +219,7 @@ fn a_server_that_does_not_answer_is_unreachable() {
 
 #[test]
 fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -233,7 +233,7 @@ fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
 
 #[test]
 fn a_password_is_needed_and_never_shown() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start_secured(&[]);
@@ -261,7 +261,7 @@ fn a_password_is_needed_and_never_shown() {
 
 #[test]
 fn it_speaks_tls() {
-    if Certificates::is_impossible() {
+    if Certificates::skip_unless_possible() {
         return;
     }
     let certificates = Certificates::make();

@@ -236,7 +236,7 @@ fn redis_connections(server: &Redis) -> Vec<String> {
 }
 
 fn on_redis(scheme: &str, servers: usize, options: &str) {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let servers: Arc<Vec<_>> = Arc::new((0..servers).map(|_| Redis::start(&[])).collect());
@@ -269,7 +269,7 @@ fn redlock() {
 }
 
 fn on_etcd(options: &str) {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let server = Etcd::start(1, &[]);
@@ -303,7 +303,7 @@ fn etcd_with_a_lease_for_each_lock() {
 
 #[test]
 fn zookeeper() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Arc::new(Zookeeper::start(&[]));
@@ -338,7 +338,7 @@ fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
 /// The server has opened a session, and its client does not know that yet.
 #[test]
 fn a_signal_while_a_session_is_being_opened_leaves_none() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -382,7 +382,7 @@ const IN_TABLE: &[&str] = &[
 ];
 
 fn on_mysql(options: &str, records: &'static [&'static str]) {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -415,7 +415,7 @@ fn mysql_table() {
 }
 
 fn on_postgres(options: &str, records: &'static [&'static str]) {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);

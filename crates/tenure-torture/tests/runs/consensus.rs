@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, is_clock_missing};
+use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::tap;
@@ -20,7 +20,7 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    if etcd::is_missing() || tap::is_impossible() {
+    if etcd::skip_unless_installed() || tap::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -33,7 +33,7 @@ fn etcd_of_one() {
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    if etcd::is_missing() || tap::is_impossible() {
+    if etcd::skip_unless_installed() || tap::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -45,7 +45,7 @@ fn etcd_of_three() {
 
 #[test]
 fn zookeeper_of_one() {
-    if zookeeper::is_missing() || is_clock_missing() {
+    if zookeeper::skip_unless_installed() || skip_unless_clock_possible() {
         return;
     }
     let clock = Clock::make();
@@ -64,7 +64,7 @@ fn zookeeper_of_one() {
 
 #[test]
 fn zookeeper_of_three() {
-    if zookeeper::is_missing() || is_clock_missing() {
+    if zookeeper::skip_unless_installed() || skip_unless_clock_possible() {
         return;
     }
     let clock = Clock::make();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, is_clock_missing, text};
+use crate::{Run, skip_unless_clock_possible, text};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::mariadb::{self as mariadb_server, MariaDb};
 use tenure_testkit::postgres::{self as postgres_server, Postgres};
@@ -48,14 +48,14 @@ macro_rules! on {
         mod $database {
             use super::*;
 
-            fn is_missing() -> bool {
-                $server::is_missing() || is_clock_missing()
+            fn skip_unless_installed() -> bool {
+                $server::skip_unless_installed() || skip_unless_clock_possible()
             }
 
             /// All that must not make two hold at once.
             #[test]
             fn sessions() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let mut faults = vec![
@@ -75,7 +75,7 @@ macro_rules! on {
             /// Tokens are made of the clock and of what a server counts since its start.
             #[test]
             fn sessions_whose_clock_goes_back() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let run = super::$database("sessions, back", TRUSTED).only(&[Kind::ClockBack]);
@@ -86,7 +86,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_with_the_guard() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let run = super::$database("sessions, guard", GUARDED);
@@ -96,7 +96,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_whose_server_forgets_let_two_hold() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 // Whoever looks less often at its connection learns later that it is gone.
@@ -106,7 +106,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_whose_connections_break() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let run = super::$database("sessions, links", TRUSTED).only(&VOID_FOR_SESSIONS);
@@ -115,7 +115,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_that_are_cut_let_two_hold() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 super::$database("sessions, cut", TRUSTED).lets_two_hold(Kind::Cut);
@@ -123,7 +123,7 @@ macro_rules! on {
 
             #[test]
             fn a_table() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let run = super::$database("table", TABLE).ttl(SHORT);
@@ -133,7 +133,7 @@ macro_rules! on {
 
             #[test]
             fn a_table_whose_clock_jumps_forward_lets_two_hold() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 for options in [TABLE, SHEDLOCK] {
@@ -144,7 +144,7 @@ macro_rules! on {
 
             #[test]
             fn the_table_of_shedlock() {
-                if is_missing() {
+                if skip_unless_installed() {
                     return;
                 }
                 let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
@@ -158,7 +158,7 @@ macro_rules! on {
 /// It takes a session for overdue that has been silent for no longer than its clock has jumped.
 #[test]
 fn postgres_whose_clock_jumps_forward_lets_two_hold() {
-    if postgres_server::is_missing() || is_clock_missing() {
+    if postgres_server::skip_unless_installed() || skip_unless_clock_possible() {
         return;
     }
     let run = postgres("sessions, clock", TRUSTED);

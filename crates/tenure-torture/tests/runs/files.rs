@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, is_clock_missing};
+use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::database::File;
 
 #[test]
 fn file() {
-    if is_clock_missing() {
+    if skip_unless_clock_possible() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, File) {
 
 #[test]
 fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
-    if is_clock_missing() {
+    if skip_unless_clock_possible() {
         return;
     }
     let (run, _file) = sqlite("sqlite", Some(Clock::make()));
@@ -49,7 +49,7 @@ fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
 /// Its clock is that of this host, and leases end by it.
 #[test]
 fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
-    if is_clock_missing() {
+    if skip_unless_clock_possible() {
         return;
     }
     let (run, _file) = sqlite("sqlite, clock", Some(Clock::make()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_torture::plan::Kind;
 
 use crate::site::Masters;
-use crate::{Run, is_clock_missing};
+use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::redis::{self, Cluster, Redis, Watched, redlock_url};
 
@@ -16,8 +16,8 @@ const TRUSTED: &str = "?timeout=1s&restart_guard=off";
 
 const DIALECTS: [&str; 2] = ["", "&dialect=redisson"];
 
-fn is_missing() -> bool {
-    redis::is_missing() || is_clock_missing()
+fn skip_unless_installed() -> bool {
+    redis::skip_unless_installed() || skip_unless_clock_possible()
 }
 
 fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
@@ -32,7 +32,7 @@ const VOID: [Kind; 2] = [Kind::ServerKill, Kind::ClockForward];
 
 #[test]
 fn redis_alone() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let report = run("redis", TRUSTED, &[])
@@ -44,7 +44,7 @@ fn redis_alone() {
 
 #[test]
 fn redis_with_the_format_of_redisson() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let options = format!("{TRUSTED}&dialect=redisson");
@@ -54,7 +54,7 @@ fn redis_with_the_format_of_redisson() {
 
 #[test]
 fn redis_that_forgets_lets_two_hold() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     run("redis, no guard", TRUSTED, &[]).lets_two_hold(Kind::ServerKill);
@@ -62,7 +62,7 @@ fn redis_that_forgets_lets_two_hold() {
 
 #[test]
 fn redis_that_forgets_with_the_guard() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     for dialect in DIALECTS {
@@ -74,7 +74,7 @@ fn redis_that_forgets_with_the_guard() {
 
 #[test]
 fn redis_with_its_log_on_disk() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     for (fsync, options) in [("everysec", GUARDED), ("always", "?timeout=1s")] {
@@ -87,7 +87,7 @@ fn redis_with_its_log_on_disk() {
 
 #[test]
 fn redis_whose_clock_jumps_forward_lets_two_hold() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     for dialect in DIALECTS {
@@ -100,7 +100,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
 
 #[test]
 fn sentinel() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let watched = Watched::start(500);
@@ -112,7 +112,7 @@ fn sentinel() {
 
 #[test]
 fn cluster() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(true);
@@ -134,7 +134,7 @@ fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> R
 
 #[test]
 fn redlock_of_five() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
@@ -145,7 +145,7 @@ fn redlock_of_five() {
 
 #[test]
 fn redlock_with_its_logs_on_disk() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let lines = ["appendonly yes", "appendfsync always"];
@@ -155,7 +155,7 @@ fn redlock_with_its_logs_on_disk() {
 
 #[test]
 fn redlock_whose_clocks_jump_forward_lets_two_hold() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(Kind::ClockForward);

@@ -7,13 +7,13 @@ use tenure::backend::Severity;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::redis::{Certificates, PASSWORD, USER};
 
 /// The token of a login is good for a second, and a renewal comes every two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_has_expired_is_done_again() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start_secured(&["--auth-token-ttl", "1"]);
@@ -35,7 +35,7 @@ async fn a_login_that_has_expired_is_done_again() {
 /// Any change of users makes old logins invalid in some versions; a client logs in again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_users_is_survived() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start_secured(&[]);
@@ -50,7 +50,7 @@ async fn a_change_of_users_is_survived() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_login_is_one_clear_line() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let secured = Etcd::start_secured(&[]);
@@ -89,7 +89,7 @@ async fn a_wrong_login_is_one_clear_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_address_is_one_clear_line() {
-    if is_missing() || tenure_testkit::is_missing(&["openssl"]) {
+    if skip_unless_installed() || tenure_testkit::skip_unless_installed(&["openssl"]) {
         return;
     }
     let connect = |url: String| async move { soon(tenure::connect(&url)).await };
@@ -159,7 +159,7 @@ async fn a_wrong_address_is_one_clear_line() {
 /// What is held is kept and can be released; nothing new is granted, and the reason is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_one_clear_line() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(1, &["--quota-backend-bytes", "1048576"]);
@@ -190,7 +190,7 @@ async fn a_full_database_is_one_clear_line() {
 /// A holder that cannot talk to anybody stops believing in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_that_is_taken_away_ends_the_hold_by_its_deadline() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start_secured(&[]);

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tenure::Renew;
 
 use crate::support::{TTL, connect, soon, take, until, until_renewed};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::grpc::{Fault, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(1, &[]);
@@ -39,7 +39,7 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_per_lock_goes_with_its_lock() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(1, &[]);
@@ -72,7 +72,7 @@ async fn a_lease_per_lock_goes_with_its_lock() {
 /// A program may end as soon as its client is closed, and its background tasks with it.
 #[tokio::test]
 async fn nothing_is_left_when_close_returns() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     /// How much longer the request takes for which only `close` waits.
@@ -130,7 +130,7 @@ async fn nothing_is_left_when_close_returns() {
 /// A client that has no lock costs nothing, and its next lock is as good as its first.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_of_an_idle_client_runs_out() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(1, &[]);

@@ -9,7 +9,7 @@ use crate::support::{
     LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
 };
 use tenure_testkit::disk::Disk;
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::relay::Relay;
 use tenure_testkit::tap;
 
@@ -105,7 +105,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_is_killed() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     survives(
@@ -117,7 +117,7 @@ async fn the_leader_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_is_stopped() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     survives(
@@ -130,7 +130,7 @@ async fn the_leader_is_stopped() {
 /// Whichever member a client talks to.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_member_in_turn_is_cut_off_from_the_clients() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(3, &[]);
@@ -156,7 +156,7 @@ async fn each_member_in_turn_is_cut_off_from_the_clients() {
 /// Without a majority nothing is granted and nothing is renewed; with one all goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_is_away() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(3, &[]);
@@ -199,7 +199,7 @@ async fn a_majority_is_away() {
 /// Locks are on disk; a waiter keeps its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_members_are_started_again() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(3, &[]);
@@ -225,7 +225,7 @@ async fn all_members_are_started_again() {
 /// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if is_missing() || tap::is_impossible() {
+    if skip_unless_installed() || tap::skip_unless_possible() {
         return;
     }
     for (careless, remembers) in [("false", true), ("true", false)] {

@@ -7,7 +7,7 @@ use tenure::{ErrorKind, LostReason, State};
 use crate::support::{
     SHARED, TTL, assert_says, direct, name, proxied, soon, take, until, until_renewed, wait_behind,
 };
-use tenure_testkit::etcd::is_missing;
+use tenure_testkit::etcd::skip_unless_installed;
 use tenure_testkit::grpc::Fault;
 
 /// Later than the client waits for an answer.
@@ -28,7 +28,7 @@ fn keys(name: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_of_unknown_fate_leaves_nothing() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -67,7 +67,7 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -97,7 +97,7 @@ async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_renewal_is_neither_loss_nor_success() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -122,7 +122,7 @@ async fn a_lost_renewal_is_neither_loss_nor_success() {
 /// The lease that was granted, and nobody was told, is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_grant_of_a_lease_leaves_no_lease() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     for fault in faults() {
@@ -149,7 +149,7 @@ async fn a_lost_grant_of_a_lease_leaves_no_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_too_much_to_do_is_asked_again() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -165,7 +165,7 @@ async fn a_server_with_too_much_to_do_is_asked_again() {
 /// The lease ends in the store, and before that the holder stops believing.
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -194,7 +194,7 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
 /// Told by the store, long before the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_gone_takes_its_holds_along() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let client = direct().await;

@@ -7,13 +7,13 @@ use tenure::ErrorKind;
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, until, wait_behind,
 };
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::grpc::{Fault, Proxy};
 
 /// etcd-io/etcd#11456: the lease of a waiter ran out while it waited, and it was told that it holds the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (holder, waiter, name) = (direct().await, direct().await, name("a1"));
@@ -49,7 +49,7 @@ async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
 /// Both kinds of waiters: near ones, that count down by themselves, and far ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_key_is_deleted_queues_again() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (holder, name) = (direct().await, name("deleted"));
@@ -83,7 +83,7 @@ async fn a_waiter_whose_key_is_deleted_queues_again() {
 /// The judge is the order of the keys in the store: whoever is granted has the oldest one.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let name = name("fifo");
@@ -118,7 +118,7 @@ async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_breaks_is_opened_again() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let holder = direct().await;
@@ -153,7 +153,7 @@ async fn a_watch_that_breaks_is_opened_again() {
 /// The hand-over is told to nobody: the watch says nothing, and everything else works.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_not_trusted_for_ever() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, waiter) = proxied().await;
@@ -174,7 +174,7 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
 /// etcd-io/etcd#18089, #19179: what happened is compacted away before a watch could tell.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_loses_no_wake_up() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start(1, &[]);
@@ -210,7 +210,7 @@ async fn a_compaction_loses_no_wake_up() {
 /// Its answer is lost, or never comes; the key goes all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_leaves_leaves_nothing() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (holder, name) = (direct().await, name("leaves"));

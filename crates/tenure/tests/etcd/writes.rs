@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use tenure::{ErrorKind, Guard};
 
 use crate::support::{SHARED, TTL, assert_says, direct, name, proxied, soon, take, until};
-use tenure_testkit::etcd::{base64, is_missing};
+use tenure_testkit::etcd::{base64, skip_unless_installed};
 use tenure_testkit::grpc::{Direction, Fault};
 
 fn read(key: &str) -> String {
@@ -28,7 +28,7 @@ async fn assert_refused(guard: &Guard, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_writes_and_a_former_one_does_not() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     LazyLock::force(&SHARED);
@@ -52,7 +52,7 @@ async fn the_holder_writes_and_a_former_one_does_not() {
 /// It checks that it holds, stops for a minute, and writes: the one case that no lease can prevent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_arrives_late_does_not_count() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, first) = proxied().await;
@@ -79,7 +79,7 @@ async fn a_write_that_arrives_late_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let (proxy, client) = proxied().await;
@@ -97,7 +97,7 @@ async fn a_write_whose_answer_is_lost_is_indeterminate() {
 /// All names must still be held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_under_several_names_wants_all_of_them() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let client = direct().await;
@@ -113,7 +113,7 @@ async fn a_write_under_several_names_wants_all_of_them() {
 /// A transaction of the user's own, by a client of the user's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     LazyLock::force(&SHARED);

@@ -81,7 +81,7 @@ fn redis_keys(server: &Redis) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for (store, options, shows) in [
@@ -99,7 +99,7 @@ async fn redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let server = Etcd::start(1, &[]);
@@ -126,7 +126,7 @@ fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -190,7 +190,7 @@ const HOLDERS_OF_POSTGRES: [&str; 6] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -214,7 +214,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);

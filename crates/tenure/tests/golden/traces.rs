@@ -24,7 +24,7 @@ async fn compare(store: &str, site: Site) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -40,7 +40,7 @@ async fn redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_redisson() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -56,7 +56,7 @@ async fn redis_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let server = Etcd::start(1, &[]);
@@ -70,7 +70,7 @@ async fn etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -88,7 +88,7 @@ async fn zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -105,7 +105,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_table() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -122,7 +122,7 @@ async fn mysql_table() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);
@@ -139,7 +139,7 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_table() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);

@@ -105,7 +105,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for (user, options) in [("jobs", ""), ("redisson", "&dialect=redisson")] {
@@ -134,7 +134,7 @@ async fn a_user_of_one_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_a_cluster() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -160,7 +160,7 @@ async fn a_user_of_a_cluster() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sentinels() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(60_000);

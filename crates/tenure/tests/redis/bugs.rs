@@ -13,7 +13,7 @@ use tenure_testkit::redis::{self, Redis};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_waiters_share_one_subscription() {
     const WAITERS: usize = 1_000;
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -49,7 +49,7 @@ async fn a_thousand_waiters_share_one_subscription() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_sends_one_message() {
     const CLIENTS: i64 = 50;
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -74,7 +74,7 @@ async fn a_release_sends_one_message() {
 /// A release that arrives when somebody else holds the lock: it is nobody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_release_does_not_hit_the_next_holder() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -103,7 +103,7 @@ async fn a_late_release_does_not_hit_the_next_holder() {
 /// Tries that fail leave no lease, no place in a queue and no key, and cost one request each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_failed_tries_leave_nothing() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -127,7 +127,7 @@ async fn a_thousand_failed_tries_leave_nothing() {
 /// and waits end all the same, by the client's clock. Tokens grow even so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -161,7 +161,7 @@ async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
 /// After the lock is given back nothing of its renewal goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_its_lock() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

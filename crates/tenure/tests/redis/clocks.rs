@@ -10,7 +10,7 @@ const HOUR: i64 = 3_600;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_forward() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -37,7 +37,7 @@ async fn the_clock_jumps_forward() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_back() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -87,7 +87,7 @@ async fn the_clock_jumps_back() {
 /// Those who wait do so by their own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_while_one_waits() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     for jump in [HOUR, -HOUR] {

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(9);
 /// Names in many slots are held and renewed together, though no script may touch two slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_all_slots_are_renewed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -57,7 +57,7 @@ async fn locks_of_all_slots_are_renewed() {
 /// A waiter is told of its turn whichever node it is, and whichever node has the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_are_told_by_every_node() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -81,7 +81,7 @@ async fn waiters_are_told_by_every_node() {
 /// then all goes on at the new node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_moves_while_its_lock_is_held() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -140,7 +140,7 @@ async fn a_slot_moves_while_its_lock_is_held() {
 /// The replica takes over; locks of other masters notice nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_is_killed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(true);
@@ -193,7 +193,7 @@ async fn a_master_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn some_nodes_of_the_url_are_down() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(true);

@@ -44,7 +44,7 @@ async fn release_all(guards: Vec<Guard>) {
 
 #[tokio::test]
 async fn many_requests_are_a_few() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;
@@ -86,7 +86,7 @@ async fn many_requests_are_a_few() {
 /// Those that are held, by us or by strangers, and those that are no locks at all.
 #[tokio::test]
 async fn each_gets_its_own_answer() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -131,7 +131,7 @@ async fn each_gets_its_own_answer() {
 /// Of fewer digits than the clock's, of as many, and far ahead of it; and with a clock that has fewer itself.
 #[tokio::test]
 async fn tokens_grow_whatever_was_there_before() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     const YEARS: i64 = 365 * 24 * 3_600;
@@ -165,7 +165,7 @@ async fn tokens_grow_whatever_was_there_before() {
 /// A name that this user may not touch is nobody else's trouble.
 #[tokio::test]
 async fn one_is_forbidden() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -195,7 +195,7 @@ async fn one_is_forbidden() {
 /// A node that has all slots of its cluster: each lock is in a slot of its own, and none goes with another.
 #[tokio::test]
 async fn the_locks_lie_apart() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start_in_cluster();
@@ -228,7 +228,7 @@ async fn the_locks_lie_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn those_that_wait_are_served() {
     const ROUNDS: u64 = 10;
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -264,7 +264,7 @@ async fn those_that_wait_are_served() {
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
 async fn an_acquire_of_many_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Arc::new(Redis::start(&[]));
@@ -296,7 +296,7 @@ async fn an_acquire_of_many_goes_wrong() {
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
 async fn a_release_of_many_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Arc::new(Redis::start(&[]));
@@ -343,7 +343,7 @@ async fn settle(site: &Site, names: &[String]) {
 /// All of them are dropped on the way, again and again: nothing stays behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_changes_its_mind() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -373,7 +373,7 @@ async fn a_crowd_that_changes_its_mind() {
 /// The runtime that the client was made in ends, and with it whatever was to make the requests: nobody waits for ever.
 #[test]
 fn a_crowd_whose_runtime_is_gone() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

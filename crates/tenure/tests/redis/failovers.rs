@@ -28,7 +28,7 @@ async fn until_replaced(watched: &Watched, before: u16) {
 /// What the replica had by then goes on: holds are renewed there, waiters are served there.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_killed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(DOWN_AFTER);
@@ -67,7 +67,7 @@ async fn the_primary_is_killed() {
 /// `SENTINEL FAILOVER`: the old primary goes on answering for a while, and is not asked any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_replaced_by_order() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(DOWN_AFTER);
@@ -114,7 +114,7 @@ async fn the_primary_is_replaced_by_order() {
 /// What the table gives up: a replica that has not heard of the lock takes over. Tokens grow all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_takes_over() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(DOWN_AFTER);
@@ -167,7 +167,7 @@ async fn a_replica_that_lags_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_down() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(DOWN_AFTER);
@@ -192,7 +192,7 @@ async fn sentinels_are_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_do_not_know_the_service() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(DOWN_AFTER);

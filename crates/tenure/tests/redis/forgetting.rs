@@ -11,7 +11,7 @@ use tenure_testkit::redis::{self, Redis};
 /// Real eviction: the memory is filled until the keys of the lock are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_evicted() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&["maxmemory 4mb", "maxmemory-policy allkeys-random"]);
@@ -59,7 +59,7 @@ async fn a_lock_is_evicted() {
 /// Any one of the keys goes: nobody is stuck, tokens grow, and the next one has it within the ttl.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_of_a_lock_is_deleted() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -107,7 +107,7 @@ async fn one_key_of_a_lock_is_deleted() {
 /// Everything at once, while ten hold and ten wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_flushed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

@@ -21,7 +21,7 @@ fn taker(server: &Redis, options: &[&str]) -> Taker {
 /// It goes on when somebody else has the lock, and neither its renewals nor its release touch that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_is_stopped_for_longer_than_its_ttl() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -57,7 +57,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
 /// Its key ends with its lease, its place in the queue is skipped, its channel is gone at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_and_a_waiter_are_killed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);

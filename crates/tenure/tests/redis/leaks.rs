@@ -28,7 +28,7 @@ fn channels(server: &Redis) -> usize {
 /// that is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_dropped_acquires() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -88,7 +88,7 @@ async fn ten_thousand_dropped_acquires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_queued_clients_die() {
     const CLIENTS: usize = 1_000;
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let limit = getrlimit(Resource::Nofile);
@@ -149,7 +149,7 @@ async fn a_thousand_queued_clients_die() {
 /// Clients that come and go leave no subscription and no task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_clients_come_and_go() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -193,7 +193,7 @@ async fn a_hundred_clients_come_and_go() {
 /// lock back. Redisson's waiters make such a request whenever they have just subscribed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for dialect in ["", "&dialect=redisson"] {

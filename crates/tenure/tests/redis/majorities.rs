@@ -94,7 +94,7 @@ fn granted(answer: Result<Answer, tenure::Error>) -> u64 {
 /// a second round of requests would have to make them agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_under_the_next_token() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let all = OneOfThem::start().await;
@@ -107,7 +107,7 @@ async fn a_hand_over_is_under_the_next_token() {
 /// The same where a node's answer had not come when the others were a majority already: it is released unseen.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_is_that_of_a_grant_that_nobody_has_seen() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let all = OneOfThem::start().await;
@@ -120,7 +120,7 @@ async fn so_is_that_of_a_grant_that_nobody_has_seen() {
 /// And where it still waits: the release is the only request that it takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_ends_the_wait_for_what_it_releases() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let all = OneOfThem::start().await;
@@ -198,7 +198,7 @@ async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
 /// D1: what the delayed restart is for. Clients enforce it; the servers know nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_forgot_has_no_vote() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let after = one_of_three_forgets("restart_guard=8s", Duration::from_secs(8)).await;
@@ -211,7 +211,7 @@ async fn a_node_that_forgot_has_no_vote() {
 /// The same without the rule: this is what it prevents.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_guard_two_hold_it() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let after = one_of_three_forgets("restart_guard=off", LONG).await;
@@ -223,7 +223,7 @@ async fn without_the_guard_two_hold_it() {
 /// D2: a node that forgot gets the hold back; one that has somebody else by then keeps that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_heal_and_steal_nothing() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let servers = independent(5);
@@ -270,7 +270,7 @@ async fn use_it(clients: [&Client; 2]) {
 /// SIGSTOP: it takes connections and requests, and answers nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_stopped_for_ever() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let servers = independent(5);
@@ -284,7 +284,7 @@ async fn a_node_is_stopped_for_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_are_dead_and_then_three() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let servers = independent(5);
@@ -331,7 +331,7 @@ async fn two_nodes_are_dead_and_then_three() {
 /// D5 on a minority: its leases end at once, and those of the others hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_of_one_node_jumps() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();

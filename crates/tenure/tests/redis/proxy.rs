@@ -38,7 +38,7 @@ fn acquire() -> [&'static str; 4] {
 
 #[test]
 fn requests_pass_and_are_counted() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -53,7 +53,7 @@ fn requests_pass_and_are_counted() {
 
 #[test]
 fn a_request_is_answered_in_the_servers_place_and_in_its_turn() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -73,7 +73,7 @@ fn a_request_is_answered_in_the_servers_place_and_in_its_turn() {
 
 #[test]
 fn a_script_is_known_by_its_digest() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -97,7 +97,7 @@ fn a_script_is_known_by_its_digest() {
 
 #[test]
 fn a_connection_is_cut_before_or_after_the_request() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -115,7 +115,7 @@ fn a_connection_is_cut_before_or_after_the_request() {
 
 #[test]
 fn a_reply_stays_away_until_the_proxy_resumes() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -134,7 +134,7 @@ fn a_reply_stays_away_until_the_proxy_resumes() {
 
 #[test]
 fn a_request_arrives_late_and_a_reply_byte_by_byte() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -156,7 +156,7 @@ fn a_request_arrives_late_and_a_reply_byte_by_byte() {
 
 #[test]
 fn a_direction_is_held_or_delayed() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();
@@ -181,7 +181,7 @@ fn a_direction_is_held_or_delayed() {
 
 #[test]
 fn pushes_are_no_replies() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new();

@@ -67,7 +67,7 @@ async fn a_listener_speaks_something_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_missing_wrong_or_too_much() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let secured = Redis::start_secured(&[]);
@@ -90,7 +90,7 @@ async fn the_password_is_missing_wrong_or_too_much() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_may_not_do_what_a_lock_needs() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start_secured(&[]);
@@ -121,7 +121,7 @@ async fn the_user_may_not_do_what_a_lock_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_keeps_no_locks() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let primary = Redis::start(&[]);
@@ -147,7 +147,7 @@ async fn a_replica_keeps_no_locks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_is_full() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&["maxmemory-policy noeviction"]);
@@ -177,7 +177,7 @@ async fn the_memory_is_full() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_cannot_save() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let gone = new_directory("gone");
@@ -198,7 +198,7 @@ async fn the_server_cannot_save() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn something_else_lies_under_the_name() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -244,7 +244,7 @@ async fn something_else_lies_under_the_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_no_server_of_its_own() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);
@@ -266,7 +266,7 @@ async fn a_node_of_a_cluster_is_no_server_of_its_own() {
 /// by then is not what it will say: it must not be taken for a server that keeps nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_still_loads_is_not_ready() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     // The delay, in µs, is for each key; between two answers lie a thousand keys.
@@ -326,7 +326,7 @@ async fn connect_or_none(url: &str) -> Option<tenure::Client> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&["busy-reply-threshold 50"]);

@@ -9,7 +9,7 @@ use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
 use tenure_testkit::disk::Disk;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::{PATIENCE, is_missing};
+use tenure_testkit::{PATIENCE, skip_unless_installed};
 
 /// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
 /// after it.
@@ -53,7 +53,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
 /// where the name is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_is_guarded_as_well() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -86,7 +86,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     // The guard is the longest ttl in use, as documented.
@@ -101,7 +101,7 @@ async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
 /// What the option costs: this is why the guard is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -113,7 +113,7 @@ async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&["appendonly yes", "appendfsync always"]);
@@ -150,7 +150,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
 /// The server says itself when it was started: no client has to have seen it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_comes_later_is_guarded_too() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -181,7 +181,7 @@ async fn a_client_that_comes_later_is_guarded_too() {
 /// Those who wait when the server dies wait on, and are served when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_outlast_a_restart() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
@@ -209,7 +209,7 @@ async fn waiters_outlast_a_restart() {
 /// `kill -9` between request and answer, a hundred times: tokens grow, and nobody holds it twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_killed_again_and_again() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = std::sync::Arc::new(Redis::start(&["appendonly yes", "appendfsync always"]));
@@ -264,7 +264,7 @@ async fn a_server_is_killed_again_and_again() {
 /// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if redis::is_missing() || is_missing(&["cc"]) {
+    if redis::skip_unless_installed() || skip_unless_installed(&["cc"]) {
         return;
     }
     for (fsync, remembers) in [("always", true), ("no", false)] {

@@ -7,7 +7,7 @@ use tenure_testkit::until;
 
 #[test]
 fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for (lines, kept) in [
@@ -37,7 +37,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
 
 #[test]
 fn a_secured_server_wants_its_password() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start_secured(&[]);
@@ -59,7 +59,7 @@ fn a_secured_server_wants_its_password() {
 
 #[test]
 fn a_server_speaks_tls() {
-    if Certificates::is_impossible() {
+    if Certificates::skip_unless_possible() {
         return;
     }
     let certificates = Certificates::make();
@@ -80,7 +80,7 @@ fn a_server_speaks_tls() {
 
 #[test]
 fn sentinels_replace_a_primary() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let watched = Watched::start(1_000);
@@ -95,7 +95,7 @@ fn sentinels_replace_a_primary() {
 
 #[test]
 fn a_cluster_has_masters_and_replicas() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(true);
@@ -120,7 +120,7 @@ fn a_cluster_has_masters_and_replicas() {
 
 #[test]
 fn a_servers_wall_clock_is_moved() {
-    if Clock::is_impossible() {
+    if Clock::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
@@ -144,7 +144,7 @@ fn a_servers_wall_clock_is_moved() {
 
 #[test]
 fn a_slot_moves_to_another_master() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);

@@ -142,7 +142,7 @@ fn check<T: std::fmt::Debug>(fault: &Fault, due: Option<ErrorKind>, outcome: &Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;
@@ -181,7 +181,7 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(
 /// The request of a waiter goes wrong: what it had may be lost, but it is served all the same, or told.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong_while_it_waits() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     at_once(async |site, name, fault| {
@@ -214,7 +214,7 @@ async fn an_acquire_goes_wrong_while_it_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     at_once(async |site, name, fault| {
@@ -247,7 +247,7 @@ async fn a_renewal_goes_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;
@@ -274,7 +274,7 @@ async fn a_release_goes_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_goes_wrong() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;
@@ -312,7 +312,7 @@ async fn a_look_goes_wrong() {
 /// `SCRIPT FLUSH` by somebody else: every step brings its text again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_forgotten_while_we_hold() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -344,7 +344,7 @@ async fn the_scripts_are_forgotten_while_we_hold() {
 /// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_network_is_gone_for_longer_than_the_ttl() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;
@@ -384,7 +384,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
 /// A slow link is not a broken one.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_takes_forty_milliseconds() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let site = Site::new().await;

@@ -24,7 +24,7 @@ async fn assert_refused(guard: &Guard, server: &Redis, key: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_writes_and_a_former_one_does_not() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -53,7 +53,7 @@ async fn the_holder_writes_and_a_former_one_does_not() {
 /// It checks that it holds, stops for a minute, and writes: the one case that no lease can prevent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_arrives_late_does_not_count() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -83,7 +83,7 @@ async fn a_write_that_arrives_late_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -102,7 +102,7 @@ async fn a_write_whose_answer_is_lost_is_indeterminate() {
 /// All names must still be held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_under_several_names_wants_all_of_them() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -118,7 +118,7 @@ async fn a_write_under_several_names_wants_all_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_the_key_lies_where_the_lock_does() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let cluster = Cluster::start(false);

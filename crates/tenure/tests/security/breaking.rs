@@ -61,7 +61,7 @@ async fn sessions(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -84,7 +84,7 @@ async fn a_session_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);
@@ -117,7 +117,7 @@ async fn a_session_in_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_etcd() {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let server = Etcd::start_secured(&[]);
@@ -147,7 +147,7 @@ async fn a_key_in_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_in_zookeeper() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -174,7 +174,7 @@ async fn a_node_in_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_redis() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     let server = Redis::start(&[]);
@@ -224,7 +224,7 @@ async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operato
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -249,7 +249,7 @@ async fn a_row_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);

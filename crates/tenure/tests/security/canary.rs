@@ -332,7 +332,7 @@ async fn a_life(server: Server) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_redis() {
-    if redis::is_missing() {
+    if redis::skip_unless_installed() {
         return;
     }
     for options in ["", "&dialect=redisson"] {
@@ -351,7 +351,7 @@ async fn a_life_with_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_etcd() {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let etcd = Etcd::start_secured(&[]);
@@ -370,7 +370,7 @@ async fn a_life_with_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_zookeeper() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let zookeeper = Zookeeper::start(&[]);
@@ -385,7 +385,7 @@ async fn a_life_with_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     for options in ["&restart_guard=off", "&mode=table"] {
@@ -405,7 +405,7 @@ async fn a_life_with_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     for options in ["&restart_guard=off", "&mode=table"] {

@@ -37,7 +37,7 @@ async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_on_a_prefix_of_etcd() {
-    if etcd::is_missing() {
+    if etcd::skip_unless_installed() {
         return;
     }
     let page = include_str!("../../../../docs/stores/etcd.md");
@@ -123,7 +123,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let page = include_str!("../../../../docs/stores/mysql.md");
@@ -140,7 +140,7 @@ async fn a_user_of_sessions_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let page = include_str!("../../../../docs/stores/postgres.md");

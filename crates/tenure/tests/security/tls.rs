@@ -226,28 +226,28 @@ async fn all_of_it(store: &Store) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_refuses() {
-    if !Certificates::is_impossible() {
+    if !Certificates::skip_unless_possible() {
         all_of_it(&REDIS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_refuses() {
-    if !etcd::is_missing() && !Certificates::is_impossible() {
+    if !etcd::skip_unless_installed() && !Certificates::skip_unless_possible() {
         all_of_it(&ETCD).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper_refuses() {
-    if !zookeeper::is_missing_for_tls() {
+    if !zookeeper::skip_unless_installed_for_tls() {
         all_of_it(&ZOOKEEPER).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_refuses() {
-    if !mariadb::is_missing() && !Certificates::is_impossible() {
+    if !mariadb::skip_unless_installed() && !Certificates::skip_unless_possible() {
         all_of_it(&MYSQL).await;
         beyond_this_machine(&MYSQL).await;
     }
@@ -255,7 +255,7 @@ async fn mysql_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_refuses() {
-    if !postgres::is_missing() && !Certificates::is_impossible() {
+    if !postgres::skip_unless_installed() && !Certificates::skip_unless_possible() {
         all_of_it(&POSTGRES).await;
         beyond_this_machine(&POSTGRES).await;
     }

@@ -122,7 +122,7 @@ async fn the_board_is_made_when_asked_for(database: &dyn Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_of_connections_is_named() {
-    if mariadb::is_missing() || postgres::is_missing() {
+    if mariadb::skip_unless_installed() || postgres::skip_unless_installed() {
         return;
     }
     MARIADB.operator().rows(&format!(
@@ -149,7 +149,7 @@ async fn a_full_table_of_connections_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_refused() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&["--read-only=1"]);
@@ -163,7 +163,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_refused() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);
@@ -178,7 +178,7 @@ async fn a_standby_is_refused() {
 /// PostgreSQL keeps all locks of all sessions in a table of a fixed size.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_of_locks_is_named() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&["max_locks_per_transaction=10", "max_connections=20"]);

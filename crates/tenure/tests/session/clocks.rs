@@ -58,7 +58,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() || tenure_testkit::is_missing(&["cc"]) {
+    if mariadb::skip_unless_installed() || tenure_testkit::skip_unless_installed(&["cc"]) {
         return;
     }
     let clock = Clock::make();
@@ -68,7 +68,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() || tenure_testkit::is_missing(&["cc"]) {
+    if postgres::skip_unless_installed() || tenure_testkit::skip_unless_installed(&["cc"]) {
         return;
     }
     let clock = Clock::make();

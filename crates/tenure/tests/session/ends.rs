@@ -254,7 +254,7 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_one_process_of_postgres_is_a_restart() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let server = postgres::Postgres::start(&[]);
@@ -292,7 +292,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
 /// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_is_not_believed() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let server = mariadb::MariaDb::start(&[]);

@@ -8,7 +8,7 @@ use tenure_testkit::{mariadb, postgres};
 /// What `IS_USED_LOCK` finds.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_mysql_are_as_published() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let used = |key: &str| {
@@ -62,7 +62,7 @@ fn shown() -> Vec<(i64, i64, i64)> {
 /// Every mapping, against what the server shows.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_in_postgres_are_as_published() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     // A user of its own, so that nobody else's locks are among those that are looked at.
@@ -128,7 +128,7 @@ async fn the_mapping_of_sqlx_is_that_of_sqlx() {
         let PgAdvisoryLockKey::BigInt(theirs) = *PgAdvisoryLock::new(name).key() else {
             panic!("not one number");
         };
-        if name.is_empty() || postgres::is_missing() {
+        if name.is_empty() || postgres::skip_unless_installed() {
             continue;
         }
         let client = connect(&format!("{}?{OPTIONS}&keys=sqlx", POSTGRES.url())).await;
@@ -143,7 +143,7 @@ async fn the_mapping_of_sqlx_is_that_of_sqlx() {
 /// A key of another database is another lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_belong_to_a_database() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let name = name("database");
@@ -158,7 +158,7 @@ async fn keys_belong_to_a_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_no_key_is_refused() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let client = connect(&format!("{}?{OPTIONS}&keys=raw", POSTGRES.url())).await;

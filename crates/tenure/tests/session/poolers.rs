@@ -5,7 +5,7 @@ use tenure::ErrorKind;
 use crate::support::{
     Database, OPTIONS, POSTGRES, assert_says, connect, name, soon, take, until, wait_as,
 };
-use tenure_testkit::pgbouncer::{Pooler, is_missing};
+use tenure_testkit::pgbouncer::{Pooler, skip_unless_installed};
 
 fn url(pooler: &Pooler) -> String {
     format!("{}?{OPTIONS}", POSTGRES.url_at(pooler.port()))
@@ -13,7 +13,7 @@ fn url(pooler: &Pooler) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_share_sessions_are_refused() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     for mode in ["transaction", "statement"] {
@@ -29,7 +29,7 @@ async fn transactions_that_share_sessions_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_of_our_own_are_as_good_as_the_server_itself() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let pooler = Pooler::start(&POSTGRES, "session", 20);

@@ -28,14 +28,14 @@ macro_rules! on_both {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
+                if !tenure_testkit::mariadb::skip_unless_installed() {
                     super::$name(&*crate::support::MARIADB).await;
                 }
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
+                if !tenure_testkit::postgres::skip_unless_installed() {
                     super::$name(&*crate::support::POSTGRES).await;
                 }
             }
@@ -49,14 +49,14 @@ macro_rules! on_both_alone {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
+                if !tenure_testkit::mariadb::skip_unless_installed() {
                     super::$name(&tenure_testkit::mariadb::MariaDb::start(&[])).await;
                 }
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
+                if !tenure_testkit::postgres::skip_unless_installed() {
                     super::$name(&tenure_testkit::postgres::Postgres::start(&[])).await;
                 }
             }

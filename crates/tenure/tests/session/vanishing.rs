@@ -45,7 +45,7 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
+    if mariadb::skip_unless_installed() {
         return;
     }
     let Some(network) = Network::new(1) else {
@@ -57,7 +57,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
+    if postgres::skip_unless_installed() {
         return;
     }
     let Some(network) = Network::new(1) else {

@@ -27,7 +27,7 @@ async fn seen(pool: &PgPool, key: i64) -> Vec<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_seen_in_the_server_and_ends_with_the_transaction() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let pool = bank::<Postgres>(5).await;
@@ -56,7 +56,7 @@ async fn it_is_seen_in_the_server_and_ends_with_the_transaction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_a_session_with_that_key_excludes_it() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let pool = bank::<Postgres>(3).await;

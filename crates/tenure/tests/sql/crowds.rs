@@ -26,7 +26,7 @@ async fn two_hundred_transactions_on_five_names<DB: Bank>() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_in_mysql_under_read_committed() {
-    if sqlx::MySql::is_missing() {
+    if sqlx::MySql::skip_unless_installed() {
         return;
     }
     let pool = bank::<sqlx::MySql>(200).await;
@@ -124,7 +124,7 @@ async fn first_uses_that_are_rolled_back<DB: Bank>() {
 
 /// The first use of a name is rolled back when several wait behind it, and the server may end some of them.
 async fn rolled_back_under_waiters(level: &'static str) {
-    if sqlx::MySql::is_missing() {
+    if sqlx::MySql::skip_unless_installed() {
         return;
     }
     let pool = bank::<sqlx::MySql>(12).await;

@@ -19,7 +19,7 @@ macro_rules! on_servers {
         mod mysql {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
+                if !<sqlx::MySql as $crate::support::Bank>::skip_unless_installed() {
                     super::$test::<sqlx::MySql>().await;
                 }
             })*
@@ -27,7 +27,7 @@ macro_rules! on_servers {
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
+                if !<sqlx::Postgres as $crate::support::Bank>::skip_unless_installed() {
                     super::$test::<sqlx::Postgres>().await;
                 }
             })*
@@ -155,7 +155,7 @@ async fn a_killed_holder_frees_its_lock<DB: Bank>() {
 /// Committed numbers are on disk, those that were rolled back in nobody's memory: tokens grow over a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_is_killed_during_a_transaction() {
-    if MySql::is_missing() {
+    if MySql::skip_unless_installed() {
         return;
     }
     let server = MariaDb::start(&[]);
@@ -168,7 +168,7 @@ async fn mariadb_is_killed_during_a_transaction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_is_killed_during_a_transaction() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let server = Server::start(&[]);
@@ -221,7 +221,7 @@ async fn killed<DB: Bank>(pool: &sqlx::Pool<DB>, kill: impl Fn(), launch: impl F
 /// What the server refuses at COMMIT is no, and no "maybe".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_constraint_that_is_looked_at_by_commit() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let pool = bank::<Postgres>(3).await;
@@ -249,7 +249,7 @@ async fn a_constraint_that_is_looked_at_by_commit() {
 /// COMMIT would be a ROLLBACK without a word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_swallows_an_error() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let pool = bank::<Postgres>(3).await;

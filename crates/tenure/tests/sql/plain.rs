@@ -54,7 +54,7 @@ macro_rules! text_and_function_are_one_fence {
     ($test:ident, $function:ident, $db:ty) => {
         #[tokio::test]
         async fn $test() {
-            if <$db as Bank>::is_missing() {
+            if <$db as Bank>::skip_unless_installed() {
                 return;
             }
             let pool = bank::<$db>(2).await;
@@ -106,7 +106,7 @@ async fn connect() -> (tokio_postgres::Client, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn a_deposit_by_another_client_is_locked_and_fenced() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let (mut db, _task) = connect().await;
@@ -135,7 +135,7 @@ async fn a_deposit_by_another_client_is_locked_and_fenced() {
 
 #[tokio::test]
 async fn a_definite_no_releases_and_a_connection_that_breaks_keeps_the_lock() {
-    if Postgres::is_missing() {
+    if Postgres::skip_unless_installed() {
         return;
     }
     let (mut db, task) = connect().await;

@@ -38,7 +38,7 @@ pub(crate) trait Bank: tenure::sql::Database {
     const STRICT: bool = false;
 
     /// Whether there is no server here; then it has said so.
-    fn is_missing() -> bool {
+    fn skip_unless_installed() -> bool {
         false
     }
 
@@ -91,8 +91,8 @@ macro_rules! statements {
 }
 
 impl Bank for MySql {
-    fn is_missing() -> bool {
-        mariadb::is_missing()
+    fn skip_unless_installed() -> bool {
+        mariadb::skip_unless_installed()
     }
 
     fn port() -> u16 {
@@ -126,8 +126,8 @@ impl Bank for MySql {
 impl Bank for Postgres {
     const STRICT: bool = true;
 
-    fn is_missing() -> bool {
-        postgres::is_missing()
+    fn skip_unless_installed() -> bool {
+        postgres::skip_unless_installed()
     }
 
     fn port() -> u16 {
@@ -300,7 +300,7 @@ macro_rules! on_each {
         mod mysql {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
+                if !<sqlx::MySql as $crate::support::Bank>::skip_unless_installed() {
                     super::$test::<sqlx::MySql>().await;
                 }
             })*
@@ -308,7 +308,7 @@ macro_rules! on_each {
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
+                if !<sqlx::Postgres as $crate::support::Bank>::skip_unless_installed() {
                     super::$test::<sqlx::Postgres>().await;
                 }
             })*

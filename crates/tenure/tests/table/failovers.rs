@@ -5,10 +5,10 @@ use std::path::Path;
 use crate::common::power;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 use tenure_testkit::disk::Disk;
-use tenure_testkit::is_missing;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::relay::Relay;
+use tenure_testkit::skip_unless_installed;
 
 /// The table says so: what was not copied is not there.
 async fn two_hold_it(first: &Db, second: &Db) {
@@ -87,7 +87,7 @@ async fn a_mariadb_that_loses_commits() {
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-flush-log-at-timeout=2000",
     ];
-    if !mariadb::is_missing() {
+    if !mariadb::skip_unless_installed() {
         let db = Db::MySql(MariaDb::start_on_disk(&[], &lossy));
         db.init().await;
         // The tables themselves are to outlast it.
@@ -116,7 +116,7 @@ async fn the_power_is_lost(db: &Db, disk: &Disk, remembers: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mariadb_loses_power() {
-    if mariadb::is_missing() || is_missing(&["cc"]) {
+    if mariadb::skip_unless_installed() || skip_unless_installed(&["cc"]) {
         return;
     }
     for (flushes, remembers) in [("1", true), ("2", false)] {
@@ -129,7 +129,7 @@ async fn a_mariadb_loses_power() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_loses_power() {
-    if postgres::is_missing() || is_missing(&["cc"]) {
+    if postgres::skip_unless_installed() || skip_unless_installed(&["cc"]) {
         return;
     }
     for (fsync, remembers) in [("on", true), ("off", false)] {

@@ -11,7 +11,7 @@ use tenure_testkit::postgres::Postgres;
 /// Few sessions for many clients: whatever was left behind in one would be met by another.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_kept_by_rows_whatever_session_serves() {
-    if pgbouncer::is_missing() {
+    if pgbouncer::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);
@@ -50,7 +50,7 @@ async fn locks_are_kept_by_rows_whatever_session_serves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_behind_two_sessions_counts_exactly() {
     const TASKS: u64 = 40;
-    if pgbouncer::is_missing() {
+    if pgbouncer::skip_unless_installed() {
         return;
     }
     let server = Postgres::start(&[]);

@@ -34,11 +34,11 @@ pub(crate) enum Db {
 
 impl Db {
     pub(crate) fn mysql(options: &[&str]) -> Option<Self> {
-        (!mariadb::is_missing()).then(|| Self::MySql(MariaDb::start(options)))
+        (!mariadb::skip_unless_installed()).then(|| Self::MySql(MariaDb::start(options)))
     }
 
     pub(crate) fn postgres(settings: &[&str]) -> Option<Self> {
-        (!postgres::is_missing()).then(|| {
+        (!postgres::skip_unless_installed()).then(|| {
             let server = Postgres::start(settings);
             let inside = server.inside();
             Self::Postgres(Box::new(server), inside)

@@ -23,7 +23,7 @@ static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// Held, waited for, acquired and released while the leader is killed: nobody loses anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let _turn = TURN.lock().await;
@@ -36,7 +36,7 @@ async fn a_killed_leader() {
 /// The same while it stands still, which nobody is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_leader() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let _turn = TURN.lock().await;
@@ -91,7 +91,7 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
 /// All three are killed and started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_restarted() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let _turn = TURN.lock().await;
@@ -109,7 +109,7 @@ async fn all_restarted() {
 /// Without a majority nothing is granted and nothing renewed; one clear line says why there is no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_majority() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let _turn = TURN.lock().await;
@@ -145,7 +145,7 @@ async fn no_majority() {
 /// A server that is cut off from the others answers reads for a while; that renews nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_of_a_minority_renew_nothing() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let _turn = TURN.lock().await;

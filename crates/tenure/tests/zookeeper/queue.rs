@@ -10,7 +10,7 @@ use tenure_testkit::zookeeper;
 /// Two hundred contenders in eight clients are served in the order of their nodes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_are_served_in_order() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let name = unique("order");
@@ -46,7 +46,7 @@ async fn two_hundred_are_served_in_order() {
 /// Foreign contenders exclude us, whatever their nodes are called, and one that is none does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_sequential_child_is_a_contender() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let (client, name) = (client_of(&SHARED).await, unique("foreign"));
@@ -80,7 +80,7 @@ async fn every_sequential_child_is_a_contender() {
 /// In ZooKeeper's own dialect a session has one node in a directory, so a client uses two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_prefix_is_not_reentrant() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let client = connect(&url(SHARED.port(), "&dialect=session-prefix")).await;

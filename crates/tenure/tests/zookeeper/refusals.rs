@@ -12,7 +12,7 @@ use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_there_or_somebody_else() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let port = Port::reserve();
@@ -34,7 +34,7 @@ async fn nobody_there_or_somebody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_password() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let client = client_of(&SHARED).await;
@@ -61,7 +61,7 @@ async fn another_password() {
 /// Without a user everything is open, and `check` says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_check_finds() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let url = format!("zookeeper://127.0.0.1:{}/open?ttl=2s", SHARED.port());
@@ -87,7 +87,7 @@ async fn what_check_finds() {
 /// A server that is cut off and lets clients read all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let settings = ["-Dreadonlymode.enabled=true"];
@@ -108,7 +108,7 @@ async fn a_read_only_server() {
 /// Sessions are granted within bounds; a fixed lease that is longer is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_beyond_the_servers_bounds() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&["maxSessionTimeout=5000"]);
@@ -138,7 +138,7 @@ async fn a_ttl_beyond_the_servers_bounds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates() {
-    if zookeeper::is_missing_for_tls() {
+    if zookeeper::skip_unless_installed_for_tls() {
         return;
     }
     let certificates = Certificates::make();

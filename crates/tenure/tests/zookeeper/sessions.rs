@@ -11,12 +11,12 @@ use crate::support::{
 use tenure_testkit::disk::Disk;
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::zookeeper::{self, Zookeeper};
-use tenure_testkit::{is_missing, jute};
+use tenure_testkit::{jute, skip_unless_installed};
 
 /// At several lengths of a session: the holder is told before its node goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_comes_before_the_server_gives_it_away() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let mut cases = Vec::new();
@@ -54,7 +54,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
 /// A session that expires while its client waits: the client waits on, in a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_outlives_its_session() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -86,7 +86,7 @@ async fn a_wait_outlives_its_session() {
 /// A waiter whose node somebody deletes goes to the end of the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_waiter_comes_back() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
@@ -111,7 +111,7 @@ async fn a_deleted_waiter_comes_back() {
 /// The server stands still for longer than the session: nobody claims anything meanwhile, and then it goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -135,7 +135,7 @@ async fn a_frozen_server() {
 /// Killed and started again, the server knows what it knew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_knows_who_holds() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start(&[]);
@@ -158,7 +158,7 @@ async fn a_restarted_server_knows_who_holds() {
 /// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if zookeeper::is_missing() || is_missing(&["cc"]) {
+    if zookeeper::skip_unless_installed() || skip_unless_installed(&["cc"]) {
         return;
     }
     for (syncs, remembers) in [("yes", true), ("no", false)] {

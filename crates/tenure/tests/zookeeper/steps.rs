@@ -15,7 +15,7 @@ use tenure_testkit::zookeeper;
 /// Somebody else finds it taken, and free afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_survives_what_happens_to_its_requests() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -48,7 +48,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
 /// The waiter's requests: listing, watching, leaving.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_what_happens_to_its_requests() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -79,7 +79,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_survives_what_happens_to_its_request() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -102,7 +102,7 @@ async fn a_release_survives_what_happens_to_its_request() {
 /// A renewal is neither loss nor success without an answer; the next one heals it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_survives_what_happens_to_its_request() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -125,7 +125,7 @@ async fn a_renewal_survives_what_happens_to_its_request() {
 /// A try on a name that is taken leaves nothing, whatever is lost on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_leaves_nothing() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -153,7 +153,7 @@ async fn a_try_leaves_nothing() {
 /// What a free lock costs, in requests; nothing is asked about time.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_a_free_lock() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -183,7 +183,7 @@ async fn requests_of_a_free_lock() {
 /// Nobody can be asked about a node for longer than a ttl, and its session lives on: then it does not go by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::{Client, Lock};
 
 use crate::support::{ROOT, connect, nodes, soon, unique, until};
-use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, skip_unless_installed};
 
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
 
@@ -42,7 +42,7 @@ async fn acquire(lock: &Lock) -> (tenure::Guard, Instant) {
 /// One thread, so that a blocking call stops all of it.
 #[tokio::test]
 async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_of() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let name = unique("stopped-waiter");
@@ -70,7 +70,7 @@ async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_o
 /// An acquisition after the stop gets a session that the leader makes, so neither kind of acquisition has to wait.
 #[tokio::test]
 async fn who_asks_after_a_stop_gets_a_whole_lease() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let client = client().await;
@@ -98,7 +98,7 @@ async fn who_asks_after_a_stop_gets_a_whole_lease() {
 /// Held before the stop: the first renewals after it extend the lease only as far as the leader is sure to go.
 #[tokio::test]
 async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
-    if is_missing() {
+    if skip_unless_installed() {
         return;
     }
     let client = client().await;

@@ -10,7 +10,7 @@ const WARM: u64 = 2;
 /// Another client takes the number that we would have had, in a directory that was collected and made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_not_the_one_that_was_known() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -43,7 +43,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
 /// The same, while our connection is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_noticed_after_a_reconnect() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -73,7 +73,7 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
 /// The server collects the empty directory by itself; tokens go on growing, numbers begin again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collected_container_is_made_again() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let server = Zookeeper::start_with(&["-Dznode.container.checkIntervalMs=100"], &[]);
@@ -97,7 +97,7 @@ async fn a_collected_container_is_made_again() {
 /// Somebody in between costs the short way, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_in_between_is_seen() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());

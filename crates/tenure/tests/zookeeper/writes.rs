@@ -11,7 +11,7 @@ use tenure_testkit::zookeeper::{self, PASSWORD, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let (client, name) = (client_of(&SHARED).await, unique("write"));
@@ -34,7 +34,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
 /// The holder was cut off, somebody else holds and has written; the late write does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_write_is_refused() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let proxy = jute::proxy(SHARED.port());
@@ -64,7 +64,7 @@ async fn a_late_write_is_refused() {
 /// Broken by an operator, before the holder knows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_hold_writes_nothing() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
@@ -79,7 +79,7 @@ async fn a_broken_hold_writes_nothing() {
 /// A transaction of the user's own, by a client of the user's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
+    if zookeeper::skip_unless_installed() {
         return;
     }
     let (client, name) = (client_of(&SHARED).await, unique("multi"));
