@@ -3,7 +3,7 @@
 //! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
 //! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
 //! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
-//! the clocks of a process, [`disk`] takes its power, [`tap`] does both to Go's, [`network`] cuts servers off from each other, [`operator`] is
+//! the clocks of a process, [`disk`] takes its power, [`tracer`] does both to Go's, [`network`] cuts servers off from each other, [`operator`] is
 //! somebody at a database's console.
 
 #![allow(missing_docs, reason = "for tests, whose authors read the code")]
@@ -28,7 +28,7 @@ pub mod redis;
 pub mod relay;
 pub mod resp;
 pub mod statements;
-pub mod tap;
+pub mod tracer;
 pub mod wire;
 pub mod wiretap;
 pub mod zookeeper;

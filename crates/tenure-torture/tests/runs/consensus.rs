@@ -7,7 +7,7 @@ use tenure_torture::plan::Kind;
 use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::tap;
+use tenure_testkit::tracer;
 use tenure_testkit::zookeeper::{self, Ensemble, Zookeeper};
 
 /// Longer than an election takes, twice.
@@ -20,11 +20,11 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    if etcd::skip_unless_installed() || tap::skip_unless_possible() {
+    if etcd::skip_unless_installed() || tracer::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 1, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 1, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), Some(clock)));
 }
@@ -33,11 +33,11 @@ fn etcd_of_one() {
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    if etcd::skip_unless_installed() || tap::skip_unless_possible() {
+    if etcd::skip_unless_installed() || tracer::skip_unless_possible() {
         return;
     }
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 3, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     let run = Run::on("etcd of three", url, Some(Box::new(etcd)), Some(clock)).ttl(TTL);
     nothing_overlaps(run.without(&[Kind::LeaderPause]));

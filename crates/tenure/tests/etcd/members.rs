@@ -11,7 +11,7 @@ use crate::support::{
 use tenure_testkit::disk::Disk;
 use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::relay::Relay;
-use tenure_testkit::tap;
+use tenure_testkit::tracer;
 
 /// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
 /// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
@@ -225,13 +225,13 @@ async fn all_members_are_started_again() {
 /// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if skip_unless_installed() || tap::skip_unless_possible() {
+    if skip_unless_installed() || tracer::skip_unless_possible() {
         return;
     }
     for (careless, remembers) in [("false", true), ("true", false)] {
         let disk = Disk::make();
         let setting = format!("--unsafe-no-fsync={careless}");
-        let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
+        let etcd = Etcd::start_after(&disk.traced_command(), 1, &[&setting]);
         let member = &etcd.members[0];
         power::is_lost(&disk, &etcd.url(), FAR, remembers, |act| {
             member.kill();

@@ -6,12 +6,12 @@ use std::process::Command;
 use super::clock::{Clock, compile};
 use super::{print_skip, skip_unless_installed};
 
-/// Made by the compiler from `tap.c` in `dir`: what stands before the program.
-pub fn tap(dir: &Path) -> String {
-    let program = dir.join("tap");
+/// Made by the compiler from `tracer.c` in `dir`: what stands before the program.
+pub fn build(dir: &Path) -> String {
+    let program = dir.join("tracer");
     std::fs::write(dir.join("clock.c"), include_str!("clock.c")).unwrap();
     std::fs::write(dir.join("disk.c"), include_str!("disk.c")).unwrap();
-    compile(&program, include_str!("tap.c"), &[]);
+    compile(&program, include_str!("tracer.c"), &[]);
     program.display().to_string()
 }
 
@@ -22,7 +22,7 @@ pub fn skip_unless_possible() -> bool {
     }
     let clock = Clock::make();
     clock.set(-1_000_000_000);
-    let words = clock.command_of_tap();
+    let words = clock.traced_command();
     let mut date = Command::new(&words[0]);
     let date = date.args(&words[1..]).args(["date", "+%Y"]).output();
     let date = date.unwrap();
