@@ -14,9 +14,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::operator::Row;
 use super::process::Directory;
 use super::proxy::{Direction, Fault, Parcel, Plan, Proxy, Shared, deliver, lock};
+use super::sql_client::Row;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protocol {

@@ -3,7 +3,7 @@
 //! Nothing here goes through the library: what a test does to a server, and what it sees in there, is by
 //! the server's own means. [`process`] starts and kills, [`resp`] talks to a Redis, [`redis`] has the shapes
 //! in which one is run, [`proxy`] stands between a client and its server and makes trouble, [`clock`] moves
-//! the clocks of a process, [`disk`] takes its power, [`tracer`] does both to Go's, [`network`] cuts servers off from each other, [`operator`] is
+//! the clocks of a process, [`disk`] takes its power, [`tracer`] does both to Go's, [`network`] cuts servers off from each other, [`sql_client`] is
 //! somebody at a database's console.
 
 #![allow(missing_docs, reason = "for tests, whose authors read the code")]
@@ -19,7 +19,6 @@ pub mod grpc;
 pub mod jute;
 pub mod mariadb;
 pub mod network;
-pub mod operator;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
@@ -27,6 +26,7 @@ pub mod proxy;
 pub mod redis;
 pub mod relay;
 pub mod resp;
+pub mod sql_client;
 pub mod statements;
 pub mod tracer;
 pub mod wire;

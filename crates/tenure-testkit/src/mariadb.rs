@@ -6,9 +6,9 @@ use std::sync::{Mutex, OnceLock};
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use super::operator::Operator;
 use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
 use super::redis::Certificates;
+use super::sql_client::SqlClient;
 use super::until;
 
 pub use super::PASSWORD;
@@ -35,7 +35,7 @@ pub struct MariaDb {
     dir: PathBuf,
     command: Vec<String>,
     process: Mutex<Option<Process>>,
-    operator: Operator,
+    admin: SqlClient,
 }
 
 /// A data directory as it is after the installation: making it takes longer than starting a server.
@@ -127,10 +127,10 @@ impl MariaDb {
             dir,
             command,
             process: Mutex::new(None),
-            operator: Operator::mysql(options),
+            admin: SqlClient::mysql(options),
         };
         server.launch();
-        server.operator.rows(&format!(
+        server.admin.rows(&format!(
             "CREATE DATABASE {DATABASE};
              CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';
              GRANT ALL ON {DATABASE}.* TO '{USER}'@'%'"
@@ -146,7 +146,7 @@ impl MariaDb {
         until("mariadbd answers", || {
             let ended = place.as_ref().is_none_or(Process::has_ended);
             assert!(!ended, "mariadbd ended; see {}/log", self.dir.display());
-            self.operator.try_rows("SELECT 1").is_ok() && self.greets()
+            self.admin.try_rows("SELECT 1").is_ok() && self.greets()
         });
     }
 
@@ -185,19 +185,19 @@ impl MariaDb {
     }
 
     /// Whoever logs in with [`PASSWORD`].
-    pub fn operator_as(&self, user: &str) -> Operator {
+    pub fn client_as(&self, user: &str) -> SqlClient {
         let options = MySqlConnectOptions::new()
             .host("127.0.0.1")
             .port(self.port.number())
             .username(user)
             .password(PASSWORD)
             .ssl_mode(MySqlSslMode::Disabled);
-        Operator::mysql(options)
+        SqlClient::mysql(options)
     }
 
     /// The superuser.
-    pub fn operator(&self) -> &Operator {
-        &self.operator
+    pub fn admin(&self) -> &SqlClient {
+        &self.admin
     }
 
     pub fn port(&self) -> u16 {

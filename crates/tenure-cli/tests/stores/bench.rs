@@ -38,13 +38,13 @@ fn both_sides_are_measured(on: &On) {
         }
         Server::MariaDb(server, _) => {
             let left = server
-                .operator()
+                .admin()
                 .rows("SHOW TABLES FROM locks LIKE 'tenure_bench%'");
             assert!(left.is_empty(), "{left:?}");
         }
         Server::Postgres(server, _) => {
             let sql = "SELECT relname FROM pg_class WHERE relname LIKE 'tenure_bench%'";
-            let left = server.inside().rows(sql);
+            let left = server.database_admin().rows(sql);
             assert!(left.is_empty(), "{left:?}");
         }
     }

@@ -19,10 +19,10 @@ use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::jute;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::sql_client::Row;
 use tenure_testkit::zookeeper::{self, Zookeeper};
 use tenure_testkit::{self, PATIENCE};
 
@@ -387,8 +387,8 @@ fn on_mysql(options: &str, records: &'static [&'static str]) {
     }
     let server = MariaDb::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    server.operator().rows("USE locks");
-    let ask: Ask = Arc::new(move |sql| server.operator().rows(sql));
+    server.admin().rows("USE locks");
+    let ask: Ask = Arc::new(move |sql| server.admin().rows(sql));
     commands_leave_nothing(&Site {
         store,
         records: rows(&ask, records),
@@ -420,7 +420,7 @@ fn on_postgres(options: &str, records: &'static [&'static str]) {
     }
     let server = Postgres::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    let operator = server.inside();
+    let operator = server.database_admin();
     let ask: Ask = Arc::new(move |sql| {
         // The server lives for as long as anybody asks it.
         let _ = &server;

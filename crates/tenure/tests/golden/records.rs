@@ -10,10 +10,10 @@ use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::jute::Wire;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
 use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::sql_client::Row;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
@@ -194,7 +194,7 @@ async fn mysql() {
         return;
     }
     let server = MariaDb::start(&[]);
-    let operator = server.operator();
+    let operator = server.admin();
     let ask = |sql: &str| operator.rows(sql);
     let url = server.url_at(server.port());
     let table = |name: &str| format!("{}.{name}", mariadb::DATABASE);
@@ -218,7 +218,7 @@ async fn postgres() {
         return;
     }
     let server = Postgres::start(&[]);
-    let inside = server.inside();
+    let inside = server.database_admin();
     let ask = |sql: &str| inside.rows(sql);
     let url = server.url_at(server.port());
     let by = format!("{url}?mode=table&tls=off");

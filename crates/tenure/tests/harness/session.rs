@@ -12,9 +12,9 @@ use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Operator;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::until;
 
@@ -192,15 +192,15 @@ impl Harness for Site {
         Some(Box::pin(async move {
             match server {
                 Server::MySql(server) => {
-                    let ids = server.operator().rows(
+                    let ids = server.admin().rows(
                         "SELECT id FROM information_schema.processlist WHERE user = 'tenure'",
                     );
                     for id in ids.into_iter().flatten().flatten() {
-                        let _ = server.operator().try_rows(&format!("KILL {id}"));
+                        let _ = server.admin().try_rows(&format!("KILL {id}"));
                     }
                 }
                 Server::Postgres(server) => {
-                    server.operator().rows(
+                    server.admin().rows(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenure'",
                     );
                 }
@@ -254,7 +254,7 @@ fn hex(name: &str) -> String {
 fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
     let key = mysql_key(name);
     let row = ask(
-        server.operator(),
+        server.admin(),
         &format!(
             "SELECT IS_USED_LOCK({key}) IS NOT NULL, (SELECT COUNT(*) FROM information_schema.processlist \
          WHERE state = 'User lock' AND INSTR(info, CONCAT('GET_LOCK(''', {key}, ''', 3600)')) > 0)"
@@ -264,9 +264,9 @@ fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
 }
 
 fn look_at_postgres(server: &Postgres, name: &str) -> Look {
-    static INSIDE: LazyLock<Mutex<Option<Operator>>> = LazyLock::new(Mutex::default);
+    static INSIDE: LazyLock<Mutex<Option<SqlClient>>> = LazyLock::new(Mutex::default);
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
-    let inside = inside.get_or_insert_with(|| server.inside());
+    let inside = inside.get_or_insert_with(|| server.database_admin());
     let row = ask(
         inside,
         &format!(
@@ -280,7 +280,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> Look {
 }
 
 /// After a restart the server's last words come first, and then the connection is broken.
-fn ask(operator: &Operator, sql: &str) -> Vec<Vec<Option<String>>> {
+fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
     let mut rows = None;
     until("the server answers", || {
         rows = operator.try_rows(sql).ok();

@@ -17,9 +17,9 @@ use tenure::{Client, Error};
 
 use tenure_testkit::database::{self, File};
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::{Operator, Row};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Fault, Planner, Proxy};
+use tenure_testkit::sql_client::{Row, SqlClient};
 
 const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
@@ -36,9 +36,9 @@ pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 }
 
 pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    static SERVER: LazyLock<(Postgres, Operator)> = LazyLock::new(|| {
+    static SERVER: LazyLock<(Postgres, SqlClient)> = LazyLock::new(|| {
         let server = Postgres::start(&[]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         (server, inside)
     });
     let (server, inside) = &*SERVER;
@@ -56,14 +56,14 @@ pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 #[derive(Clone)]
 enum Store {
     MySql(&'static MariaDb),
-    Postgres(&'static Postgres, &'static Operator),
+    Postgres(&'static Postgres, &'static SqlClient),
     File(Arc<File>),
 }
 
 impl Store {
     fn rows(&self, sql: &str) -> Vec<Row> {
         match self {
-            Self::MySql(server) => server.operator().rows(sql),
+            Self::MySql(server) => server.admin().rows(sql),
             Self::Postgres(_, inside) => inside.rows(sql),
             Self::File(file) => file.rows(sql),
         }
@@ -293,7 +293,7 @@ impl Harness for Site {
                 }
                 Store::Postgres(server, inside) => {
                     server.kill();
-                    inside.hang_up();
+                    inside.disconnect();
                     server.launch();
                 }
                 Store::File(_) => {}

@@ -131,7 +131,7 @@ async fn a_user_of_sessions_in_mysql() {
     let server = MariaDb::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.operator();
+    let operator = server.admin();
     operator.rows(&format!("CREATE USER jobs@'%' IDENTIFIED BY '{PASSWORD}'; CREATE TABLE locks.door (x int); GRANT SELECT ON locks.door TO jobs@'%'"));
     let url = format!("mysql://jobs:{PASSWORD}@127.0.0.1:{}/locks", server.port());
     let sql = |sql: &str| drop(operator.rows(sql));
@@ -148,7 +148,7 @@ async fn a_user_of_sessions_in_postgres() {
     let server = Postgres::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.inside();
+    let operator = server.database_admin();
     operator.rows(&format!("CREATE ROLE jobs LOGIN PASSWORD '{PASSWORD}'"));
     let url = format!(
         "postgres://jobs:{PASSWORD}@127.0.0.1:{}/locks",

@@ -113,7 +113,7 @@ impl Bank for MySql {
 
     fn waits(connection: i64) -> bool {
         // The table of transactions is not made anew for those who look more often than ten times a second.
-        let status = MARIADB.operator().rows("SHOW ENGINE INNODB STATUS");
+        let status = MARIADB.admin().rows("SHOW ENGINE INNODB STATUS");
         let status = status[0][2].clone().unwrap_or_default();
         let ours = format!("thread id {connection},");
         let mut transactions = status.split("---TRANSACTION");
@@ -150,7 +150,7 @@ impl Bank for Postgres {
         let waiting = format!(
             "SELECT 1::text FROM pg_stat_activity WHERE pid={connection} AND wait_event_type='Lock'"
         );
-        !POSTGRES.operator().rows(&waiting).is_empty()
+        !POSTGRES.admin().rows(&waiting).is_empty()
     }
 
     statements!();

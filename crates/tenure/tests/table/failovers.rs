@@ -135,7 +135,7 @@ async fn a_postgres_loses_power() {
     for (fsync, remembers) in [("on", true), ("off", false)] {
         let disk = Disk::make();
         let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         the_power_is_lost(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
     }
 }
