@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::jute::Wire;
+use super::jute::Session;
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
@@ -282,19 +282,19 @@ impl Zookeeper {
 
     /// A session of the test's own.
     #[track_caller]
-    pub fn wire(&self) -> Wire {
-        self.wire_as(Some(&format!("{USER}:{PASSWORD}")))
+    pub fn session(&self) -> Session {
+        self.session_as(Some(&format!("{USER}:{PASSWORD}")))
     }
 
     #[track_caller]
-    pub fn wire_as(&self, login: Option<&str>) -> Wire {
+    pub fn session_as(&self, login: Option<&str>) -> Session {
         // While they elect a leader it hangs up.
-        let mut wire = None;
+        let mut session = None;
         until("it lets us in", || {
-            wire = Wire::open(&self.address(), login).ok();
-            wire.is_some()
+            session = Session::open(&self.address(), login).ok();
+            session.is_some()
         });
-        wire.unwrap()
+        session.unwrap()
     }
 }
 

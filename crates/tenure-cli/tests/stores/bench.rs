@@ -33,7 +33,7 @@ fn both_sides_are_measured(on: &On) {
         Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
         // What we have locked leaves its directory to the server's clean-up.
         Server::Zookeeper(server) => {
-            let left = server.wire().children("/");
+            let left = server.session().children("/");
             assert!(!left.iter().any(|name| name.contains("-raw-")), "{left:?}");
         }
         Server::MariaDb(server, _) => {

@@ -8,7 +8,7 @@ use crate::mask::mask;
 use tenure_testkit::database::File;
 use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::jute::Wire;
+use tenure_testkit::jute::Session;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
@@ -113,7 +113,7 @@ async fn etcd() {
 }
 
 /// All nodes below this one.
-fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
+fn nodes(wire: &mut Session, path: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for child in wire.children(path) {
         let child = format!("{path}/{child}");
@@ -139,7 +139,7 @@ async fn zookeeper() {
         ("zookeeper-session-prefix", "?dialect=session-prefix"),
     ] {
         let dump = || {
-            let mut wire = server.wire();
+            let mut wire = server.session();
             wire.sync("/");
             nodes(&mut wire, "/locks")
         };
@@ -150,7 +150,7 @@ async fn zookeeper() {
             Shows::HolderAndWaiter,
         )
         .await;
-        server.wire().delete_all("/locks");
+        server.session().delete_all("/locks");
     }
 }
 

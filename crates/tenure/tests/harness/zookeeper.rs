@@ -11,7 +11,7 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use tenure_testkit::jute::{self, Wire};
+use tenure_testkit::jute::{self, Session};
 use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
@@ -119,7 +119,7 @@ impl Harness for Site {
     }
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let mut wire = self.servers[0].wire();
+        let mut wire = self.servers[0].session();
         let queue = Queue::read(&mut wire, name);
         let holders = queue.holders();
         let look = Look {
@@ -162,7 +162,7 @@ impl Harness for Site {
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
         let (server, name) = (self.servers[0], name.to_owned());
         Some(Box::pin(async move {
-            let mut wire = server.wire();
+            let mut wire = server.session();
             let queue = Queue::read(&mut wire, &name);
             for (_, child) in &queue.all[..queue.holders()] {
                 wire.delete(&format!("{}/{child}", queue.dir));
@@ -227,7 +227,7 @@ impl Harness for Site {
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let server = self.servers[0];
         Some(Box::pin(async move {
-            server.wire().delete_all("/tests");
+            server.session().delete_all("/tests");
             Ok(())
         }))
     }
@@ -251,7 +251,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn read(wire: &mut Wire, name: &str) -> Self {
+    fn read(wire: &mut Session, name: &str) -> Self {
         let dir = format!("{ROOT}/{}", encoded(name));
         wire.sync("/");
         let numbered = |child: String| {

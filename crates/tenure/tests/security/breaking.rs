@@ -154,8 +154,8 @@ async fn a_node_in_zookeeper() {
     let (port, own) = (server.port(), format!("{USER}:{PASSWORD}"));
     let ends = |login: Option<&str>, root: &str| {
         let dir = format!("{root}/door");
-        let node = server.wire_as(Some(&own)).children(&dir).remove(0);
-        server.wire_as(login).delete(&format!("{dir}/{node}"))
+        let node = server.session_as(Some(&own)).children(&dir).remove(0);
+        server.session_as(login).delete(&format!("{dir}/{node}"))
     };
     let guarded = format!("zookeeper://{own}@127.0.0.1:{port}/guarded?ttl=20s&timeout=3s");
     let open = format!("zookeeper://127.0.0.1:{port}/open?ttl=20s&timeout=3s");

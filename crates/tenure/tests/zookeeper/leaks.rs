@@ -57,7 +57,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
         }
     }
     until("nothing is held, nobody waits", || {
-        let mut wire = server.wire();
+        let mut wire = server.session();
         let all = wire.children(ROOT);
         let left: usize = all
             .iter()

@@ -97,7 +97,7 @@ async fn a_deleted_waiter_comes_back() {
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let node = nodes(&SHARED, &name).remove(1);
     let path = format!("{}/{name}/{node}", crate::support::ROOT);
-    SHARED.wire().delete(&path);
+    SHARED.session().delete(&path);
     until("it waits again", || {
         let nodes = nodes(&SHARED, &name);
         nodes.len() == 2 && nodes[1] != node

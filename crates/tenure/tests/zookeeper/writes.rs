@@ -16,7 +16,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
     }
     let (client, name) = (client_of(&SHARED).await, unique("write"));
     let path = format!("/total-{name}");
-    let data = || SHARED.wire().get(&path).map(|node| node.data);
+    let data = || SHARED.session().get(&path).map(|node| node.data);
     let guard = take(&client, &name, TTL).await;
     soon(guard.put(&path, "one")).await.unwrap();
     soon(guard.put(&path, b"\x00\xff")).await.unwrap();
@@ -56,9 +56,9 @@ async fn a_late_write_is_refused() {
     assert!(outcome.is_err(), "applied");
     assert!(!old.is_held());
     assert_says(soon(old.put(&path, "later")).await, ErrorKind::Lost, &[]);
-    assert_eq!(SHARED.wire().get(&path).unwrap().data, b"new");
+    assert_eq!(SHARED.session().get(&path).unwrap().data, b"new");
     soon(next.release()).await.unwrap();
-    SHARED.wire().delete(&path);
+    SHARED.session().delete(&path);
 }
 
 /// Broken by an operator, before the holder knows.
@@ -73,7 +73,7 @@ async fn a_broken_hold_writes_nothing() {
     assert!(soon(other.break_lock(&name, guard.token())).await.unwrap());
     let path = format!("/total-{name}");
     assert_says(soon(guard.put(&path, "x")).await, ErrorKind::Lost, &[]);
-    assert!(!SHARED.wire().exists(&path));
+    assert!(!SHARED.session().exists(&path));
 }
 
 /// A transaction of the user's own, by a client of the user's own.
@@ -101,7 +101,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     for (is_held, child) in [(true, "/first"), (false, "/late")] {
         if !is_held {
             // One of the two is enough.
-            SHARED.wire().delete(&lock.check()[1].path);
+            SHARED.session().delete(&lock.check()[1].path);
         }
         let path = format!("{child}-{name}");
         let mut multi = theirs.new_multi_writer();
@@ -113,7 +113,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
         multi.add_create(&path, b"", &options).unwrap();
         let outcome = soon(multi.commit()).await;
         assert_eq!(outcome.is_ok(), is_held, "{path}: {outcome:?}");
-        assert_eq!(SHARED.wire().exists(&path), is_held);
-        SHARED.wire().delete(&path);
+        assert_eq!(SHARED.session().exists(&path), is_held);
+        SHARED.session().delete(&path);
     }
 }
