@@ -23,6 +23,7 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod recorder;
 pub mod redis;
 pub mod relay;
 pub mod resp;
@@ -30,7 +31,6 @@ pub mod sql_client;
 pub mod statements;
 pub mod tracer;
 pub mod wire;
-pub mod wiretap;
 pub mod zookeeper;
 
 use std::time::{Duration, Instant};
