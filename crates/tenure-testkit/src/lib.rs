@@ -28,6 +28,7 @@ pub mod redis;
 pub mod relay;
 pub mod resp;
 pub mod sql_client;
+pub mod sqlite;
 pub mod statements;
 pub mod tracer;
 pub mod wire;

@@ -4,12 +4,12 @@
 use std::process::Output;
 
 use crate::support::{Store, Talk, text};
-use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::{self, PASSWORD, Redis, USER};
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::until;
 use tenure_testkit::zookeeper::{self, Zookeeper};
 
@@ -50,7 +50,7 @@ fn stores() -> Vec<(Keeper, String)> {
         all.push((Box::new(()), table));
     }
     // Which has no password, and an option that looks like one.
-    let file = File::new();
+    let file = DatabaseFile::new();
     let url = format!("{}?password={PASSWORD}", file.url());
     all.push((Box::new(file), url));
     all

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::support::{Store, Talk};
-use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::jute;
 use tenure_testkit::mariadb::{self, MariaDb};
@@ -23,6 +22,7 @@ use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::redis::{self, Redis};
 use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::{self, Zookeeper};
 use tenure_testkit::{self, PATIENCE};
 
@@ -452,7 +452,7 @@ fn postgres_table() {
 
 #[test]
 fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let store = Store::at(file.url());
     let ask: Ask = Arc::new(move |sql| file.rows(sql));
     commands_leave_nothing(&Site {

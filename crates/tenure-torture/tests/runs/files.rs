@@ -6,7 +6,7 @@ use tenure_torture::plan::Kind;
 
 use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::database::File;
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[test]
 fn file() {
@@ -30,8 +30,8 @@ fn file() {
     );
 }
 
-fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, File) {
-    let file = File::new();
+fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, DatabaseFile) {
+    let file = DatabaseFile::new();
     let url = format!("{}?timeout=1s", file.url());
     (Run::on(name, url, None, clock), file)
 }

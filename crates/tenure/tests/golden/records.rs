@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::common::{connect, soon, until};
 use crate::mask::mask;
-use tenure_testkit::database::File;
 use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::jute::Session;
@@ -14,6 +13,7 @@ use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
 use tenure_testkit::redis::{self, Redis};
 use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
@@ -233,7 +233,7 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     init(&file.url()).await;
     let ask = |sql: &str| file.rows(sql);
     let dump = || lease_tables(&ask);

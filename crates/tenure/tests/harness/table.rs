@@ -15,11 +15,12 @@ use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
-use tenure_testkit::database::{self, File};
+use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Fault, Planner, Proxy};
 use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::{self, DatabaseFile};
 
 const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
@@ -48,7 +49,7 @@ pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 }
 
 pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    let file = Arc::new(File::new());
+    let file = Arc::new(DatabaseFile::new());
     let url = format!("{}?timeout=3s", file.url());
     Site::new(url, Store::File(file), None).open()
 }
@@ -57,7 +58,7 @@ pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 enum Store {
     MySql(&'static MariaDb),
     Postgres(&'static Postgres, &'static SqlClient),
-    File(Arc<File>),
+    File(Arc<DatabaseFile>),
 }
 
 impl Store {
@@ -252,7 +253,7 @@ impl Harness for Site {
         };
         let pause = self.pause.clone();
         Some(Box::pin(async move {
-            let mut link = database::open(&file.path()).await;
+            let mut link = sqlite::open(&file.path()).await;
             link.execute("BEGIN IMMEDIATE")
                 .await
                 .map_err(Failure::new)?;

@@ -7,7 +7,7 @@ use tenure::LostReason;
 
 use crate::support::{Db, TTL, connect, soon, take, taker, wait_as};
 use tenure_testkit::PATIENCE;
-use tenure_testkit::database::File;
+use tenure_testkit::sqlite::DatabaseFile;
 
 /// Much longer than the time between two renewals on a busy machine: what ends the hold is a renewal.
 const LONG: Duration = TTL.saturating_mul(12);
@@ -59,7 +59,7 @@ impl Removal {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
     let lose = |removal: Removal| async move {
-        let db = Db::File(Box::new(File::new()));
+        let db = Db::File(Box::new(DatabaseFile::new()));
         let Db::File(file) = &db else { unreachable!() };
         db.init().await;
         let first = connect(&db.url()).await;
@@ -89,7 +89,7 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
 /// No other client comes; still no other client would respect the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
-    let db = Db::File(Box::new(File::new()));
+    let db = Db::File(Box::new(DatabaseFile::new()));
     let Db::File(file) = &db else { unreachable!() };
     db.init().await;
     let client = connect(&db.url()).await;
@@ -104,7 +104,7 @@ async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_goes_on_in_the_new_file() {
     for removal in Removal::ALL {
-        let db = Db::File(Box::new(File::new()));
+        let db = Db::File(Box::new(DatabaseFile::new()));
         let Db::File(file) = &db else { unreachable!() };
         db.init().await;
         let mut holder = taker(&db.url(), "held");

@@ -12,12 +12,13 @@ use tokio::task::JoinHandle;
 
 pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
 use tenure_testkit::PASSWORD;
-use tenure_testkit::database::{self, File};
+use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::DatabaseFile;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -29,7 +30,7 @@ pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 pub(crate) enum Db {
     MySql(MariaDb),
     Postgres(Box<Postgres>, SqlClient),
-    File(Box<File>),
+    File(Box<DatabaseFile>),
 }
 
 impl Db {
@@ -55,7 +56,7 @@ impl Db {
 
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Self::servers();
-        all.push(Self::File(Box::new(File::new())));
+        all.push(Self::File(Box::new(DatabaseFile::new())));
         all
     }
 
