@@ -124,7 +124,7 @@ impl Session {
     pub fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(super::PATIENCE))?;
+        stream.set_read_timeout(Some(super::TEST_TIMEOUT))?;
         let mut session = Self {
             stream,
             next: 0,

@@ -37,7 +37,7 @@ pub mod zookeeper;
 use std::time::{Duration, Instant};
 
 /// How long anything may take that happens soon on an idle machine. When it is over, it did not happen.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What every server wants to hear from us, and nobody else may see.
 pub const PASSWORD: &str = "not-for-your-eyes";
@@ -50,7 +50,7 @@ pub const PASSWORD: &str = "not-for-your-eyes";
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -76,6 +76,6 @@ impl DatabaseFile {
 pub async fn open(path: &std::path::Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .busy_timeout(super::PATIENCE);
+        .busy_timeout(super::TEST_TIMEOUT);
     options.connect().await.unwrap()
 }

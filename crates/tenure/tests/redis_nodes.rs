@@ -23,7 +23,10 @@ async fn client(url: &str) -> Client {
 
 async fn held(client: &Client, name: &str) -> Guard {
     loop {
-        let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = client
+            .lock(name)
+            .ttl(TTL)
+            .wait(tenure_testkit::TEST_TIMEOUT);
         match lock.acquire().await {
             // It was under way when a server died.
             Err(err) if err.kind() == ErrorKind::Indeterminate => {}
@@ -143,7 +146,10 @@ fn queue(
     client: &Client,
     name: &'static str,
 ) -> tokio::task::JoinHandle<Result<Guard, tenure::Error>> {
-    let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+    let lock = client
+        .lock(name)
+        .ttl(TTL)
+        .wait(tenure_testkit::TEST_TIMEOUT);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     let slot = cluster.slot(name);
     let queue = format!("tenure:{{{name}}}:queue");
@@ -199,7 +205,7 @@ async fn cluster_keeps_locks_of_redisson() {
     for name in ["a", "b", "c"] {
         let guard = held(&one, name).await;
         assert!(two.lock(name).try_acquire().await.unwrap().is_none());
-        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::TEST_TIMEOUT);
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let owner = cluster.owner(cluster.slot(name));

@@ -24,12 +24,12 @@ use tenure_testkit::redis::{self, Redis};
 use tenure_testkit::sql_client::Row;
 use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::{self, Zookeeper};
-use tenure_testkit::{self, PATIENCE};
+use tenure_testkit::{self, TEST_TIMEOUT};
 
 /// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
 const TTL: &str = "50s";
 const TTL_TIME: Duration = Duration::from_secs(50);
-const _: () = assert!(TTL_TIME.as_secs() > PATIENCE.as_secs());
+const _: () = assert!(TTL_TIME.as_secs() > TEST_TIMEOUT.as_secs());
 
 /// A line for each thing that was found in a store.
 type Found = Box<dyn Fn() -> Vec<String>>;
@@ -62,7 +62,7 @@ impl Site {
             }
             let waited = start.elapsed();
             assert!(
-                waited < PATIENCE,
+                waited < TEST_TIMEOUT,
                 "left after {after}: {left:#?}\nexpected: {expected:#?}"
             );
             std::thread::sleep(Duration::from_millis(20));

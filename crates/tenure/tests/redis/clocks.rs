@@ -2,7 +2,7 @@
 //! all the same is the order of tokens.
 
 use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::redis::Redis;
 
@@ -101,7 +101,7 @@ async fn the_clock_jumps_while_one_waits() {
         let limited = tokio::spawn(async move { lock.acquire().await });
         crate::support::until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         clock.set(jump);
-        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, limited).await;
+        let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, limited).await;
         let waited = waited.expect("the wait ends").unwrap();
         match waited {
             // Forward: the holder's lease was over at once.
@@ -118,7 +118,7 @@ async fn the_clock_jumps_while_one_waits() {
         let lock = second.lock("x").ttl(TTL);
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let _ = soon(holder.release()).await;
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         soon(guard.release()).await.unwrap();
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::redis::{self, Redis, SERVICE, Watched};
 
 /// What a primary may be silent for, in ms.
@@ -56,7 +56,7 @@ async fn the_primary_is_killed() {
     assert_eq!(owner(replica, "x"), value);
     let token = guard.token();
     soon(guard.release()).await.unwrap();
-    let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+    let next = tokio::time::timeout(LONG + TEST_TIMEOUT, waiter).await;
     let next = next.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
@@ -93,7 +93,7 @@ async fn the_primary_is_replaced_by_order() {
             }
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "locks go on being taken at the old primary"
         );
         tokio::time::sleep(TTL / 20).await;
@@ -145,7 +145,7 @@ async fn a_replica_that_lags_takes_over() {
     let next = loop {
         match soon(second.lock("x").ttl(TTL).try_acquire()).await {
             Ok(Some(next)) => break next,
-            other => assert!(start.elapsed() < PATIENCE, "{other:?}"),
+            other => assert!(start.elapsed() < TEST_TIMEOUT, "{other:?}"),
         }
         tokio::time::sleep(TTL / 20).await;
     };

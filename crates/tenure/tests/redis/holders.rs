@@ -7,7 +7,7 @@ use tenure::conformance::taker::Taker;
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, keys, owner, soon, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::redis::{self, Redis};
 
 fn taker(server: &Redis, options: &[&str]) -> Taker {
@@ -30,7 +30,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
     old.stop().unwrap();
     let client = client_of(&server).await;
     let lock = client.lock("x").ttl(TTL);
-    let next = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+    let next = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
     let next = next.expect("the lease of the stopped one ends").unwrap();
     assert!(next.token().get() > token);
     let value = owner(&server, "x");
@@ -76,7 +76,7 @@ async fn a_holder_and_a_waiter_are_killed() {
     assert_all_expire(&server);
     let client = client_of(&server).await;
     let lock = client.lock("x").ttl(TTL);
-    let guard = tokio::time::timeout(TTL * 2 + PATIENCE, lock.acquire()).await;
+    let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, lock.acquire()).await;
     soon(guard.expect("both leases end").unwrap().release())
         .await
         .unwrap();

@@ -7,7 +7,7 @@ use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::{Client, Error};
 
 use crate::support::{assert_says, soon};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::etcd::{self, Etcd, base64};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
@@ -102,7 +102,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
             if let Err(err) = everything(&first, &second, &name).await {
                 break err;
             }
-            assert!(start.elapsed() < PATIENCE, "{missing} is not needed");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{missing} is not needed");
         };
         let is_clear = matches!(err.kind(), Denied | Unsupported);
         assert!(

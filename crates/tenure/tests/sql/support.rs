@@ -14,7 +14,7 @@ use tenure::{Client, Error};
 use tokio::sync::oneshot;
 
 pub(crate) use crate::common::soon;
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres;
 use tenure_testkit::process::Directory;
@@ -102,7 +102,10 @@ impl Bank for MySql {
     async fn connect(port: u16, connections: u32) -> Pool<Self> {
         let url = format!("{}?ssl-mode=disabled", MARIADB.url_at(port));
         let pool = MySqlPoolOptions::new().max_connections(connections);
-        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+        pool.acquire_timeout(TEST_TIMEOUT)
+            .connect(&url)
+            .await
+            .unwrap()
     }
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
@@ -137,7 +140,10 @@ impl Bank for Postgres {
     async fn connect(port: u16, connections: u32) -> Pool<Self> {
         let url = format!("{}?sslmode=disable", POSTGRES.url_at(port));
         let pool = PgPoolOptions::new().max_connections(connections);
-        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+        pool.acquire_timeout(TEST_TIMEOUT)
+            .connect(&url)
+            .await
+            .unwrap()
     }
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
@@ -169,7 +175,7 @@ impl Bank for Sqlite {
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(PATIENCE);
+            .busy_timeout(TEST_TIMEOUT);
         let pool = SqlitePoolOptions::new().max_connections(connections);
         pool.connect_with(file).await.unwrap()
     }
@@ -276,7 +282,7 @@ pub(crate) fn until(
         let start = std::time::Instant::now();
         while !condition().await {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TEST_TIMEOUT,
                 "never happened: {what}, {caller}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;

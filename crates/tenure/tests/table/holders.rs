@@ -1,7 +1,7 @@
 //! Holders in processes of their own that are stopped and killed; looked at from the database's side.
 
 use crate::support::{TTL, connect, name, shared, soon, taker};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 
 /// It goes on when somebody else has the lock, and neither its renewals nor its release touch that.
 #[tokio::test(flavor = "multi_thread")]
@@ -13,7 +13,7 @@ async fn a_holder_is_stopped_for_longer_than_its_ttl() {
         old.stop().unwrap();
         let client = connect(&db.url()).await;
         let lock = client.lock(&name).ttl(TTL);
-        let next = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let next = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
         let next = next.expect("the lease of the stopped one ends").unwrap();
         assert!(u64::from(next.token()) > token);
         let owner = db.owner(&name);
@@ -44,7 +44,7 @@ async fn tokens_grow_when_holders_crash() {
         let mut last = 0;
         for _ in 0..3 {
             let mut holder = taker(&db.url(), &name);
-            let token = tokio::time::timeout(TTL + PATIENCE, holder.held()).await;
+            let token = tokio::time::timeout(TTL + TEST_TIMEOUT, holder.held()).await;
             let token = token.unwrap().unwrap();
             assert!(token > last, "{token} follows {last}");
             last = token;
