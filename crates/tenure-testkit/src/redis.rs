@@ -14,7 +14,7 @@ pub use super::PASSWORD;
 /// The user and password of servers that have one, and of their URLs.
 pub const USER: &str = "tenure";
 
-/// The name under which the sentinels of [`Watched`] know their primary.
+/// The name under which the sentinels of [`SentinelSetup`] know their primary.
 pub const SERVICE: &str = "mymaster";
 
 /// Whether there is no redis-server here; then it has said so.
@@ -338,12 +338,12 @@ impl Certificates {
 }
 
 /// A primary, its replica, and three sentinels that watch them.
-pub struct Watched {
+pub struct SentinelSetup {
     pub servers: [Redis; 2],
     pub sentinels: [Redis; 3],
 }
 
-impl Watched {
+impl SentinelSetup {
     /// `down_after`: after how many milliseconds of silence a primary is replaced.
     pub fn start(down_after: u32) -> Self {
         let primary = Redis::start(&[]);

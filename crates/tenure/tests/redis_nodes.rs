@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, skip_unless_installed};
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup, skip_unless_installed};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -40,7 +40,7 @@ fn has(server: &Redis, key: &str) -> bool {
 }
 
 /// What the next answer of each sentinel is, when they agree on it.
-fn agreed(watched: &Watched) -> Option<u16> {
+fn agreed(watched: &SentinelSetup) -> Option<u16> {
     let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
     let port = |sentinel: &Redis| sentinel.ask(&words).items()[1].text();
     let ports: Vec<_> = watched.sentinels.iter().map(port).collect();
@@ -55,7 +55,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
     if skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     let new = &watched.servers[1];
     let client = client(&watched.url()).await;
     let guard = held(&client, "kept").await;
@@ -84,7 +84,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
     if skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(500);
+    let watched = SentinelSetup::start(500);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
     let guard = held(&one, "x").await;
@@ -111,7 +111,7 @@ async fn sentinel_says_what_is_wrong() {
     if skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
     assert_eq!(kind(&other).await, ErrorKind::Invalid);

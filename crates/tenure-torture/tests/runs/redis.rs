@@ -7,7 +7,7 @@ use tenure_torture::plan::Kind;
 use crate::site::Masters;
 use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::redis::{self, Cluster, Redis, Watched, redlock_url};
+use tenure_testkit::redis::{self, Cluster, Redis, SentinelSetup, redlock_url};
 
 const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.
@@ -103,7 +103,7 @@ fn sentinel() {
     if skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(500);
+    let watched = SentinelSetup::start(500);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
         .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])

@@ -11,7 +11,7 @@ use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{Etcd, Member};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::redis::{Cluster, Redis, Watched};
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
 use tenure_testkit::until;
 use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
@@ -138,7 +138,7 @@ fn shows(server: &Redis, field: &str, value: &str) -> bool {
     server.is_up() && said().is_ok_and(|said| said == value)
 }
 
-impl Store for Watched {
+impl Store for SentinelSetup {
     fn nodes(&self) -> Vec<&dyn Node> {
         self.servers.iter().map(|it| it as _).collect()
     }

@@ -13,7 +13,7 @@ use tenure::{Client, Error};
 
 use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::{
-    Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
+    Certificates, Cluster, PASSWORD, Redis, SentinelSetup, independent, redlock_url,
 };
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
@@ -64,7 +64,7 @@ pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 /// Failover is slow here, so that a primary that was stopped stays the primary: what a failover does
 /// is tested in `tests/redis`.
 pub(crate) fn open_sentinel() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    static WATCHED: LazyLock<Watched> = LazyLock::new(|| Watched::start(120_000));
+    static WATCHED: LazyLock<SentinelSetup> = LazyLock::new(|| SentinelSetup::start(120_000));
     let url = format!("{}?{FORGETS}", WATCHED.url());
     // A primary that comes back empty empties its replica.
     Site::new(url, vec![&WATCHED.servers[0]]).open()

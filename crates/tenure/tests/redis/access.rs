@@ -6,7 +6,7 @@ use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
 use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
-use tenure_testkit::redis::{self, Cluster, Redis, Watched};
+use tenure_testkit::redis::{self, Cluster, Redis, SentinelSetup};
 use tenure_testkit::resp::Value;
 
 /// Neither in an access list nor anywhere else.
@@ -163,7 +163,7 @@ async fn a_user_of_sentinels() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     introduce("sentinel", &watched.sentinels);
     introduce("jobs", &watched.servers);
     let url = watched.url().replace("://", &format!("://jobs:{WORD}@"));

@@ -6,18 +6,18 @@ use tenure::ErrorKind;
 
 use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
 use tenure_testkit::TEST_TIMEOUT;
-use tenure_testkit::redis::{self, Redis, SERVICE, Watched};
+use tenure_testkit::redis::{self, Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
 const DOWN_AFTER: u32 = 1_000;
 /// Longer than a failover takes, and that twice.
 const LONG: Duration = Duration::from_secs(9);
 
-fn url(watched: &Watched) -> String {
+fn url(watched: &SentinelSetup) -> String {
     format!("{}?timeout=500ms&restart_guard=off", watched.url())
 }
 
-async fn until_replaced(watched: &Watched, before: u16) {
+async fn until_replaced(watched: &SentinelSetup, before: u16) {
     until("another primary", || watched.primary_port() != before).await;
     until("it is one", || {
         watched.primary().info("replication", "role") == "master"
@@ -31,7 +31,7 @@ async fn the_primary_is_killed() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let guard = take(&first, "x", LONG).await;
     let lock = second.lock("x").ttl(LONG);
@@ -70,7 +70,7 @@ async fn the_primary_is_replaced_by_order() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", LONG).await;
     let [primary, replica] = &watched.servers;
@@ -117,7 +117,7 @@ async fn a_replica_that_lags_takes_over() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let [primary, replica] = &watched.servers;
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let careful = connect(&format!("{}&wait_replicas=1", url(&watched))).await;
@@ -170,7 +170,7 @@ async fn sentinels_are_down() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", TTL).await;
     watched.sentinels[0].kill();
@@ -195,7 +195,7 @@ async fn sentinels_do_not_know_the_service() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;
     let err = refused.unwrap_err();

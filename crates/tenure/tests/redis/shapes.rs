@@ -1,7 +1,7 @@
 //! The servers are what the tests take them for.
 
 use tenure_testkit::clock::Clock;
-use tenure_testkit::redis::{self, Certificates, Cluster, PASSWORD, Redis, USER, Watched};
+use tenure_testkit::redis::{self, Certificates, Cluster, PASSWORD, Redis, SentinelSetup, USER};
 use tenure_testkit::resp::Connection;
 use tenure_testkit::until;
 
@@ -83,7 +83,7 @@ fn sentinels_replace_a_primary() {
     if redis::skip_unless_installed() {
         return;
     }
-    let watched = Watched::start(1_000);
+    let watched = SentinelSetup::start(1_000);
     let before = watched.primary_port();
     assert_eq!(before, watched.servers[0].port());
     watched.servers[0].kill();
