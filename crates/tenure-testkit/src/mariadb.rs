@@ -180,8 +180,8 @@ impl MariaDb {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
-        self.process.lock().unwrap().as_ref().unwrap().go_on();
+    pub fn resume(&self) {
+        self.process.lock().unwrap().as_ref().unwrap().resume();
     }
 
     /// Whoever logs in with [`PASSWORD`].

@@ -234,7 +234,7 @@ impl Postgres {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 

@@ -168,8 +168,8 @@ impl Redis {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
-        self.with_process(Process::go_on);
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
     }
 
     fn with_process(&self, act: impl FnOnce(&Process)) {

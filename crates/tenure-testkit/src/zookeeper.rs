@@ -223,8 +223,8 @@ impl Zookeeper {
     }
 
     /// SIGCONT; returns when it has read what was sent to it meanwhile.
-    pub fn go_on(&self) {
-        self.with_process(Process::go_on);
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
         until("the server reads", || {
             let ports = [Some(self.port()), self.tls.as_ref().map(Port::number)];
             ports.iter().flatten().all(|port| unread(*port) == 0)

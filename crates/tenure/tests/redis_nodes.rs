@@ -250,7 +250,7 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
         }
     }
     silent.lost().await;
-    node.go_on();
+    node.resume();
     for guard in others {
         guard.release().await.unwrap();
     }

@@ -47,7 +47,7 @@ fn a_server_that_stands_still_longer_than_the_lease_ends_the_command() {
     assert_eq!(first.event("exit")["code"], 76);
     // Whatever the server granted it had granted before it was stopped.
     assert!(signs.last() < stopped + TTL_NANOS);
-    on.server.go_on();
+    on.server.resume();
     let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &signs.look());
     signs.assert_alone(&mut second);
 }

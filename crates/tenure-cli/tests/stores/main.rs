@@ -69,12 +69,12 @@ impl Server {
         }
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         match self {
-            Self::Etcd(server) => server.members[0].go_on(),
-            Self::Zookeeper(server) => server.go_on(),
-            Self::MariaDb(server, _) => server.go_on(),
-            Self::Postgres(server, _) => server.go_on(),
+            Self::Etcd(server) => server.members[0].resume(),
+            Self::Zookeeper(server) => server.resume(),
+            Self::MariaDb(server, _) => server.resume(),
+            Self::Postgres(server, _) => server.resume(),
         }
     }
 

@@ -109,7 +109,7 @@ fn a_server_that_does_not_answer_is_unreachable(on: &On) {
     let (code, said) = try_url(&format!("{}&timeout=500ms", on.server.url()), &[]);
     assert_eq!(code, 69, "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    on.server.go_on();
+    on.server.resume();
 }
 
 fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(

@@ -18,7 +18,7 @@ use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 /// One process of a store.
 pub(crate) trait Node {
     fn stop(&self);
-    fn go_on(&self);
+    fn resume(&self);
     fn kill(&self);
     fn start(&self);
 }
@@ -30,8 +30,8 @@ macro_rules! node {
                 <$server>::stop(self);
             }
 
-            fn go_on(&self) {
-                <$server>::go_on(self);
+            fn resume(&self) {
+                <$server>::resume(self);
             }
 
             fn kill(&self) {
@@ -307,14 +307,14 @@ impl Site for Around {
 
     fn end(&self, kind: Kind) {
         match kind {
-            Kind::ServerPause => self.heal(|it| it.go_on()),
+            Kind::ServerPause => self.heal(|it| it.resume()),
             Kind::ServerKill => self.heal(|it| it.start()),
             Kind::LeaderPause | Kind::LeaderKill => {
                 // Another one leads before it is back, or nothing has failed over.
                 let new = self.store().leader();
                 assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
                 match kind {
-                    Kind::LeaderPause => self.heal(|it| it.go_on()),
+                    Kind::LeaderPause => self.heal(|it| it.resume()),
                     _ => self.heal(|it| it.start()),
                 }
             }

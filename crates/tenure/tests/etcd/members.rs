@@ -122,7 +122,7 @@ async fn the_leader_is_stopped() {
     }
     survives(
         |etcd, leader| etcd.members[leader].stop(),
-        |etcd, leader| etcd.members[leader].go_on(),
+        |etcd, leader| etcd.members[leader].resume(),
     )
     .await;
 }
@@ -185,7 +185,7 @@ async fn a_majority_is_away() {
         &["no leader"],
     );
     for member in &etcd.members[1..] {
-        member.go_on();
+        member.resume();
     }
     etcd.until_ready();
     drop(guard);

@@ -254,7 +254,7 @@ impl Harness for Site {
             if let Some(planner) = planner {
                 planner.resume();
             }
-            servers.into_iter().for_each(Redis::go_on);
+            servers.into_iter().for_each(Redis::resume);
             Ok(())
         }))
     }

@@ -180,7 +180,7 @@ impl Harness for Site {
         Some(Box::pin(async move {
             planner.resume();
             if let Server::MySql(server) = server {
-                server.go_on();
+                server.resume();
             }
             Ok(())
         }))

@@ -216,7 +216,7 @@ impl Harness for Site {
         let servers = self.servers.clone();
         Some(Box::pin(async move {
             planners.iter().for_each(|planner| planner.resume());
-            servers.iter().for_each(|server| server.go_on());
+            servers.iter().for_each(|server| server.resume());
             for server in servers {
                 server.until_serving();
             }

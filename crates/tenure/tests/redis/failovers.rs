@@ -139,7 +139,7 @@ async fn a_replica_that_lags_takes_over() {
     assert_eq!(owner(primary, "y"), "");
     let before = primary.port();
     primary.kill();
-    replica.go_on();
+    replica.resume();
     until_replaced(&watched, before).await;
     let start = Instant::now();
     let next = loop {

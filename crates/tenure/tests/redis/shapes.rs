@@ -26,7 +26,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
         server.stop();
         let mut connection = Connection::open(before).unwrap();
         connection.send(&["PING"]).unwrap();
-        server.go_on();
+        server.resume();
         assert_eq!(connection.receive().unwrap().text(), "PONG");
         let dir = server.dir().to_owned();
         drop(server);

@@ -300,7 +300,7 @@ async fn a_server_that_stands_still_is_not_believed() {
     let guard = take(&client, &name).await;
     server.stop();
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
-    server.go_on();
+    server.resume();
     assert!(!guard.is_held());
     until("its session is ended", || {
         Database::holders(&server, &name).is_empty()

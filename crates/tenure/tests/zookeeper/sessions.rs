@@ -122,7 +122,7 @@ async fn a_frozen_server() {
     server.stop();
     let reason = soon(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
-    server.go_on();
+    server.resume();
     let next = soon(other.lock("frozen").ttl(ttl).acquire()).await.unwrap();
     assert!(next.token() > token);
     assert!(!guard.is_held());
