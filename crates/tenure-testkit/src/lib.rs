@@ -9,15 +9,16 @@
 #![allow(missing_docs, reason = "for tests, whose authors read the code")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../../tenure/src/conformance/calm.rs"]
-mod calm;
 pub mod clock;
 pub mod database;
 pub mod disk;
 pub mod etcd;
 pub mod grpc;
+#[path = "../../tenure/src/conformance/idle.rs"]
+mod idle;
 pub mod jute;
 pub mod mariadb;
+mod needs;
 pub mod network;
 pub mod pgbouncer;
 pub mod postgres;
@@ -63,7 +64,7 @@ pub fn skip_unless_installed(programs: &[&str]) -> bool {
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     let Some(missing) = programs.iter().find(|program| !is_there(program)) else {
-        calm::until_calm();
+        idle::wait_for_idle_machine();
         return false;
     };
     print_missing(missing);

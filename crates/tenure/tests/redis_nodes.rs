@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup, skip_unless_installed};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -52,9 +53,7 @@ fn agreed(watched: &SentinelSetup) -> Option<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_a_planned_failover_is_followed_at_once() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(60_000);
     let new = &watched.servers[1];
     let client = client(&watched.url()).await;
@@ -81,9 +80,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(500);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
@@ -108,9 +105,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_says_what_is_wrong() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(60_000);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
@@ -161,9 +156,7 @@ fn queue(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     // One on each node.
@@ -195,9 +188,7 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_keeps_locks_of_redisson() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}?dialect=redisson&restart_guard=off", cluster.url());
     let one = tenure::connect(&url).await.unwrap();
@@ -222,9 +213,7 @@ async fn cluster_keeps_locks_of_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_silent_node_delays_no_renewal_of_others() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     for node in &cluster.nodes {
         node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -283,9 +272,7 @@ fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
@@ -311,9 +298,7 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_replica_takes_over_for_a_dead_node() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
@@ -343,9 +328,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_says_what_is_wrong() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let alone = Redis::start(&[]);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let url = format!("redis+cluster://{}", alone.address());

@@ -6,6 +6,7 @@ use std::process::Output;
 use crate::support::{Store, Talk, text};
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::needs;
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::{self, PASSWORD, Redis, USER};
@@ -141,9 +142,7 @@ fn family(pid: u32) -> Vec<u32> {
 
 #[test]
 fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let store = Store::at(server.url() + "?restart_guard=off");
     for by_argument in [true, false] {
@@ -177,9 +176,7 @@ fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them()
 
 #[test]
 fn neither_the_workers_of_a_torture_nor_what_it_writes_show_it() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let store = Store::at(server.url() + "?restart_guard=off");
     let out = store.path("out");

@@ -17,13 +17,14 @@ use rustix::process::Signal;
 use crate::support::{Store, Talk};
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::jute;
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::Direction;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 use tenure_testkit::sql_client::Row;
 use tenure_testkit::sqlite::DatabaseFile;
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::zookeeper::Zookeeper;
 use tenure_testkit::{self, TEST_TIMEOUT};
 
 /// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
@@ -236,9 +237,7 @@ fn redis_connections(server: &Redis) -> Vec<String> {
 }
 
 fn on_redis(scheme: &str, servers: usize, options: &str) {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let servers: Arc<Vec<_>> = Arc::new((0..servers).map(|_| Redis::start(&[])).collect());
     let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
     let url = format!("{scheme}://{}/?restart_guard=off{options}", hosts.join(","));
@@ -269,9 +268,7 @@ fn redlock() {
 }
 
 fn on_etcd(options: &str) {
-    if etcd::skip_unless_installed() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start(1, &[]);
     let store = Store::at(format!("{}?{options}", server.url()));
     let records = move || {
@@ -303,9 +300,7 @@ fn etcd_with_a_lease_for_each_lock() {
 
 #[test]
 fn zookeeper() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Arc::new(Zookeeper::start(&[]));
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", server.port());
     let of_records = server.clone();
@@ -338,9 +333,7 @@ fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
 /// The server has opened a session, and its client does not know that yet.
 #[test]
 fn a_signal_while_a_session_is_being_opened_leaves_none() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let proxy = jute::proxy(server.port());
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", proxy.port());
@@ -382,9 +375,7 @@ const IN_TABLE: &[&str] = &[
 ];
 
 fn on_mysql(options: &str, records: &'static [&'static str]) {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
     server.admin().rows("USE locks");
@@ -415,9 +406,7 @@ fn mysql_table() {
 }
 
 fn on_postgres(options: &str, records: &'static [&'static str]) {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
     let operator = server.database_admin();

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, skip_unless_clock_possible};
+use crate::Run;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::tracer;
-use tenure_testkit::zookeeper::{self, Ensemble, Zookeeper};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
 /// Longer than an election takes, twice.
 const TTL: Duration = Duration::from_secs(2);
@@ -20,9 +20,7 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    if etcd::skip_unless_installed() || tracer::skip_unless_possible() {
-        return;
-    }
+    needs!(etcd, tracer);
     let clock = Clock::make();
     let etcd = Etcd::start_after(&clock.traced_command(), 1, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
@@ -33,9 +31,7 @@ fn etcd_of_one() {
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    if etcd::skip_unless_installed() || tracer::skip_unless_possible() {
-        return;
-    }
+    needs!(etcd, tracer);
     let clock = Clock::make();
     let etcd = Etcd::start_after(&clock.traced_command(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
@@ -45,9 +41,7 @@ fn etcd_of_three() {
 
 #[test]
 fn zookeeper_of_one() {
-    if zookeeper::skip_unless_installed() || skip_unless_clock_possible() {
-        return;
-    }
+    needs!(zookeeper, "cc");
     let clock = Clock::make();
     let server = Zookeeper::start_with_clock(&clock);
     let url = format!(
@@ -64,9 +58,7 @@ fn zookeeper_of_one() {
 
 #[test]
 fn zookeeper_of_three() {
-    if zookeeper::skip_unless_installed() || skip_unless_clock_possible() {
-        return;
-    }
+    needs!(zookeeper, "cc");
     let clock = Clock::make();
     let ensemble = Ensemble::start_with_clock(&clock);
     let url = format!("zookeeper://{}/locks?ttl=2s&timeout=1s", ensemble.hosts());

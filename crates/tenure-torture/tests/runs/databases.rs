@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, skip_unless_clock_possible, text};
+use crate::{Run, text};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::mariadb::{self as mariadb_server, MariaDb};
-use tenure_testkit::postgres::{self as postgres_server, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_torture::checker::Verdict;
 
 /// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.
@@ -48,16 +49,10 @@ macro_rules! on {
         mod $database {
             use super::*;
 
-            fn skip_unless_installed() -> bool {
-                $server::skip_unless_installed() || skip_unless_clock_possible()
-            }
-
             /// All that must not make two hold at once.
             #[test]
             fn sessions() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let mut faults = vec![
                     Kind::Pause,
                     Kind::Kill,
@@ -75,9 +70,7 @@ macro_rules! on {
             /// Tokens are made of the clock and of what a server counts since its start.
             #[test]
             fn sessions_whose_clock_goes_back() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("sessions, back", TRUSTED).only(&[Kind::ClockBack]);
                 let report = run.go(|made, found| made > 3 && found.not_enough.is_none());
                 assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
@@ -86,9 +79,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_with_the_guard() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("sessions, guard", GUARDED);
                 let run = run.only(&[Kind::ServerKill, Kind::Pause]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -96,9 +87,7 @@ macro_rules! on {
 
             #[test]
             fn sessions_whose_server_forgets_let_two_hold() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 // Whoever looks less often at its connection learns later that it is gone.
                 let options = format!("{TRUSTED}&validate=2s");
                 super::$database("sessions, no guard", &options).lets_two_hold(Kind::ServerKill);
@@ -106,26 +95,20 @@ macro_rules! on {
 
             #[test]
             fn sessions_whose_connections_break() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("sessions, links", TRUSTED).only(&VOID_FOR_SESSIONS);
                 run.keeps_its_promise();
             }
 
             #[test]
             fn sessions_that_are_cut_let_two_hold() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 super::$database("sessions, cut", TRUSTED).lets_two_hold(Kind::Cut);
             }
 
             #[test]
             fn a_table() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("table", TABLE).ttl(SHORT);
                 let run = run.without(&[Kind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -133,9 +116,7 @@ macro_rules! on {
 
             #[test]
             fn a_table_whose_clock_jumps_forward_lets_two_hold() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 for options in [TABLE, SHEDLOCK] {
                     let run = super::$database("table, clock", options).ttl(SHORT);
                     run.lets_two_hold(Kind::ClockForward);
@@ -144,9 +125,7 @@ macro_rules! on {
 
             #[test]
             fn the_table_of_shedlock() {
-                if skip_unless_installed() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
                 let run = run.without(&[Kind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -158,12 +137,10 @@ macro_rules! on {
 /// It takes a session for overdue that has been silent for no longer than its clock has jumped.
 #[test]
 fn postgres_whose_clock_jumps_forward_lets_two_hold() {
-    if postgres_server::skip_unless_installed() || skip_unless_clock_possible() {
-        return;
-    }
+    needs!(postgres, "cc");
     let run = postgres("sessions, clock", TRUSTED);
     run.lets_two_hold(Kind::ClockForward);
 }
 
-on!(mysql, mariadb_server);
-on!(postgres, postgres_server);
+on!(mysql, mariadb);
+on!(postgres, postgres);

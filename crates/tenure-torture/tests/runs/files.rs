@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
-use crate::{Run, skip_unless_clock_possible};
+use crate::Run;
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::sqlite::DatabaseFile;
 
 #[test]
 fn file() {
-    if skip_unless_clock_possible() {
-        return;
-    }
+    needs!("cc");
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file:{}", dir.path().join("locks").display());
     let run = Run::on("file", url, None, Some(Clock::make())).ttl(Duration::from_millis(500));
@@ -38,9 +37,7 @@ fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, DatabaseFile) {
 
 #[test]
 fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
-    if skip_unless_clock_possible() {
-        return;
-    }
+    needs!("cc");
     let (run, _file) = sqlite("sqlite", Some(Clock::make()));
     let run = run.without(&[Kind::ClockForward]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -49,9 +46,7 @@ fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
 /// Its clock is that of this host, and leases end by it.
 #[test]
 fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
-    if skip_unless_clock_possible() {
-        return;
-    }
+    needs!("cc");
     let (run, _file) = sqlite("sqlite, clock", Some(Clock::make()));
     run.lets_two_hold(Kind::ClockForward);
     let (run, _file) = sqlite("sqlite, clock of a client", None);

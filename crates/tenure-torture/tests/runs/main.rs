@@ -225,11 +225,6 @@ fn long() -> Option<Duration> {
     })
 }
 
-/// Whether the compiler is missing with which clocks are made.
-pub(crate) fn skip_unless_clock_possible() -> bool {
-    tenure_testkit::skip_unless_installed(&["cc"])
-}
-
 #[test]
 fn a_store_in_memory_is_refused() {
     let run = Run::on("memory", "memory:".into(), None, None);

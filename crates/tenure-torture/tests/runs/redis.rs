@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tenure_torture::plan::Kind;
 
+use crate::Run;
 use crate::site::Masters;
-use crate::{Run, skip_unless_clock_possible};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::redis::{self, Cluster, Redis, SentinelSetup, redlock_url};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup, redlock_url};
 
 const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.
@@ -15,10 +16,6 @@ const GUARDED: &str = "?timeout=1s&restart_guard=2s";
 const TRUSTED: &str = "?timeout=1s&restart_guard=off";
 
 const DIALECTS: [&str; 2] = ["", "&dialect=redisson"];
-
-fn skip_unless_installed() -> bool {
-    redis::skip_unless_installed() || skip_unless_clock_possible()
-}
 
 fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
     let clock = Clock::make();
@@ -32,9 +29,7 @@ const VOID: [Kind; 2] = [Kind::ServerKill, Kind::ClockForward];
 
 #[test]
 fn redis_alone() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let report = run("redis", TRUSTED, &[])
         .without(&VOID)
         .keeps_its_promise();
@@ -44,9 +39,7 @@ fn redis_alone() {
 
 #[test]
 fn redis_with_the_format_of_redisson() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let options = format!("{TRUSTED}&dialect=redisson");
     let run = run("redis, redisson", &options, &[]).without(&VOID);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -54,17 +47,13 @@ fn redis_with_the_format_of_redisson() {
 
 #[test]
 fn redis_that_forgets_lets_two_hold() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     run("redis, no guard", TRUSTED, &[]).lets_two_hold(Kind::ServerKill);
 }
 
 #[test]
 fn redis_that_forgets_with_the_guard() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, guard", &format!("{GUARDED}{dialect}"), &[]);
         let run = run.only(&[Kind::ServerKill, Kind::Pause]);
@@ -74,9 +63,7 @@ fn redis_that_forgets_with_the_guard() {
 
 #[test]
 fn redis_with_its_log_on_disk() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     for (fsync, options) in [("everysec", GUARDED), ("always", "?timeout=1s")] {
         let fsync = format!("appendfsync {fsync}");
         let run = run("redis, log", options, &["appendonly yes", &fsync]);
@@ -87,9 +74,7 @@ fn redis_with_its_log_on_disk() {
 
 #[test]
 fn redis_whose_clock_jumps_forward_lets_two_hold() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
         let report = run.lets_two_hold(Kind::ClockForward);
@@ -100,9 +85,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
 
 #[test]
 fn sentinel() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let watched = SentinelSetup::start(500);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
@@ -112,9 +95,7 @@ fn sentinel() {
 
 #[test]
 fn cluster() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let cluster = Cluster::start(true);
     let url = format!("{}{TRUSTED}", cluster.url());
     Run::on("cluster", url, Some(Box::new(cluster)), None)
@@ -134,9 +115,7 @@ fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> R
 
 #[test]
 fn redlock_of_five() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
     let report = run.keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
@@ -145,9 +124,7 @@ fn redlock_of_five() {
 
 #[test]
 fn redlock_with_its_logs_on_disk() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     let lines = ["appendonly yes", "appendfsync always"];
     let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[Kind::ServerKill]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -155,8 +132,6 @@ fn redlock_with_its_logs_on_disk() {
 
 #[test]
 fn redlock_whose_clocks_jump_forward_lets_two_hold() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(redis, "cc");
     redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(Kind::ClockForward);
 }

@@ -15,25 +15,25 @@ use crate::error::Step;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
 use crate::time::Time;
-use crate::{Client, Error, Guard, OwnerId};
+use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 
 use super::harness::{Harness, Look, Trouble};
 
-/// How long anything may take that happens at once on an idle machine. Generous: when it is over,
-/// the thing did not happen.
+/// How long an event may take that happens at once on an idle machine. Far above that, so that a busy machine is
+/// no failure.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// The pause between two looks at something that is not announced, at first.
+/// The first pause between two inspections, for a state that no event announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// And after a while: a look may be a new connection, and what ends with a lease takes seconds.
+/// The longest pause: an inspection may open a connection, and the end of a lease takes seconds.
 const LOOK_AGAIN_LATER: Duration = Duration::from_millis(20);
 
-/// A behaviour that was not shown: what was expected and what was seen, and where in the suite.
+/// A behaviour that was not shown: what was expected, what was seen, and the place in the suite.
 #[derive(Clone, Debug)]
 pub struct Failure(String);
 
-/// What a behaviour comes to.
+/// The result of a behaviour.
 pub type Verdict = Result<(), Failure>;
 
 impl Failure {
@@ -82,6 +82,35 @@ macro_rules! check {
 }
 pub(super) use check;
 
+/// Ends the behaviour unless the outcome is an error of that kind.
+#[track_caller]
+pub(super) fn expect_error<T>(outcome: Result<T, Error>, expected: ErrorKind) -> Verdict {
+    let kind = outcome.map(drop).map_err(|err| err.kind());
+    check!(kind == Err(expected), "{kind:?} instead of {expected:?}");
+    Ok(())
+}
+
+/// Ends the behaviour unless the token of the guard is greater than `last`; returns that token.
+#[track_caller]
+pub(super) fn expect_greater(guard: &Guard, last: u64) -> Result<u64, Failure> {
+    let token = guard.token().get();
+    check!(token > last, "{token} follows {last}");
+    Ok(token)
+}
+
+/// A method for each capability of the harness that has no arguments.
+macro_rules! capabilities {
+    ($($name:ident),*) => { $(
+        #[doc = concat!("[`Harness::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// This harness does not have that capability.
+        pub async fn $name(&self) -> Verdict {
+            self.capability(stringify!($name), self.harness.$name()).await
+        }
+    )* };
+}
+
 /// One run of one behaviour against one harness.
 pub struct Case {
     harness: Arc<dyn Harness>,
@@ -103,7 +132,7 @@ impl Case {
         &*self.harness
     }
 
-    /// What it promises.
+    /// What the store promises.
     pub fn guarantees(&self) -> Guarantees {
         self.harness.guarantees()
     }
@@ -113,12 +142,12 @@ impl Case {
         self.harness.ttl()
     }
 
-    /// A ttl for where no lease shall end, however slow the machine is.
+    /// A ttl so long that no lease ends, however slow the machine is.
     pub fn long(&self) -> Duration {
         self.ttl() * 30
     }
 
-    /// How much earlier than the store a holder stops believing, by rule 2.
+    /// How much earlier than the end of the lease in the store a holder counts its hold as ended, by rule 2.
     pub fn margin(&self) -> Duration {
         (self.ttl() / 100).max(Duration::from_millis(2))
     }
@@ -140,7 +169,7 @@ impl Case {
         name
     }
 
-    /// Notes a name, so that it is looked at when the run is over: nothing may be left of it.
+    /// Notes a name. At the end of the run the suite checks that the store has no hold and no waiter of that name.
     pub fn note(&self, name: &str) {
         lock(&self.names).insert(name.to_owned());
     }
@@ -157,10 +186,18 @@ impl Case {
         Ok(self.harness.client().await?)
     }
 
+    /// Two independent clients, and a name for both: see [`name`](Case::name).
+    ///
+    /// # Errors
+    /// The harness could not make a client.
+    pub async fn two_clients(&self, tail: &str) -> Result<(Client, Client, String), Failure> {
+        Ok((self.client().await?, self.client().await?, self.name(tail)))
+    }
+
     /// Acquires for a long time and expects no contention.
     ///
     /// # Errors
-    /// It was busy.
+    /// The lock was busy.
     #[track_caller]
     pub fn take(
         &self,
@@ -170,10 +207,10 @@ impl Case {
         take(client, name, self.long())
     }
 
-    /// The same with the shortest ttl, for where a lease or its renewal matters.
+    /// The same with the shortest ttl, for behaviours in which a lease or its renewal matters.
     ///
     /// # Errors
-    /// It was busy.
+    /// The lock was busy.
     #[track_caller]
     pub fn lease(
         &self,
@@ -181,6 +218,21 @@ impl Case {
         name: &str,
     ) -> impl Future<Output = Result<Guard, Failure>> + Send + use<> {
         take(client, name, self.ttl())
+    }
+
+    /// Acquires and releases a name that is free, or is freed without any time passing in the store.
+    ///
+    /// # Errors
+    /// The lock stayed busy.
+    #[track_caller]
+    pub fn acquire_and_release<'a>(
+        &'a self,
+        client: &Client,
+        name: &str,
+    ) -> impl Future<Output = Verdict> + use<'a> {
+        let lock = client.lock(name).ttl(self.long());
+        let acquired = self.soon("the next holder", async move { lock.acquire().await });
+        async move { Ok(acquired.await??.release().await?) }
     }
 
     /// Lets that much time pass in the store.
@@ -198,7 +250,7 @@ impl Case {
         }
     }
 
-    /// Before another look at the state of a guard. Virtual time could pass by a state during a sleep.
+    /// Waits before the state of a guard is read again. With virtual time a sleep could miss a state.
     pub(super) async fn look_again(&self) {
         match self.harness.advance(Duration::ZERO) {
             Some(_) => tokio::task::yield_now().await,
@@ -211,10 +263,10 @@ impl Case {
         self.ttl() / 64
     }
 
-    /// Awaits what needs no time to pass in the store.
+    /// Awaits an event for which no time has to pass in the store.
     ///
     /// # Errors
-    /// It did not happen.
+    /// The event did not happen.
     #[track_caller]
     pub fn soon<'a, T>(
         &'a self,
@@ -230,10 +282,10 @@ impl Case {
         }
     }
 
-    /// Awaits what happens within `limit` of the store's time.
+    /// Awaits an event that happens within `limit` of the store's time.
     ///
     /// # Errors
-    /// It did not happen.
+    /// The event did not happen.
     #[track_caller]
     pub fn in_time<'a, T>(
         &'a self,
@@ -285,18 +337,36 @@ impl Case {
         task
     }
 
-    /// A look at the store.
+    /// Starts a task that acquires, and returns once the task has been polled for the first time.
+    pub async fn start_acquire(&self, lock: Lock) -> JoinHandle<Result<Guard, Error>> {
+        self.start(async move { lock.acquire().await }).await
+    }
+
+    /// Acquires as the next holder, within `limit` of the store's time.
     ///
     /// # Errors
-    /// The harness could not look.
+    /// There was no answer by then.
+    #[track_caller]
+    pub fn acquire_within<'a>(
+        &'a self,
+        limit: Duration,
+        lock: &'a Lock,
+    ) -> impl Future<Output = Result<Result<Guard, Error>, Failure>> + 'a {
+        self.in_time(limit, "the next holder", lock.acquire())
+    }
+
+    /// Inspects the store.
+    ///
+    /// # Errors
+    /// The harness could not inspect the store.
     pub async fn look(&self, name: &str) -> Result<Look, Failure> {
         self.harness.look(name).await
     }
 
-    /// Looks again and again until the store shows what is expected.
+    /// Inspects the store again and again until it shows what is expected.
     ///
     /// # Errors
-    /// It never did; the last look is in the text.
+    /// The store never showed that; the text has its last state.
     #[track_caller]
     pub fn until_look<'a>(
         &'a self,
@@ -321,10 +391,10 @@ impl Case {
         }
     }
 
-    /// Until so many requests wait in the store (or, if nobody can see that, at once).
+    /// Returns when so many requests wait in the store; at once where the store does not show that.
     ///
     /// # Errors
-    /// They never did.
+    /// That number was never reached.
     pub async fn until_waiting(&self, name: &str, count: usize) -> Verdict {
         self.until_look(name, &format!("{count} waiting"), |look| {
             look.waiters.is_none_or(|waiters| waiters >= count)
@@ -332,7 +402,7 @@ impl Case {
         .await
     }
 
-    /// Until nobody holds the name and nobody waits for it.
+    /// Returns when the store has no hold and no waiter of the name.
     ///
     /// # Errors
     /// Something is left.
@@ -343,7 +413,7 @@ impl Case {
         .await
     }
 
-    /// Until nobody but the holders of the name show any sign of waiting, as far as that can be seen.
+    /// Returns when the store shows no waiter of the name; at once where a cancelled waiter stays visible.
     ///
     /// # Errors
     /// A waiter is left.
@@ -360,7 +430,7 @@ impl Case {
     /// [`Harness::evict`].
     ///
     /// # Errors
-    /// This harness cannot.
+    /// This harness does not have that capability.
     pub async fn evict(&self, name: &str) -> Verdict {
         self.capability("evict", self.harness.evict(name)).await
     }
@@ -368,56 +438,19 @@ impl Case {
     /// [`Harness::disturb`].
     ///
     /// # Errors
-    /// This harness cannot.
+    /// This harness does not have that capability.
     pub async fn disturb(&self, step: Step, trouble: Trouble) -> Verdict {
         self.capability("disturb", self.harness.disturb(step, trouble))
             .await
     }
 
-    /// [`Harness::pause_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn pause_store(&self) -> Verdict {
-        self.capability("pause_store", self.harness.pause_store())
-            .await
-    }
-
-    /// [`Harness::resume_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn resume_store(&self) -> Verdict {
-        self.capability("resume_store", self.harness.resume_store())
-            .await
-    }
-
-    /// [`Harness::wipe_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn wipe_store(&self) -> Verdict {
-        self.capability("wipe_store", self.harness.wipe_store())
-            .await
-    }
-
-    /// [`Harness::restart_store`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn restart_store(&self) -> Verdict {
-        self.capability("restart_store", self.harness.restart_store())
-            .await
-    }
-
-    /// [`Harness::break_connection`].
-    ///
-    /// # Errors
-    /// This harness cannot.
-    pub async fn break_connection(&self) -> Verdict {
-        self.capability("break_connection", self.harness.break_connection())
-            .await
-    }
+    capabilities!(
+        pause_store,
+        resume_store,
+        wipe_store,
+        restart_store,
+        break_connection
+    );
 
     async fn capability(&self, what: &str, capability: Option<BoxFuture<Verdict>>) -> Verdict {
         let Some(capability) = capability else {

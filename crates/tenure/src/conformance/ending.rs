@@ -8,16 +8,12 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew};
 
-use super::case::{Case, Failure, SOON, Verdict, check};
+use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
 use super::harness::Trouble;
 
 /// Rule 13: when `release` has answered, the name is free.
 pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("free"),
-    );
+    let (first, second, name) = case.two_clients("free").await?;
     for _ in 0..10 {
         case.take(&first, &name).await?.release().await?;
         check!(
@@ -29,13 +25,9 @@ pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 13: a release compares the owner; that of a former holder is an error and changes nothing.
+/// Rule 13: a release compares the owner. The release of a former holder is an error and changes nothing.
 pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("stale"),
-    );
+    let (first, second, name) = case.two_clients("stale").await?;
     let third = case.client().await?;
     for drops in [false, true] {
         let old = case.lease(&first, &name).await?;
@@ -45,8 +37,7 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
             drop(old);
             case.pass(case.ttl() / 4).await;
         } else {
-            let late = old.release().await.map_err(|err| err.kind());
-            check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+            expect_error(old.release().await, ErrorKind::Lost)?;
         }
         check!(new.is_held(), "the next hold was ended");
         check!(
@@ -62,26 +53,20 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
     Ok(())
 }
 
-/// Rule 13: who releases what had ended before learns it, whatever has happened to the name since.
+/// Rule 13: the release of a hold that has ended is an error, whatever has happened to the name since.
 pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("late"));
     let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
     let guard = lock.acquire().await?;
     case.in_time(case.ttl(), "the end", guard.lost()).await?;
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} instead of Lost");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     case.until_idle(&name).await?;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
-/// Rule 13: a release of unknown fate says so, and is repeated until the store has let go.
+/// Rule 13: a release of unknown outcome has its own error, and is repeated until the name is free in the store.
 pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("unsure"),
-    );
+    let (first, second, name) = case.two_clients("unsure").await?;
     for (trouble, expected) in [
         (Trouble::RequestLost, ErrorKind::Unreachable),
         (Trouble::ReplyLost, ErrorKind::Indeterminate),
@@ -112,11 +97,7 @@ pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<
 
 /// Rule 13: `break_lock` ends the hold with that token, and its holder is told.
 pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("break"),
-    );
+    let (first, second, name) = case.two_clients("break").await?;
     let other = case.name("break-not");
     let (guard, bystander) = (
         case.lease(&first, &name).await?,
@@ -145,52 +126,33 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
         !second.break_lock(&name, token).await?,
         "{token} was broken twice"
     );
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the next hold was ended, too");
     check!(bystander.is_held(), "a hold of another name was ended");
     bystander.release().await?;
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 14: dropping the guard is enough.
 pub(super) async fn a_dropped_guard_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("drop"),
-    );
+    let (first, second, name) = case.two_clients("drop").await?;
     for _ in 0..10 {
         drop(case.take(&first, &name).await?);
-        let lock = second.lock(&name).ttl(case.long());
-        case.soon("the next holder", lock.acquire())
-            .await??
-            .release()
-            .await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
 
-/// Rule 14: also in a thread that has no runtime, without a panic.
+/// Rule 14: dropping the guard releases in a thread without a runtime too, and does not panic.
 pub(super) async fn a_guard_dropped_outside_the_runtime_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("outside"),
-    );
+    let (first, second, name) = case.two_clients("outside").await?;
     let guard = case.take(&first, &name).await?;
     let dropped = std::thread::spawn(move || drop(guard));
     check!(dropped.join().is_ok(), "the drop panicked");
-    let lock = second.lock(&name).ttl(case.long());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 14: also when the program ends right after: `close` waits for what is being released.
+/// Rule 14: a program may end right after the drop: `close` waits for the releases under way.
 pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("last"));
     let (theirs, their_name) = (case.clone(), name.clone());
@@ -209,15 +171,10 @@ pub(super) async fn a_dropped_guard_is_released_before_close_returns(case: Arc<C
         Ok(outcome) => outcome?,
         Err(_) => return Err(Failure::new("it panicked")),
     }
-    let lock = client.lock(&name).ttl(case.long());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&client, &name).await
 }
 
-/// Rule 14: also when the runtime of its client is gone; then the lease ends it, if not we.
+/// Rule 14: a guard may be dropped after the runtime of its client; then the hold ends with its lease at the latest.
 pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("orphan"));
     let (theirs, their_name) = (case.clone(), name.clone());
@@ -239,20 +196,13 @@ pub(super) async fn a_guard_may_outlive_its_runtime(case: Arc<Case>) -> Verdict 
     }
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(limit, &lock).await??;
+    Ok(next.release().await?)
 }
 
-/// Rule 14: a release that was begun is brought to its end, though its caller was cancelled.
+/// Rule 14: a release that has begun is completed, even if its caller is cancelled.
 pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("begun"),
-    );
+    let (first, second, name) = case.two_clients("begun").await?;
     for polls in 0..3 {
         let guard = case.take(&first, &name).await?;
         {
@@ -264,26 +214,18 @@ pub(super) async fn a_dropped_release_goes_on(case: Arc<Case>) -> Verdict {
                 }
             }
         }
-        let lock = second.lock(&name).ttl(case.long());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
 
-/// Rule 15: who gives up waiting leaves no place in the queue and no hold.
+/// Rule 15: a cancelled wait leaves no entry in the queue and no hold.
 pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("gave-up"),
-    );
+    let (first, second, name) = case.two_clients("gave-up").await?;
     let third = case.client().await?;
     let guard = case.take(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.long());
-    let waiting = case
-        .start(async move { lock.acquire().await.map(drop) })
-        .await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     waiting.abort();
     let _ = waiting.await;
@@ -292,17 +234,12 @@ pub(super) async fn a_dropped_acquire_leaves_nothing(case: Arc<Case>) -> Verdict
     guard.release().await?;
     case.until_idle(&name).await?;
     case.take(&third, &name).await?.release().await?;
-    case.take(&second, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&second, &name).await?.release().await?)
 }
 
-/// Rule 15: at whichever poll an acquire is dropped, free name or not, the name can be had afterwards.
+/// Rule 15: after an acquire was dropped, at whichever poll and on a free or a held name, the name can be acquired.
 pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("poll"),
-    );
+    let (first, second, name) = case.two_clients("poll").await?;
     for polls in 1..=12 {
         for taken in [false, true] {
             // The last one that was dropped may be on its way out yet.
@@ -334,23 +271,17 @@ pub(super) async fn an_acquire_dropped_at_any_poll_leaves_nothing(case: Arc<Case
                 check!(holder.is_held(), "the holder lost it at poll {polls}");
                 holder.release().await?;
             }
-            let lock = second.lock(&name).ttl(case.long());
-            let next = case.soon("the next holder", lock.acquire()).await??;
-            next.release().await?;
+            case.acquire_and_release(&second, &name).await?;
         }
     }
     Ok(())
 }
 
-/// Rule 15: a grant that nobody picks up any more is given back (hand-over and drop in one moment).
+/// Rule 15: a grant to a waiter that is dropped at the same moment is released.
 pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     case: Arc<Case>,
 ) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("race"),
-    );
+    let (first, second, name) = case.two_clients("race").await?;
     let third = case.client().await?;
     let forgotten = case.long().max(SOON * 2);
     for round in 0..30 {
@@ -362,9 +293,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
             .soon("the name is free again", lock.acquire())
             .await??;
         let lock = second.lock(&name).ttl(forgotten);
-        let waiting = case
-            .start(async move { lock.acquire().await.map(drop) })
-            .await;
+        let waiting = case.start_acquire(lock).await;
         case.until_waiting(&name, 1).await?;
         let release = tokio::spawn(guard.release());
         for _ in 0..round % 5 {
@@ -373,20 +302,14 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
         waiting.abort();
         let _ = waiting.await;
         release.await??;
-        let lock = third.lock(&name).ttl(case.long());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&third, &name).await?;
     }
     case.until_idle(&name).await
 }
 
-/// Rule 15: a request of unknown fate counts as "maybe held" and is cleaned up.
+/// Rule 15: an acquisition of unknown outcome may have been granted, so the client removes what it may have left.
 pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("ghost"),
-    );
+    let (first, second, name) = case.two_clients("ghost").await?;
     for (trouble, expected) in [
         (Trouble::RequestLost, ErrorKind::Unreachable),
         (Trouble::ReplyLost, ErrorKind::Indeterminate),
@@ -408,27 +331,19 @@ pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>)
         }
         let again = case.soon("the same client again", lock.acquire()).await??;
         again.release().await?;
-        let lock = second.lock(&name).ttl(case.ttl());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
 
-/// Rule 15: also when no answer ever comes: the wait ends, or the caller gives up, and nothing is left.
+/// Rule 15: an acquisition that never gets a reply leaves nothing, whether its wait ends or its caller cancels it.
 pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("hang"),
-    );
+    let (first, second, name) = case.two_clients("hang").await?;
     for drops in [false, true] {
         case.disturb(Step::Acquire, Trouble::ReplyNever).await?;
         let lock = first.lock(&name).ttl(case.ttl()).wait(case.ttl() / 4);
         if drops {
-            let hanging = case
-                .start(async move { lock.acquire().await.map(drop) })
-                .await;
+            let hanging = case.start_acquire(lock).await;
             // Given up any earlier it would not have asked, and somebody else's request would hang.
             case.until_look(&name, "the request is with the store", |look| {
                 look.holders == 1
@@ -445,20 +360,14 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
         }
         case.resume_store().await?;
         case.until_idle(&name).await?;
-        let lock = second.lock(&name).ttl(case.ttl());
-        let next = case.soon("the next holder", lock.acquire()).await??;
-        next.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
 
-/// Rule 16: a hold that is not kept alive ends within its ttl (+ 1 s) for everybody who waits.
+/// Rule 16: a hold that is not renewed ends within its ttl (+ 1 s), and a waiter gets the lock.
 pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("over"),
-    );
+    let (first, second, name) = case.two_clients("over").await?;
     let old = first
         .lock(&name)
         .ttl(case.ttl())
@@ -466,7 +375,7 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
         .acquire()
         .await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     let limit = case.ttl() + Duration::from_secs(1);
     let new = case
         .in_time(limit, "the waiter's turn", waiting)
@@ -474,17 +383,12 @@ pub(super) async fn an_expired_hold_is_taken_over(case: Arc<Case>) -> Verdict {
     check!(!old.is_held(), "both claim to hold it");
     check!(new.token() > old.token(), "the token did not grow");
     drop(old);
-    new.release().await?;
-    Ok(())
+    Ok(new.release().await?)
 }
 
 /// Rule 16a: `min_hold` keeps the name taken past the release, for exactly that long.
 pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("every"),
-    );
+    let (first, second, name) = case.two_clients("every").await?;
     let every = case.ttl() * 2;
     let start = case.now();
     let lock = first.lock(&name).ttl(case.ttl()).min_hold(every);
@@ -498,22 +402,15 @@ pub(super) async fn min_hold_keeps_the_name_taken(case: Arc<Case>) -> Verdict {
     );
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = every + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     let passed = case.now().since(start);
     check!(passed >= every, "taken after {passed:?} of {every:?}");
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 16a: after an unclean end the name stays reserved for `lock_delay`.
 pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("delay"),
-    );
+    let (first, second, name) = case.two_clients("delay").await?;
     let delay = case.ttl();
     let lock = first
         .lock(&name)
@@ -525,9 +422,7 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
     case.in_time(case.ttl(), "the end", old.lost()).await?;
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = delay + case.margin() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     let (passed, least) = (case.now().since(start), case.ttl() + delay);
     check!(
         passed >= least,
@@ -538,17 +433,12 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
         next.is_held(),
         "the drop of the old guard ended the new hold"
     );
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 16a: a clean end reserves nothing.
 pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("clean"),
-    );
+    let (first, second, name) = case.two_clients("clean").await?;
     let lock = first
         .lock(&name)
         .ttl(case.ttl())
@@ -556,21 +446,12 @@ pub(super) async fn lock_delay_does_not_reserve_after_a_release(case: Arc<Case>)
     lock.acquire().await?.release().await?;
     case.lease(&second, &name).await?.release().await?;
     drop(lock.acquire().await?);
-    let lock = second.lock(&name).ttl(case.ttl());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 5: who closes a client with locks in hand is told that they are gone, before anybody else has them.
+/// Rule 5: closing a client ends its holds, and their guards know that before another client gets the lock.
 pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("close"),
-    );
+    let (first, second, name) = case.two_clients("close").await?;
     let guard = case.lease(&first, &name).await?;
     let lost = guard.lost();
     case.soon("the client closes", first.close()).await?;
@@ -580,13 +461,9 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
         reason == crate::LostReason::SessionGone,
         "the reason is {reason:?}"
     );
-    let kind = guard.release().await.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     let limit = case.ttl() + Duration::from_secs(1);
     let lock = second.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(limit, &lock).await??;
+    Ok(next.release().await?)
 }

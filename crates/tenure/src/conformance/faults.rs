@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::LostReason;
 use crate::guarantees::Fault;
 
-use super::case::{Case, Failure, Verdict, check};
-use super::taker::Taker;
+use super::case::{Case, Failure, Verdict, check, expect_greater};
+use super::lock_holder::LockHolder;
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).
 const GRACE: Duration = Duration::from_secs(1);
@@ -21,20 +21,20 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
     let lease = case.harness().leases();
     let options: &[&str] = if lease { &[] } else { &["--ttl", "3600s"] };
     for waits in [true, false] {
-        let mut taker = Taker::start(&case, &name, options)?;
-        let token = case.soon("the taker holds", taker.held()).await??;
+        let mut helper = LockHolder::start(&case, &name, options)?;
+        let token = case.soon("the helper holds", helper.held()).await??;
         let lock = client.lock(&name).ttl(case.ttl());
         check!(lock.try_acquire().await?.is_none(), "two hold it");
         let waiting = match waits {
             true => {
                 let lock = lock.clone();
-                let waiting = case.start(async move { lock.acquire().await }).await;
+                let waiting = case.start_acquire(lock).await;
                 case.until_waiting(&name, 1).await?;
                 Some(waiting)
             }
             false => None,
         };
-        taker.kill()?;
+        helper.kill()?;
         let limit = if lease {
             case.ttl() + GRACE
         } else {
@@ -45,16 +45,9 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
                 case.in_time(limit, "the waiter's turn", waiting)
                     .await???
             }
-            None => {
-                case.in_time(limit, "the next holder", lock.acquire())
-                    .await??
-            }
+            None => case.acquire_within(limit, &lock).await??,
         };
-        check!(
-            guard.token().get() > token,
-            "{} follows {token}",
-            guard.token()
-        );
+        expect_greater(&guard, token)?;
         guard.release().await?;
     }
     Ok(())
@@ -65,28 +58,21 @@ pub(super) async fn tokens_grow_over_crashes(case: Arc<Case>) -> Verdict {
     let name = case.name("crashes");
     let mut last = 0;
     for _ in 0..4 {
-        let mut taker = Taker::start(&case, &name, &[])?;
+        let mut helper = LockHolder::start(&case, &name, &[])?;
         let limit = case.ttl() + GRACE;
         let token = case
-            .in_time(limit, "the taker holds", taker.held())
+            .in_time(limit, "the helper holds", helper.held())
             .await??;
         check!(token > last, "{token} follows {last}");
         last = token;
-        taker.kill()?;
+        helper.kill()?;
     }
     let client = case.client().await?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
-    let guard = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    check!(
-        guard.token().get() > last,
-        "{} follows {last}",
-        guard.token()
-    );
-    guard.release().await?;
-    Ok(())
+    let guard = case.acquire_within(limit, &lock).await??;
+    expect_greater(&guard, last)?;
+    Ok(guard.release().await?)
 }
 
 /// Rule 16a: a crash is an unclean end.
@@ -94,47 +80,39 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     let (client, name) = (case.client().await?, case.name("crash-delay"));
     let delay = case.ttl() * 2;
     let millis = format!("{}ms", delay.as_millis());
-    let mut taker = Taker::start(&case, &name, &["--lock-delay", &millis])?;
-    case.soon("the taker holds", taker.held()).await??;
+    let mut helper = LockHolder::start(&case, &name, &["--lock-delay", &millis])?;
+    case.soon("the helper holds", helper.held()).await??;
     let start = case.now();
-    taker.kill()?;
+    helper.kill()?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + delay + GRACE;
-    let guard = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let guard = case.acquire_within(limit, &lock).await??;
     let passed = case.now().since(start);
     check!(
         passed >= delay,
         "taken {passed:?} after the crash, {delay:?} were asked for"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 11: a waiter that was killed costs those behind it a bounded time at most.
+/// Rule 11: a killed waiter delays the waiters behind it by a bounded time at most.
 pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("dead"),
-    );
+    let (client, other, name) = case.two_clients("dead").await?;
     let holder = case.lease(&client, &name).await?;
-    let mut taker = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", taker.expect("waiting"))
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let lock = other.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 2).await?;
-    taker.kill()?;
+    helper.kill()?;
     holder.release().await?;
     let limit = case.ttl() + GRACE;
     let guard = case
         .in_time(limit, "the turn of the one behind", waiting)
         .await???;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 11: a waiter that was stopped may be granted its turn; where leases run that ends, and where
@@ -142,68 +120,59 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
 pub(super) async fn a_stopped_waiter_does_not_keep_the_lock_from_others(
     case: Arc<Case>,
 ) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("stopped"),
-    );
+    let (client, other, name) = case.two_clients("stopped").await?;
     let holder = case.lease(&client, &name).await?;
-    let mut taker = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", taker.expect("waiting"))
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper starts", helper.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
-    taker.stop()?;
+    helper.stop()?;
     holder.release().await?;
     let lock = other.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     let guard = if case.harness().leases() {
         let limit = case.ttl() * 2 + GRACE;
         case.in_time(limit, "the turn of the one behind", waiting)
             .await???
     } else {
-        taker.go_on()?;
-        taker.hang_up();
+        helper.go_on()?;
+        helper.hang_up();
         case.soon("the turn of the one behind", waiting).await???
     };
     check!(guard.is_held(), "granted and lost");
-    taker.kill()?;
+    helper.kill()?;
     check!(
         guard.is_held(),
         "the end of the other process ended the hold"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 5: a holder that is stopped for longer than its ttl and goes on either still holds, or knows
 /// that it does not: what the cell of the guarantee table says.
 pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("paused"));
-    let mut taker = Taker::start(&case, &name, &[])?;
-    let token = case.soon("the taker holds", taker.held()).await??;
-    taker.stop()?;
+    let mut helper = LockHolder::start(&case, &name, &[])?;
+    let token = case.soon("the helper holds", helper.held()).await??;
+    helper.stop()?;
     let lock = client.lock(&name).ttl(case.ttl());
     if case.harness().leases() {
         let limit = case.ttl() + GRACE;
         let guard = case
             .in_time(limit, "the takeover", lock.acquire())
             .await??;
-        check!(
-            guard.token().get() > token,
-            "{} follows {token}",
-            guard.token()
-        );
-        taker.go_on()?;
+        expect_greater(&guard, token)?;
+        helper.go_on()?;
         // What it says first after it woke up must not be that it holds.
-        taker.say("status")?;
-        let word = case.soon("the taker wakes up", taker.line()).await?;
+        helper.say("status")?;
+        let word = case.soon("the helper wakes up", helper.line()).await?;
         let lost = word
             .as_deref()
             .is_some_and(|word| word.starts_with("lost") || word.starts_with("status lost"));
         check!(lost, "the woken holder says {word:?}");
         check!(guard.is_held(), "the woken holder ended the next hold");
-        taker.hang_up();
-        taker.wait()?;
+        helper.hang_up();
+        helper.wait()?;
         check!(
             guard.is_held(),
             "the release of the woken holder ended the next hold"
@@ -216,38 +185,37 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
         lock.try_acquire().await?.is_none(),
         "taken from a paused holder"
     );
-    taker.go_on()?;
-    taker.say("status")?;
+    helper.go_on()?;
+    helper.say("status")?;
     let status = case
-        .soon("the taker wakes up", taker.expect("status"))
+        .soon("the helper wakes up", helper.expect("status"))
         .await??;
     // Its renewals are overdue, and it may know that already.
     let holds = status.starts_with("held") || status.starts_with("at-risk");
     check!(holds, "the woken holder says {status}");
-    taker.say("release")?;
-    case.soon("the taker releases", taker.expect("released"))
+    helper.say("release")?;
+    case.soon("the helper releases", helper.expect("released"))
         .await??;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
 /// Rule 1: between processes, in both directions, with waiting.
 pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("processes"));
     let holder = case.lease(&client, &name).await?;
-    let mut one = Taker::start(&case, &name, &["--wait", "0s"])?;
-    case.soon("the taker starts", one.expect("waiting"))
+    let mut one = LockHolder::start(&case, &name, &["--wait", "0s"])?;
+    case.soon("the helper starts", one.expect("waiting"))
         .await??;
-    case.soon("the taker finds it busy", one.expect("busy"))
+    case.soon("the helper finds it busy", one.expect("busy"))
         .await??;
-    let mut two = Taker::start(&case, &name, &[])?;
-    case.soon("the taker starts", two.expect("waiting"))
+    let mut two = LockHolder::start(&case, &name, &[])?;
+    case.soon("the helper starts", two.expect("waiting"))
         .await??;
     case.until_waiting(&name, 1).await?;
     let token = holder.token().get();
     holder.release().await?;
     let held: u64 = case
-        .soon("the taker's turn", two.expect("held"))
+        .soon("the helper's turn", two.expect("held"))
         .await??
         .parse()
         .map_err(Failure::new)?;
@@ -260,15 +228,14 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
     check!(client.break_lock(&name, held).await?, "nothing to break");
     case.in_time(case.ttl(), "the other process is told", two.expect("lost"))
         .await??;
-    case.lease(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&client, &name).await?.release().await?)
 }
 
-/// Rule 18: `inspect` shows the process, not just that somebody holds.
+/// Rule 18: `inspect` shows the process of the holder.
 pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("seen"));
-    let mut taker = Taker::start(&case, &name, &["--label", "a taker"])?;
-    let token = case.soon("the taker holds", taker.held()).await??;
+    let mut helper = LockHolder::start(&case, &name, &["--label", "a helper"])?;
+    let token = case.soon("the helper holds", helper.held()).await??;
     let status = client.inspect(&name).await?;
     let shown: Vec<_> = status
         .holds
@@ -282,11 +249,11 @@ pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> V
         })
         .collect();
     check!(
-        shown == [(taker.pid(), "a taker", Some(token))],
+        shown == [(helper.pid(), "a helper", Some(token))],
         "shown is {shown:?}"
     );
-    taker.say("release")?;
-    case.soon("the taker releases", taker.expect("released"))
+    helper.say("release")?;
+    case.soon("the helper releases", helper.expect("released"))
         .await??;
     check!(
         !client.inspect(&name).await?.is_held(),
@@ -323,14 +290,11 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
     );
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(limit, &lock).await??;
+    Ok(next.release().await?)
 }
 
-/// Rule 12: a store that answers nobody grants nothing, and a wait ends all the same.
+/// Rule 12: a store that does not answer grants nothing, and a wait still ends in time.
 pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("mute"));
     case.pause_store().await?;
@@ -345,14 +309,11 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     case.until_idle(&name).await?;
     // What was on its way to the silent store may be granted now, until it is given back at once.
     let lock = client.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(case.ttl(), "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(case.ttl(), &lock).await??;
+    Ok(next.release().await?)
 }
 
-/// Rule 5: a connection is not the lease: with another connection the hold goes on.
+/// Rule 5: a broken connection does not end the lease: the hold goes on over another connection.
 pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cut"));
     let guard = case.lease(&client, &name).await?;
@@ -365,21 +326,16 @@ pub(super) async fn a_broken_connection_does_not_end_a_lease(case: Arc<Case>) ->
             guard.state()
         );
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 5: whatever a cut connection means to the store, the client never believes more than is true, and
 /// both of them recover.
 pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("cut-off"),
-    );
+    let (first, second, name) = case.two_clients("cut-off").await?;
     let old = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     case.break_connection().await?;
     case.pass(case.ttl()).await;
@@ -401,37 +357,23 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
     );
     drop(waited);
     let lock = first.lock(&name).ttl(case.ttl());
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(limit, &lock).await??;
+    Ok(next.release().await?)
 }
 
 /// Rule 7: a store that has forgotten everything takes its holds along; their holders are told, and the next
 /// grants have greater tokens all the same.
 pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("wiped"),
-    );
+    let (first, second, name) = case.two_clients("wiped").await?;
     let mut last = 0;
     for _ in 0..3 {
         let old = case.lease(&first, &name).await?;
-        check!(old.token().get() > last, "{} follows {last}", old.token());
+        expect_greater(&old, last)?;
         case.wipe_store().await?;
         let lock = second.lock(&name).ttl(case.ttl());
         let limit = case.ttl() + GRACE;
-        let next = case
-            .in_time(limit, "the next holder", lock.acquire())
-            .await??;
-        check!(
-            next.token() > old.token(),
-            "{} follows {}",
-            next.token(),
-            old.token()
-        );
+        let next = case.acquire_within(limit, &lock).await??;
+        expect_greater(&next, old.token().get())?;
         case.in_time(case.ttl(), "the loss is noticed", old.lost())
             .await?;
         let late = old.release().await.map_err(|err| err.is_lost());
@@ -468,8 +410,7 @@ pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verd
             check!(old.is_held(), "nobody holds it, and nobody is granted it");
             old.release().await?;
             let lock = second.lock(&name).ttl(case.ttl());
-            case.in_time(limit, "the next holder", lock.acquire())
-                .await??
+            case.acquire_within(limit, &lock).await??
         }
     };
     let first_token = next.token();
@@ -480,6 +421,5 @@ pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verd
         "{} follows {first_token}",
         again.token()
     );
-    again.release().await?;
-    Ok(())
+    Ok(again.release().await?)
 }

@@ -1,4 +1,4 @@
-//! What the suite needs to know about a store, and to be able to do to it.
+//! What the suite must know about a store, and what the suite must be able to do to the store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,27 +13,26 @@ use super::case::Failure;
 
 /// One store under test.
 ///
-/// The first few methods every backend has to supply. The others are capabilities: `None` means that
-/// this harness cannot do it, and the behaviours that need it are skipped, visibly. A capability that
-/// is there returns a future that does nothing until it is polled, so asking `is_some()` is free.
+/// Every backend has to supply the methods without a default. The others are capabilities: `None` means that
+/// this harness does not have the capability, and the report shows the behaviours that are skipped for that reason.
+/// A capability returns a future that does nothing until it is polled, so `is_some()` has no effect on the store.
 ///
 /// A [`Setup`](super::Setup) opens one harness per behaviour. Harnesses may share a server: names are
-/// unique, and behaviours that disturb the whole store (the theme `faults`) run alone.
+/// unique, and behaviours that affect the whole store (the theme `faults`) run alone.
 pub trait Harness: Send + Sync + 'static {
     /// A new client that shares nothing with the others but the store.
     fn client(&self) -> BoxFuture<Result<Client, Error>>;
 
-    /// What the store promises; picks the behaviours.
+    /// What the store promises. The suite skips the behaviours of what the store does not promise.
     fn guarantees(&self) -> Guarantees;
 
-    /// Looks at the store without the library's help where that is possible:
-    /// by hand, or with the store's own tools.
+    /// Inspects the store without the library where that is possible, for example with the store's own client.
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>>;
 
     /// Whether the store frees a hold that is not renewed.
     fn leases(&self) -> bool;
 
-    /// A ttl that is short for this store and still far above its round trip and this machine's hiccups.
+    /// A ttl that is short for this store, and still far above a round trip and a pause of a busy machine.
     fn ttl(&self) -> Duration;
 
     /// The clock that clients of this store measure deadlines on.
@@ -46,80 +45,80 @@ pub trait Harness: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// The store's time is virtual: moves it forward by one step that skips nothing that is due
-    /// (less than a sixth of [`ttl`](Harness::ttl)), and lets every task do what it then has to do.
-    /// `None`: the store's time passes by itself.
+    /// For a store with virtual time: moves the time forward by one step, and returns when every task has done what
+    /// is due by then. A step is shorter than a sixth of [`ttl`](Harness::ttl), so that no renewal is missed.
+    /// `None`: the time of the store is real time.
     fn advance(&self, by: Duration) -> Option<BoxFuture<()>> {
         let _ = by;
         None
     }
 
-    /// Where other processes find the store.
+    /// The URL by which other processes reach the store.
     fn url(&self) -> Option<String> {
         None
     }
 
-    /// The program `tenure-taker` (or one of your own around [`taker::main`](super::taker::main)).
-    fn taker(&self) -> Option<PathBuf> {
+    /// The program `tenure-lock-holder` (or one of your own around [`lock_holder::main`](super::lock_holder::main)).
+    fn lock_holder(&self) -> Option<PathBuf> {
         None
     }
 
-    /// A password that is part of the URL and must show up nowhere.
+    /// A password that is part of the URL and that no output may contain.
     fn secret(&self) -> Option<String> {
         None
     }
 
-    /// A request that was given up may be visible as a waiter until the next release, because it is
-    /// blocked where it cannot be called off.
+    /// Whether a cancelled request may stay visible as a waiter until the next release, because it blocks in a call
+    /// that cannot be cancelled.
     fn stale_waiters(&self) -> bool {
         false
     }
 
-    /// The backend finds out by itself what became of a request that had no answer, and goes on: then there
-    /// is a grant, or a release, where others have an error.
+    /// Whether the backend itself finds out what a request without a reply has done. Then an acquisition or a release
+    /// succeeds where other backends return an error.
     fn recovers(&self) -> bool {
         false
     }
 
-    /// A hold ends with the connection it was acquired on.
+    /// Whether a hold ends with the connection on which it was acquired.
     fn ends_with_connection(&self) -> bool {
         false
     }
 
-    /// Requests that reached the store so far.
+    /// How many requests have reached the store so far.
     fn requests(&self) -> Option<u64> {
         None
     }
 
-    /// Takes the name away from whoever holds it, behind everybody's back, as an operator could:
-    /// deletes the key, replaces the file. The holder finds out at its next renewal.
+    /// Ends the hold of that name in the store without telling the holder, as an operator could: deletes the key,
+    /// replaces the file. The holder learns it from its next renewal.
     fn evict(&self, name: &str) -> Option<BoxFuture<Result<(), Failure>>> {
         let _ = name;
         None
     }
 
-    /// The next request of that step, by any client of this harness, goes wrong.
+    /// Injects a fault into the next request of that step, by any client of this harness.
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Result<(), Failure>>> {
         let _ = (step, trouble);
         None
     }
 
-    /// Cuts every connection that clients of this harness have. They may connect again.
+    /// Closes every connection of the clients of this harness. The clients may connect again.
     fn break_connection(&self) -> Option<BoxFuture<Result<(), Failure>>> {
         None
     }
 
-    /// From now on the store answers nobody.
+    /// From now on the store answers no request.
     fn pause_store(&self) -> Option<BoxFuture<Result<(), Failure>>> {
         None
     }
 
-    /// Ends [`pause_store`](Harness::pause_store); also ends what [`Trouble::ReplyNever`] left hanging.
+    /// Ends [`pause_store`](Harness::pause_store), and sends the replies that [`Trouble::ReplyNever`] held back.
     fn resume_store(&self) -> Option<BoxFuture<Result<(), Failure>>> {
         None
     }
 
-    /// Makes the store forget everything while it runs, as `FLUSHALL` or `rm -rf` does.
+    /// Deletes all data of the running store, as `FLUSHALL` or `rm -rf` does.
     fn wipe_store(&self) -> Option<BoxFuture<Result<(), Failure>>> {
         None
     }
@@ -130,25 +129,25 @@ pub trait Harness: Send + Sync + 'static {
     }
 }
 
-/// What can happen to one request.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// It does not reach the store, and the client is told.
+    /// The request does not reach the store, and the client gets an error.
     RequestLost,
-    /// It is applied; the client is told that the reply was lost.
+    /// The request is applied, and the client learns that the reply was lost.
     ReplyLost,
-    /// It is applied and no reply comes.
+    /// The request is applied, and no reply comes.
     ReplyNever,
-    /// It reaches the store this much later.
+    /// The request reaches the store this much later.
     Late(Duration),
 }
 
-/// What was seen in the store.
+/// What the store has of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// How many hold the name.
+    /// How many holds there are.
     pub holders: usize,
-    /// How many requests wait for it in the store; `None` where nobody can see that.
+    /// How many requests wait in the store; `None` where the store does not show that.
     pub waiters: Option<usize>,
 }

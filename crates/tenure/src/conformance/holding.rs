@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew, State};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error, expect_greater};
 use super::harness::Trouble;
 
 /// Rule 1: a counter that 100 contenders increment by read, sleep, write ends at exactly 100.
@@ -50,7 +50,7 @@ pub(super) async fn one_holder_among_a_hundred_contenders(case: Arc<Case>) -> Ve
     Ok(())
 }
 
-/// Rule 1: whoever is granted a name after a lease has run out finds that the former holder claims nothing.
+/// Rule 1: when a client gets a name after a lease has run out, the former holder no longer claims it.
 pub(super) async fn claims_never_overlap_when_a_lease_runs_out(case: Arc<Case>) -> Verdict {
     let name = case.name("lease");
     let (first, second) = (case.client().await?, case.client().await?);
@@ -90,11 +90,10 @@ pub(super) async fn the_deadline_lies_a_margin_before_the_end_of_the_lease(
         guard.remaining()
     );
     check!(guard.is_held(), "not held");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 2: time on the way to the store is not part of the claim.
+/// Rule 2: the time in which the request travels to the store is not part of the claim.
 pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("late"));
     // Long beside what a busy machine adds to the way there and back.
@@ -112,11 +111,10 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
         "the deadline lies {:?} after the end of the lease that was asked for",
         deadline.since(most)
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 2: a grant that arrives when its lease is over is no grant, and is given back.
+/// Rule 2: a grant that arrives after the end of its lease is no grant, and is released.
 pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("too-late"));
     case.disturb(Step::Acquire, Trouble::Late(case.ttl()))
@@ -133,7 +131,7 @@ pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> V
     case.until_idle(&name).await
 }
 
-/// Rule 2: renewal at a third of the ttl has no room in ten round trips.
+/// Rule 2: a ttl of less than ten round trips is refused, because renewals at a third of it would come too late.
 pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case>) -> Verdict {
     let (client, once, name) = (case.client().await?, case.name("once"), case.name("short"));
     // Later than a tenth of the lease, which is as long as a busy machine may need for the other answers.
@@ -159,7 +157,7 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
     case.until_idle(&name).await
 }
 
-/// Rule 2: a renewal without an answer puts the hold at risk; the next one heals it.
+/// Rule 2: a renewal without a reply puts the hold at risk, and the next renewal makes it safe again.
 pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("risk"));
     for trouble in [Trouble::RequestLost, Trouble::ReplyLost] {
@@ -193,16 +191,12 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
     Ok(())
 }
 
-/// Rule 3: a lease is kept alive while it waits, and a grant comes with a lease that has just begun.
+/// Rule 3: a waiter's entry is kept alive while it waits, and a grant comes with a lease that has just begun.
 pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("long"),
-    );
+    let (first, second, name) = case.two_clients("long").await?;
     let holder = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&name, 1).await?;
     case.pass(case.ttl() * 3).await;
     check!(holder.is_held(), "the holder lost it: {:?}", holder.state());
@@ -216,17 +210,12 @@ pub(super) async fn a_lease_does_not_run_out_while_it_waits(case: Arc<Case>) -> 
     );
     case.pass(case.ttl()).await;
     check!(guard.is_held(), "the grant was not renewed");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 4: an ordinary hold lasts as long as its guard.
 pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("hold"),
-    );
+    let (first, second, name) = case.two_clients("hold").await?;
     let guard = case.lease(&first, &name).await?;
     for lease in 1..=4 {
         case.pass(case.ttl()).await;
@@ -242,8 +231,7 @@ pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
         case.look(&name).await?.holders == 1,
         "the store knows nothing of it"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 4: renewals of one client share their requests.
@@ -281,7 +269,7 @@ pub(super) async fn many_holds_are_renewed_by_few_requests(case: Arc<Case>) -> V
     Ok(())
 }
 
-/// Rule 4: a hold that cannot be renewed takes nobody along.
+/// Rule 4: a hold that cannot be renewed does not affect the other holds of its client.
 pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -> Verdict {
     let client = case.client().await?;
     let mut guards = Vec::new();
@@ -307,7 +295,7 @@ pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -
     Ok(())
 }
 
-/// Rule 4: nothing is renewed for a guard that is gone, nor for a client that is gone.
+/// Rule 4: renewal ends with the guard and with the client.
 pub(super) async fn renewal_ends_with_the_guard(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("gone"));
     case.lease(&client, &name).await?.release().await?;
@@ -325,11 +313,7 @@ pub(super) async fn renewal_ends_with_the_guard(case: Arc<Case>) -> Verdict {
 
 /// Rule 4: `renew(Never)` is a lease of one ttl, also where the store knows no leases.
 pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("fixed"),
-    );
+    let (first, second, name) = case.two_clients("fixed").await?;
     let lock = first.lock(&name).ttl(case.ttl()).renew(Renew::Never);
     let start = case.now();
     let guard = lock.acquire().await?;
@@ -348,20 +332,16 @@ pub(super) async fn a_fixed_lease_ends(case: Arc<Case>) -> Verdict {
     );
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.margin() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     check!(next.token() > guard.token(), "the token did not grow");
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     check!(next.is_held(), "the late release ended the next hold");
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
 /// Rule 4: `max_hold` caps renewal.
 pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (case.client().await?, case.client().await?, case.name("max"));
+    let (first, second, name) = case.two_clients("max").await?;
     let max = case.ttl() + case.ttl() / 2;
     let start = case.now();
     let guard = first
@@ -380,19 +360,16 @@ pub(super) async fn max_hold_ends_a_hold(case: Arc<Case>) -> Verdict {
     check!(!guard.is_held(), "still claimed");
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
+    let next = case.acquire_within(limit, &lock).await??;
     drop(guard);
     check!(
         next.is_held(),
         "the drop of the old guard ended the new hold"
     );
-    next.release().await?;
-    Ok(())
+    Ok(next.release().await?)
 }
 
-/// Rule 5: what a guard says is read from the clock: no task has to run for it.
+/// Rule 5: the state of a guard is read from the clock, so no task has to run for it to change.
 pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("stuck"));
     let lock = client.lock(&name).ttl(case.ttl()).renew(Renew::Never);
@@ -414,15 +391,10 @@ pub(super) async fn a_claim_ends_in_time_though_the_runtime_is_stuck(case: Arc<C
         guard.remaining()
     );
     drop(guard);
-    let lock = client.lock(&name).ttl(case.ttl());
-    case.soon("the next holder", lock.acquire())
-        .await??
-        .release()
-        .await?;
-    Ok(())
+    case.acquire_and_release(&client, &name).await
 }
 
-/// Rule 5: `lost` resolves on loss only, however long one waits.
+/// Rule 5: `lost` resolves on a loss only, and never on a release.
 pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("quiet"));
     let released = case.lease(&client, &name).await?;
@@ -442,11 +414,7 @@ pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
 /// Rule 5: what the store has given to somebody else is lost within a third of the ttl, stays lost, and
 /// neither renewal nor release of the former holder touches the next one.
 pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("refused"),
-    );
+    let (first, second, name) = case.two_clients("refused").await?;
     let old = case.lease(&first, &name).await?;
     case.evict(&name).await?;
     let new = case.lease(&second, &name).await?;
@@ -464,15 +432,13 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
         "the next holder was harmed: {:?}",
         new.state()
     );
-    let late = old.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(old.release().await, ErrorKind::Lost)?;
     check!(new.is_held(), "the late release ended the next hold");
     check!(
         case.look(&name).await?.holders == 1,
         "the store let go of the next hold"
     );
-    new.release().await?;
-    Ok(())
+    Ok(new.release().await?)
 }
 
 /// Rule 6: `run` is acquire, body, release.
@@ -488,17 +454,12 @@ pub(super) async fn run_returns_the_value_and_releases(case: Arc<Case>) -> Verdi
         })
         .await??;
     check!(value == 7, "{value} instead of 7");
-    case.take(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&client, &name).await?.release().await?)
 }
 
 /// Rule 6: on loss the body is dropped at its await, and the result is an error.
 pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("cancel"),
-    );
+    let (client, other, name) = case.two_clients("cancel").await?;
     let dropped = Arc::new(AtomicBool::new(false));
     let (started, has_started) = tokio::sync::oneshot::channel();
     let (lock, flag) = (client.lock(&name).ttl(case.ttl()), dropped.clone());
@@ -520,43 +481,30 @@ pub(super) async fn run_is_cancelled_when_the_lock_is_lost(case: Arc<Case>) -> V
     let outcome = case
         .in_time(case.ttl(), "the end of the run", run)
         .await??;
-    let kind = outcome.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     check!(dropped.load(Ordering::SeqCst), "the body was not dropped");
     Ok(())
 }
 
-/// Rule 6: a body that got to its end although the lock was lost meanwhile does not count.
+/// Rule 6: a body that ends after the lock was lost is an error, not a success.
 pub(super) async fn a_lost_run_cannot_look_like_success(case: Arc<Case>) -> Verdict {
-    let (client, other, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("lost"),
-    );
+    let (client, other, name) = case.two_clients("lost").await?;
     let lock = client.lock(&name).ttl(case.ttl());
     let outcome = lock
         .run(async |guard| other.break_lock(guard.name(), guard.token()).await)
         .await;
-    let kind = outcome.map(|broken| broken.ok()).map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     Ok(())
 }
 
-/// Rule 7: each grant has a greater token than the one before, whoever gets it.
+/// Rule 7: each grant has a greater token than the grant before, whichever client gets it.
 pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
-    let (clients, name) = (
-        [case.client().await?, case.client().await?],
-        case.name("token"),
-    );
+    let (first, second, name) = case.two_clients("token").await?;
+    let clients = [first, second];
     let mut last = 0;
     for i in 0..50 {
         let guard = case.take(&clients[i % 2], &name).await?;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         let status = clients[1].inspect(&name).await?;
         let seen = status.holds.first().and_then(|hold| hold.token);
         check!(
@@ -568,7 +516,7 @@ pub(super) async fn tokens_grow_over_grants(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 7: also when the holder before let its lease run out.
+/// Rule 7: tokens grow if the lease of the former holder has run out.
 pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("expiry"));
     let mut last = 0;
@@ -578,41 +526,29 @@ pub(super) async fn tokens_grow_over_expiry(case: Arc<Case>) -> Verdict {
         let guard = case
             .in_time(limit, "the next grant", lock.acquire())
             .await??;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         case.in_time(case.ttl(), "the end", guard.lost()).await?;
     }
     Ok(())
 }
 
-/// Rule 7: also when somebody removed the hold from the store by hand.
+/// Rule 7: tokens grow if the hold was removed from the store by hand.
 pub(super) async fn tokens_grow_over_eviction(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("evicted"));
     let mut last = 0;
     for _ in 0..5 {
         let guard = case.lease(&client, &name).await?;
-        check!(
-            guard.token().get() > last,
-            "{} follows {last}",
-            guard.token()
-        );
-        last = guard.token().get();
+        last = expect_greater(&guard, last)?;
         case.evict(&name).await?;
         drop(guard);
     }
     Ok(())
 }
 
-/// Rule 7: holders that hold together have tokens of their own.
+/// Rule 7: shared holders each have their own token.
 pub(super) async fn no_two_holders_have_the_same_token(case: Arc<Case>) -> Verdict {
-    let (clients, name) = (
-        [case.client().await?, case.client().await?],
-        case.name("unique"),
-    );
+    let (first, second, name) = case.two_clients("unique").await?;
+    let clients = [first, second];
     let mut guards = Vec::new();
     for i in 0..10 {
         guards.push(clients[i % 2].lock(&name).shared().acquire().await?);
@@ -633,8 +569,7 @@ pub(super) async fn no_two_holders_have_the_same_token(case: Arc<Case>) -> Verdi
         tokens.iter().all(|token| *token < guard.token()),
         "a token came again"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Raises a flag when it is dropped.

@@ -7,11 +7,11 @@ use crate::error::Step;
 use crate::guarantees::Order;
 use crate::{Error, ErrorKind, Lock, Mode, Renew};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
 /// Rule 18: host, process, label, client, since when, under which number, for how long.
 pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (case.client().await?, case.client().await?, case.name("who"));
+    let (first, second, name) = case.two_clients("who").await?;
     let before = SystemTime::now();
     let guard = first
         .lock(&name)
@@ -68,7 +68,7 @@ pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 18: two clients of one process can be told apart, the holds of one belong together.
+/// Rule 18: two clients of one process have different ids, and the holds of one client have the same id.
 pub(super) async fn each_client_has_its_own_id(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let mut ids = Vec::new();
@@ -129,11 +129,7 @@ pub(super) async fn list_shows_what_is_held(case: Arc<Case>) -> Verdict {
 
 /// Rule 19: an error names the lock, the backend and the step, in one line.
 pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("error"),
-    );
+    let (first, second, name) = case.two_clients("error").await?;
     let backend = case.guarantees().backend;
     let guard = case.lease(&first, &name).await?;
     let busy = second
@@ -249,16 +245,8 @@ pub(super) async fn what_is_wrong_is_refused_before_any_request(case: Arc<Case>)
     ] {
         refused(&lock, ErrorKind::Invalid).await?;
     }
-    let inspected = client.inspect("").await.map(drop).map_err(|err| err.kind());
-    check!(
-        inspected == Err(ErrorKind::Invalid),
-        "{inspected:?} for an empty name"
-    );
-    let broken = client.break_lock("", 1u64).await.map_err(|err| err.kind());
-    check!(
-        broken == Err(ErrorKind::Invalid),
-        "{broken:?} for an empty name"
-    );
+    expect_error(client.inspect("").await, ErrorKind::Invalid)?;
+    expect_error(client.break_lock("", 1u64).await, ErrorKind::Invalid)?;
     let after = case.harness().requests();
     check!(before == after, "{before:?} requests became {after:?}");
     // The bounds themselves are fine.
@@ -293,7 +281,7 @@ async fn refused(lock: &Lock, expected: ErrorKind) -> Verdict {
     Ok(())
 }
 
-/// Rule 20: what the store does not claim is refused without a request, and the error says who can.
+/// Rule 20: what the store does not support is refused without a request, and the error names a store that supports it.
 pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<Case>) -> Verdict {
     let (client, name, can) = (case.client().await?, case.name("cannot"), case.guarantees());
     let before = case.harness().requests();
@@ -325,13 +313,9 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
     Ok(())
 }
 
-/// Rule 19: after `close`, acquiring says that the client is closed, and what it held is not stuck.
+/// Rule 19: after `close`, an acquisition fails because the client is closed, and its former holds are free.
 pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("closed"),
-    );
+    let (first, second, name) = case.two_clients("closed").await?;
     let guard = case.lease(&first, &name).await?;
     case.soon("the client closes", first.close()).await?;
     case.soon("a second close", first.close()).await?;
@@ -340,16 +324,12 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
         let tries = first.lock(name).try_acquire().await.map(drop);
         let run = first.lock(name).run(async |_| ()).await;
         for outcome in [waits, tries, run] {
-            let kind = outcome.map_err(|err| err.kind());
-            check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+            expect_error(outcome, ErrorKind::Closed)?;
         }
     }
     drop(guard);
     let lock = second.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + Duration::from_secs(1);
-    let next = case
-        .in_time(limit, "the next holder", lock.acquire())
-        .await??;
-    next.release().await?;
-    Ok(())
+    let next = case.acquire_within(limit, &lock).await??;
+    Ok(next.release().await?)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ErrorKind;
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
 /// Rule 1: every name or none, each with a token, a name given twice counted once.
 pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
@@ -37,8 +37,7 @@ pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
         }
         one.release().await?;
     }
-    all.acquire().await?.release().await?;
-    Ok(())
+    Ok(all.acquire().await?.release().await?)
 }
 
 /// Rule 1: clients that name the same locks in different orders do not wait for each other in a circle.
@@ -76,14 +75,12 @@ pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
     case.in_time(case.ttl(), "the loss is noticed", guard.lost())
         .await?;
     check!(!guard.is_held(), "still claimed");
-    let late = guard.release().await.map_err(|err| err.kind());
-    check!(late == Err(ErrorKind::Lost), "{late:?} on release");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
     // The other name was released all the same.
-    case.lease(&second, &a).await?.release().await?;
-    Ok(())
+    Ok(case.lease(&second, &a).await?.release().await?)
 }
 
-/// Rule 3: what was lost while the others were waited for is no part of a grant.
+/// Rule 3: `lock_all` fails if one of its locks is lost while it waits for the others.
 pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -101,12 +98,11 @@ pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> V
     case.pass(case.ttl()).await;
     busy.release().await?;
     let outcome = case.soon("an answer", waiting).await??;
-    let kind = outcome.map_err(|err| err.kind());
-    check!(kind == Err(ErrorKind::Lost), "{kind:?} instead of Lost");
+    expect_error(outcome, ErrorKind::Lost)?;
     Ok(())
 }
 
-/// Rule 12: one `wait` for all names together, and nothing is kept when it is over.
+/// Rule 12: there is one `wait` for all names together, and at its end no lock is kept.
 pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -132,19 +128,16 @@ pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict 
     check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
     case.until_idle(&a).await?;
     case.until_nobody_waits(&b).await?;
-    busy.release().await?;
-    Ok(())
+    Ok(busy.release().await?)
 }
 
-/// Rule 15: given up half-way, `lock_all` lets go of what it had.
+/// Rule 15: a cancelled `lock_all` releases the locks that it had.
 pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
     let busy = case.take(&second, &b).await?;
     let lock = first.lock_all([&a, &b]).ttl(case.long());
-    let waiting = case
-        .start(async move { lock.acquire().await.map(drop) })
-        .await;
+    let waiting = case.start_acquire(lock).await;
     case.until_waiting(&b, 1).await?;
     check!(
         case.look(&a).await?.holders == 1,
@@ -186,23 +179,17 @@ pub(super) async fn lock_any_takes_whichever_is_free(case: Arc<Case>) -> Verdict
         theirs.try_acquire().await?.is_none(),
         "four hold three names"
     );
-    let kind = theirs
-        .wait(Duration::ZERO)
-        .acquire()
-        .await
-        .map(drop)
-        .map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::WaitElapsed),
-        "{kind:?} instead of WaitElapsed"
-    );
+    expect_error(
+        theirs.wait(Duration::ZERO).acquire().await,
+        ErrorKind::WaitElapsed,
+    )?;
     for guard in guards {
         guard.release().await?;
     }
     Ok(())
 }
 
-/// Rule 8: waits for all names at once; the first that is free decides, and no other place is kept.
+/// Rule 8: `lock_any` waits for all names at once, takes the first that is free, and leaves the other queues.
 pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let names = ["a", "b", "c"].map(|tail| case.name(tail));
@@ -230,11 +217,10 @@ pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) ->
         check!(held.is_held(), "{} was lost", held.name());
         held.release().await?;
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 15: given up, `lock_any` leaves none of its places.
+/// Rule 15: a cancelled `lock_any` leaves no entry in any queue.
 pub(super) async fn a_dropped_lock_any_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let names = ["a", "b"].map(|tail| case.name(tail));

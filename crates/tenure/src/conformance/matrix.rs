@@ -1,4 +1,4 @@
-//! Runs every behaviour against a store, and lets no cell of the matrix go unexplained.
+//! Runs every behaviour against a store. A behaviour that is not shown needs a reason that the caller expects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,29 +9,29 @@ use crate::backend::BoxFuture;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
 
-use super::calm::until_calm;
 use super::case::{Case, Failure, SOON, Verdict};
 use super::harness::Harness;
-use super::{BEHAVIOURS, taker};
+use super::idle::wait_for_idle_machine;
+use super::{BEHAVIOURS, lock_holder};
 
-/// How long one behaviour may take; then it hangs. Every single wait inside it has a shorter limit.
+/// The time limit of one behaviour. Every wait inside a behaviour has a shorter limit.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One thing that every backend must do, or must have a reason not to.
+/// One behaviour that every backend must show, or must have a reason not to show.
 #[derive(Clone, Copy)]
 pub struct Behaviour {
     /// `theme::name`.
     pub name: &'static str,
     /// The number of the rule in the specification.
     pub rule: &'static str,
-    /// `Err(reason)`: does not apply to this store, or cannot be shown with this harness.
+    /// `Err(reason)`: the behaviour does not apply to this store, or cannot be shown with this harness.
     pub needs: fn(&Guarantees, &dyn Harness) -> Result<(), &'static str>,
-    /// Shows it.
+    /// The behaviour itself.
     pub run: fn(Arc<Case>) -> BoxFuture<Verdict>,
 }
 
 impl Behaviour {
-    /// Whether it concerns everybody at the store, so that nothing else may run beside it.
+    /// Whether the behaviour affects all clients of the store, so that no other behaviour may run at the same time.
     fn is_alone(&self) -> bool {
         self.name.starts_with("faults::")
     }
@@ -50,26 +50,26 @@ pub type Open = fn() -> BoxFuture<Result<Arc<dyn Harness>, Failure>>;
 pub struct Setup {
     /// The name in the table.
     pub name: &'static str,
-    /// Opens a harness; called once for each behaviour, in the runtime that the behaviour will use.
-    /// A server is better started once, in a static that all harnesses share.
+    /// Opens a harness. The suite calls it once for each behaviour, in the runtime of that behaviour.
+    /// Start a server only once, in a static that all harnesses share.
     pub open: Open,
-    /// Behaviours get a runtime of one thread each: needed where time is virtual.
+    /// Whether each behaviour gets a runtime of one thread. Virtual time needs that.
     pub single_thread: bool,
     /// How many behaviours may run at a time.
     pub together: usize,
-    /// The skips that are expected, by their reason. Any other skip is a failure, and so is a behaviour
-    /// that is listed here and runs.
+    /// The expected skips, by their reason. Any other skip is a failure, and so is a behaviour that is listed here
+    /// and was not skipped.
     pub skips: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// What came of one cell.
+/// The result of one behaviour on one store.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The behaviour was shown, and nothing was left behind.
     Passed,
-    /// It does not apply; the reason.
+    /// The behaviour does not apply; the reason.
     Skipped(&'static str),
-    /// It was not shown; what happened instead.
+    /// The behaviour was not shown; what happened instead.
     Failed(String),
 }
 
@@ -80,12 +80,12 @@ pub struct Report {
     problems: Vec<String>,
 }
 
-/// Runs all behaviours. Call it outside of async code: it brings runtimes of its own.
+/// Runs all behaviours. Call this function outside of async code, because it makes its own runtimes.
 pub fn run(setup: &Setup) -> Report {
     run_only(setup, |_| true)
 }
 
-/// Runs the behaviours that are picked; the others are missing in the report, which is a problem there.
+/// Runs only the behaviours whose name `pick` accepts. The report counts each of the others as a problem.
 pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
     let picked = BEHAVIOURS.iter().filter(|behaviour| pick(behaviour.name));
     let (alone, together): (VecDeque<_>, VecDeque<_>) = picked.partition(|b| b.is_alone());
@@ -96,7 +96,7 @@ pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
             for _ in 0..workers {
                 scope.spawn(|| {
                     while let Some(behaviour) = { lock(&queue).pop_front() } {
-                        until_calm();
+                        wait_for_idle_machine();
                         let start = Instant::now();
                         let outcome = run_cell(setup, behaviour);
                         lock(&results).insert(behaviour.name, (outcome, start.elapsed()));
@@ -116,7 +116,7 @@ pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
     Report::new(setup, cells)
 }
 
-/// In a thread of its own, so that a behaviour that blocks its thread is a failure, too.
+/// Runs a behaviour in its own thread, so that a behaviour that blocks its thread is a failure too.
 fn run_cell(setup: &Setup, behaviour: &'static Behaviour) -> Outcome {
     let (sender, receiver) = mpsc::channel();
     let (open, single_thread) = (setup.open, setup.single_thread);
@@ -141,7 +141,7 @@ fn run_cell(setup: &Setup, behaviour: &'static Behaviour) -> Outcome {
                 }
                 Err(err) => Outcome::Failed(format!("no runtime: {err}")),
             };
-            // The one who asked may have given up.
+            // The receiver is gone if the time limit is over.
             let _ = sender.send(outcome);
         });
     if let Err(err) = spawned {
@@ -174,7 +174,7 @@ async fn shown(harness: Arc<dyn Harness>, behaviour: &Behaviour) -> Verdict {
     let case = Case::new(harness);
     let metrics = tokio::runtime::Handle::current().metrics();
     let before = metrics.num_alive_tasks();
-    // A task of its own catches panics and lets go of everything the behaviour had.
+    // Its own task catches a panic, and drops everything that the behaviour had.
     tokio::spawn((behaviour.run)(case.clone())).await??;
     for name in case.names() {
         case.until_idle(&name).await?;
@@ -264,14 +264,14 @@ impl Report {
         text
     }
 
-    /// Prints the summary, past the capture of a test's output: a skip that nobody sees is none.
+    /// Prints the summary past the capture of a test's output, so that skips are always visible.
     /// The whole table is printed in the ordinary way.
     ///
     /// # Panics
     /// When there are [problems](Report::problems); the message names the cells.
     pub fn assert(&self) {
         use std::io::Write as _;
-        // Without an output there is nobody to see it.
+        // An error is ignored: the process may have no standard output.
         let _ = std::io::stdout().write_all(self.summary().as_bytes());
         println!("{self}");
         assert!(
@@ -318,7 +318,7 @@ impl fmt::Display for Report {
 
 /// What behaviours may need.
 pub(super) mod needs {
-    use super::{Guarantees, Harness, taker};
+    use super::{Guarantees, Harness, lock_holder};
     use crate::error::Step;
     use crate::guarantees::{Fault, Order};
 
@@ -340,7 +340,7 @@ pub(super) mod needs {
 
     pub(in super::super) fn processes(_: &Guarantees, h: &dyn Harness) -> Needs {
         unless(
-            !taker::is_possible(h),
+            !lock_holder::is_possible(h),
             "no other process can reach this store",
         )
     }

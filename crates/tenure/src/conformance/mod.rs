@@ -1,10 +1,10 @@
-//! The behaviours that every backend must show, and the means to show them with a backend of your own.
+//! The behaviours that every backend must show, and the means to test a backend of your own for them.
 //!
 //! Each rule of the specification is a named behaviour: one async function in the file of its theme, listed
-//! in [`BEHAVIOURS`]. A backend supplies a [`Harness`] and a [`Setup`]; [`run`] shows every behaviour and makes
-//! a [`Report`]. A behaviour that does not apply is skipped visibly, with its reason, and a skip that
-//! was not expected is a failure. After each behaviour the store is looked at: whatever it did,
-//! no hold, no waiter and no task may be left.
+//! in [`BEHAVIOURS`]. A backend supplies a [`Harness`] and a [`Setup`]; [`run`] runs every behaviour and returns
+//! a [`Report`]. A behaviour that does not apply is skipped, and the report shows the reason; a skip that
+//! was not expected is a failure. After each behaviour the suite inspects the store: no hold, no waiter and no
+//! task may be left.
 //!
 //! ```
 //! use tenure::conformance::{Open, Setup};
@@ -24,14 +24,14 @@
 //! The suite grows: a new minor version may bring new behaviours that your backend does not show yet.
 //!
 //! # Bounds
-//! No behaviour asserts that something is fast. What must happen at once is given [`SOON`], what must happen
-//! within a time of the store is given that time and [`SOON`]; when that is over, it did not happen.
+//! No behaviour asserts that an operation is fast. An event that must happen at once may take [`SOON`]. An event that
+//! must happen within a time of the store may take that time and [`SOON`]. After that the behaviour fails.
 
-mod calm;
 mod case;
 mod harness;
+mod idle;
+pub mod lock_holder;
 mod matrix;
-pub mod taker;
 
 mod ending;
 mod faults;
@@ -50,7 +50,7 @@ pub use matrix::{Behaviour, Open, Outcome, Report, Setup, run, run_only};
 
 use matrix::needs;
 
-/// One line per behaviour: `theme::name`, the number of the rule, and what it needs of store and harness.
+/// One line per behaviour: `theme::name`, the number of the rule, and what the behaviour needs of store and harness.
 macro_rules! behaviours {
     ($($theme:ident::$name:ident, $rule:literal, $($needs:ident)&+;)*) => {
         /// All behaviours, in the order of the rules.

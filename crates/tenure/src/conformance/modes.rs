@@ -6,13 +6,9 @@ use std::time::Duration;
 
 use super::case::{Case, Failure, Verdict, check};
 
-/// Rule 1: shared holders of several clients hold together, and nobody holds alone beside them.
+/// Rule 1: shared holders of several clients hold together, and no exclusive holder beside them.
 pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("shared"),
-    );
+    let (first, second, name) = case.two_clients("shared").await?;
     let shared = |client: &crate::Client| client.lock(&name).ttl(case.long()).shared();
     let mut guards = Vec::new();
     for client in [&first, &first, &second] {
@@ -49,11 +45,10 @@ pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
             "a shared holder beside one that holds alone"
         );
     }
-    alone.release().await?;
-    Ok(())
+    Ok(alone.release().await?)
 }
 
-/// Rule 1: readers and writers in a crowd; a writer is alone, always.
+/// Rule 1: among many readers and writers, a writer never holds beside another holder.
 pub(super) async fn readers_and_a_writer_never_meet(case: Arc<Case>) -> Verdict {
     const WRITER: u64 = 1 << 32;
     let name = case.name("crowd");
@@ -85,7 +80,7 @@ pub(super) async fn readers_and_a_writer_never_meet(case: Arc<Case>) -> Verdict 
     Ok(())
 }
 
-/// Rule 10: readers that come and go without a gap do not keep a writer out.
+/// Rule 10: readers that follow each other without a gap do not keep a writer out.
 pub(super) async fn a_writer_is_not_starved(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("starve"));
     let written = Arc::new(AtomicBool::new(false));
@@ -119,7 +114,7 @@ pub(super) async fn a_writer_is_not_starved(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 1: a limit of three is three, in a crowd of twenty.
+/// Rule 1: of twenty contenders no more than three hold one of three permits.
 pub(super) async fn permits_never_exceed_their_limit(case: Arc<Case>) -> Verdict {
     const LIMIT: u32 = 3;
     let name = case.name("permits");
@@ -149,13 +144,9 @@ pub(super) async fn permits_never_exceed_their_limit(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 8: all permits can be held at a time, and one that is given back goes to who waits for it.
+/// Rule 8: all permits can be held at a time, and a released permit goes to a waiter.
 pub(super) async fn a_permit_goes_to_the_next_waiter(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("next"),
-    );
+    let (first, second, name) = case.two_clients("next").await?;
     let lock = first.lock(&name).ttl(case.ttl() * 10).permits(3);
     let mut guards = Vec::new();
     for _ in 0..3 {
@@ -185,13 +176,9 @@ pub(super) async fn a_permit_goes_to_the_next_waiter(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 1: a permit is not held beside one who holds alone.
+/// Rule 1: a permit is not held beside an exclusive hold.
 pub(super) async fn permits_and_exclusive_never_meet(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("mixed"),
-    );
+    let (first, second, name) = case.two_clients("mixed").await?;
     let permit = first
         .lock(&name)
         .ttl(case.ttl() * 10)
@@ -210,6 +197,5 @@ pub(super) async fn permits_and_exclusive_never_meet(case: Arc<Case>) -> Verdict
         .ok_or(Failure::new("not free after the permit"))?;
     let tried = first.lock(&name).permits(2).try_acquire().await?;
     check!(tried.is_none(), "a permit beside one who holds alone");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }

@@ -8,7 +8,7 @@ use crate::{Client, ErrorKind, LockName};
 use super::case::{Case, Failure, Verdict, check};
 use super::hostile;
 
-/// Rule 17: holding one name says nothing about another.
+/// Rule 17: a hold of one name does not affect another name.
 pub(super) async fn names_do_not_interact(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
@@ -26,8 +26,7 @@ pub(super) async fn names_do_not_interact(case: Arc<Case>) -> Verdict {
         !second.inspect(&b).await?.is_held(),
         "{b} is free and shown as held"
     );
-    held.release().await?;
-    Ok(())
+    Ok(held.release().await?)
 }
 
 /// Rule 17: names are compared byte for byte.
@@ -56,7 +55,7 @@ pub(super) async fn hostile_names_are_all_distinct(case: Arc<Case>) -> Verdict {
     distinct(&case, hostile::names()).await
 }
 
-/// Rule 17: up to 1,000 bytes, of which each one counts.
+/// Rule 17: a name has up to 1,000 bytes, and each byte distinguishes it from other names.
 pub(super) async fn long_names_are_told_apart_by_every_byte(case: Arc<Case>) -> Verdict {
     let id = case.id();
     let filled = |length: usize, with: &str| {
@@ -223,7 +222,7 @@ pub(super) async fn a_prefix_is_taken_literally(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 17: no name, label or host can write to somebody's terminal or log.
+/// Rule 17: control characters in a name, label or host are escaped, so they cannot act on a terminal or a log.
 pub(super) async fn control_characters_are_escaped(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let name = format!("{}\u{1b}[2J\r\n\u{0}\u{7}\u{202e}\u{2028}\"x", case.id());
@@ -272,6 +271,5 @@ pub(super) async fn control_characters_are_escaped(case: Arc<Case>) -> Verdict {
         let bad = |c: char| c.is_control() || matches!(c, '\u{202e}' | '\u{2028}');
         check!(!text.contains(bad), "not escaped: {text:?}");
     }
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }

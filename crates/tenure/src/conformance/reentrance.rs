@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::{ErrorKind, Owner};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::{Case, Failure, Verdict, check, expect_error};
 
-/// Rule 21: a second acquisition by the same client, task or thread is busy like anybody else's.
+/// Rule 21: a second acquisition by the same client, task or thread finds the lock busy.
 pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("plain"));
     let guard = case.take(&client, &name).await?;
@@ -20,27 +20,16 @@ pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdi
         again.clone().try_acquire().await?.is_none(),
         "a clone entered again"
     );
-    let kind = again
-        .wait(Duration::ZERO)
-        .acquire()
-        .await
-        .map(drop)
-        .map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::WaitElapsed),
-        "{kind:?} instead of WaitElapsed"
-    );
-    guard.release().await?;
-    Ok(())
+    expect_error(
+        again.wait(Duration::ZERO).acquire().await,
+        ErrorKind::WaitElapsed,
+    )?;
+    Ok(guard.release().await?)
 }
 
-/// Rule 21: entries share one hold, and it ends with the last of them, in whichever order they end.
+/// Rule 21: all entries of an owner share one hold, which ends with the last entry, in whichever order they end.
 pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("owner"),
-    );
+    let (first, second, name) = case.two_clients("owner").await?;
     let owner = Owner::new();
     let lock = first.lock(&name).ttl(case.long()).owner(&owner);
     for order in [[0, 0, 0], [2, 1, 0], [1, 0, 0]] {
@@ -73,7 +62,7 @@ pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<C
     Ok(())
 }
 
-/// Rule 21: counting is local.
+/// Rule 21: entries are counted in the client, so a second entry sends no request.
 pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("cheap"));
     let owner = Owner::new();
@@ -91,11 +80,10 @@ pub(super) async fn entering_again_costs_no_request(case: Arc<Case>) -> Verdict 
     }
     let after = case.harness().requests();
     check!(before == after, "{before:?} requests became {after:?}");
-    outer.release().await?;
-    Ok(())
+    Ok(outer.release().await?)
 }
 
-/// Rule 21: an owner is an identity; another one is somebody else, also in the same task.
+/// Rule 21: another owner is another holder, even in the same task.
 pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("two"));
     let (one, two) = (Owner::new(), Owner::new());
@@ -120,11 +108,10 @@ pub(super) async fn two_owners_exclude_each_other(case: Arc<Case>) -> Verdict {
         .owner(&two)
         .acquire()
         .await?;
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 21: `Owner::scope` needs no argument; what is spawned inside is somebody else.
+/// Rule 21: `Owner::scope` needs no argument, and a task that is spawned inside is outside of the scope.
 pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("scope"));
     Owner::scope(async {
@@ -149,23 +136,18 @@ pub(super) async fn a_scope_is_an_owner_and_a_spawned_task_is_outside(case: Arc<
     })
     .await?;
     check!(Owner::current().is_none(), "the scope goes on");
-    case.take(&client, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&client, &name).await?.release().await?)
 }
 
 /// Rule 21: tasks that come at the same time with one owner make one acquisition and share its hold.
 pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("tasks"),
-    );
+    let (first, second, name) = case.two_clients("tasks").await?;
     let holder = case.take(&second, &name).await?;
     let owner = Owner::new();
     let mut waiting = Vec::new();
     for _ in 0..20 {
         let lock = first.lock(&name).ttl(case.long()).owner(&owner);
-        waiting.push(case.start(async move { lock.acquire().await }).await);
+        waiting.push(case.start_acquire(lock).await);
     }
     // One of those who wait in front of the others gives up.
     waiting.remove(0).abort();
@@ -189,8 +171,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
         );
         guard.release().await?;
     }
-    case.take(&second, &name).await?.release().await?;
-    Ok(())
+    Ok(case.take(&second, &name).await?.release().await?)
 }
 
 /// Rule 21: inside `run` the lock may be entered again, and nothing else becomes re-entrant.
@@ -213,17 +194,12 @@ pub(super) async fn a_run_may_be_nested(case: Arc<Case>) -> Verdict {
         client.lock(&name).try_acquire().await?.is_none(),
         "re-entrant after the run"
     );
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
 /// Rule 21: an owner whose hold was lost must notice, not carry on.
 pub(super) async fn a_lost_hold_is_not_entered_again(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("lost"),
-    );
+    let (first, second, name) = case.two_clients("lost").await?;
     let owner = Owner::new();
     let lock = first.lock(&name).ttl(case.ttl()).owner(&owner);
     let guard = lock.acquire().await?;
@@ -233,12 +209,10 @@ pub(super) async fn a_lost_hold_is_not_entered_again(case: Arc<Case>) -> Verdict
     );
     case.in_time(case.ttl(), "the loss is noticed", guard.lost())
         .await?;
-    let again = lock.acquire().await.map(drop).map_err(|err| err.kind());
-    check!(again == Err(ErrorKind::Lost), "{again:?} instead of Lost");
+    expect_error(lock.acquire().await, ErrorKind::Lost)?;
     drop(guard);
     let again = case.soon("a new hold", lock.acquire()).await??;
-    again.release().await?;
-    Ok(())
+    Ok(again.release().await?)
 }
 
 /// Rule 21: two shared holders that both want to be exclusive would wait for each other.
@@ -254,17 +228,12 @@ pub(super) async fn a_shared_hold_is_not_upgraded(case: Arc<Case>) -> Verdict {
         .await?;
     let lock = client.lock(&name).ttl(case.long()).owner(&owner);
     let upgrade = case.soon("an answer", lock.acquire()).await?;
-    let kind = upgrade.map(drop).map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::Invalid),
-        "{kind:?} instead of Invalid"
-    );
+    expect_error(upgrade, ErrorKind::Invalid)?;
     shared.release().await?;
     // The other way round is no upgrade: who is alone is so in every mode.
     let exclusive = lock.acquire().await?;
     let inner = client.lock(&name).owner(&owner).shared().acquire().await?;
     check!(inner.token() == exclusive.token(), "a hold of its own");
     drop(inner);
-    exclusive.release().await?;
-    Ok(())
+    Ok(exclusive.release().await?)
 }

@@ -7,17 +7,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::{Client, ErrorKind};
+use crate::{Client, ErrorKind, Guard, Lock};
 
-use super::case::{Case, Failure, SOON, Verdict, check};
+use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
 
 /// Rule 12: `acquire` gives up after `wait`, not before, and names the holder.
 pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("wait"),
-    );
+    let (first, second, name) = case.two_clients("wait").await?;
     let guard = first
         .lock(&name)
         .ttl(case.long())
@@ -58,48 +54,32 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
     case.until_nobody_waits(&name).await?;
     guard.release().await?;
     // The one that gave up may still be on its way out of the client, which asks for one at a time.
-    let lock = second.lock(&name).ttl(case.long());
-    let next = case.soon("the next holder", lock.acquire()).await??;
-    next.release().await?;
-    Ok(())
+    case.acquire_and_release(&second, &name).await
 }
 
-/// Rule 12: zero means one try, without any time passing, and leaves no waiter.
+/// Rule 12: a `wait` of zero means one try, for which no time passes and which leaves no waiter.
 pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("zero"),
-    );
+    let (first, second, name) = case.two_clients("zero").await?;
     let lock = second.lock(&name).ttl(case.long()).wait(Duration::ZERO);
     lock.acquire().await?.release().await?;
     let guard = case.take(&first, &name).await?;
     let answer = case.soon("the answer to one try", lock.acquire()).await?;
-    let kind = answer.map(drop).map_err(|err| err.kind());
-    check!(
-        kind == Err(ErrorKind::WaitElapsed),
-        "{kind:?} instead of WaitElapsed"
-    );
+    expect_error(answer, ErrorKind::WaitElapsed)?;
     let tried = case
         .soon("the answer to one try", lock.try_acquire())
         .await??;
     check!(tried.is_none(), "two hold it");
     let waiters = case.look(&name).await?.waiters;
     check!(waiters.unwrap_or(0) == 0, "{waiters:?} wait after one try");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 12: without `wait` one waits for as long as it takes.
+/// Rule 12: without `wait` an acquisition waits without a limit.
 pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("ever"),
-    );
+    let (first, second, name) = case.two_clients("ever").await?;
     let guard = case.lease(&first, &name).await?;
     let lock = second.lock(&name).ttl(case.ttl());
-    let waiting = case.start(async move { lock.acquire().await }).await;
+    let waiting = case.start_acquire(lock).await;
     case.pass(case.ttl() * 4).await;
     check!(!waiting.is_finished(), "the wait ended by itself");
     guard.release().await?;
@@ -110,7 +90,7 @@ pub(super) async fn an_unset_wait_is_for_ever(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 8: however release and acquire race, a waiter is woken up.
+/// Rule 8: a waiter is woken up, however a release and an acquisition race.
 pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
     let name = case.name("ping");
     let mut players = Vec::new();
@@ -135,13 +115,9 @@ pub(super) async fn no_wake_up_is_lost(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 9: the tasks of one client stand in the store's queue once.
+/// Rule 9: all tasks of one client have one entry in the store's queue.
 pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("queue"),
-    );
+    let (first, second, name) = case.two_clients("queue").await?;
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..10 {
@@ -166,64 +142,50 @@ pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) ->
 
 /// Rule 9: first come, first served among the tasks of one client.
 pub(super) async fn tasks_of_a_client_are_served_in_order(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("fifo"),
-    );
+    let (first, second, name) = case.two_clients("fifo").await?;
     let guard = case.take(&first, &name).await?;
-    let (served, mut order) = mpsc::unbounded_channel();
-    let mut waiting = Vec::new();
-    for i in 0..10 {
-        let (lock, served) = (second.lock(&name).ttl(case.long()), served.clone());
-        let task = async move {
-            let guard = lock.acquire().await?;
-            let _ = served.send(i);
-            guard.release().await
-        };
-        waiting.push(case.start(task).await);
-    }
-    guard.release().await?;
-    for i in 0..10 {
-        let next = case
-            .soon("the next task has its turn", order.recv())
-            .await?;
-        check!(
-            next == Some(i),
-            "{next:?} is served when it is the turn of {i}"
-        );
-    }
-    for task in waiting {
-        task.await??;
-    }
-    Ok(())
+    let locks = (0..10).map(|_| second.lock(&name).ttl(case.long()));
+    are_served_in_order(&case, guard, locks.collect(), false).await
 }
 
 /// Rule 10: first come, first served among clients, where that is promised.
 pub(super) async fn clients_are_served_in_order(case: Arc<Case>) -> Verdict {
     let name = case.name("fair");
     let guard = case.take(&case.client().await?, &name).await?;
-    let (served, mut order) = mpsc::unbounded_channel();
-    let mut waiting = Vec::new();
-    for i in 0..8 {
+    let mut locks = Vec::new();
+    for _ in 0..8 {
         let client = case.client().await?;
-        let (lock, served) = (
-            client.lock(&name).ttl(case.long()).fair(true),
-            served.clone(),
-        );
+        locks.push(client.lock(&name).ttl(case.long()).fair(true));
+    }
+    are_served_in_order(&case, guard, locks, true).await
+}
+
+/// Each lock begins to wait behind `guard` after the one before it, and they are granted in that order. If
+/// `are_queued`, each of them has a place in the store's queue before the next one begins.
+async fn are_served_in_order(
+    case: &Case,
+    guard: Guard,
+    locks: Vec<Lock>,
+    are_queued: bool,
+) -> Verdict {
+    let (served, mut order) = mpsc::unbounded_channel();
+    let (name, count) = (guard.name().as_str().to_owned(), locks.len());
+    let mut waiting = Vec::new();
+    for (i, lock) in locks.into_iter().enumerate() {
+        let served = served.clone();
         let task = async move {
             let guard = lock.acquire().await?;
             let _ = served.send(i);
             guard.release().await
         };
         waiting.push(case.start(task).await);
-        case.until_waiting(&name, i + 1).await?;
+        if are_queued {
+            case.until_waiting(&name, i + 1).await?;
+        }
     }
     guard.release().await?;
-    for i in 0..8 {
-        let next = case
-            .soon("the next client has its turn", order.recv())
-            .await?;
+    for i in 0..count {
+        let next = case.soon("the next one has its turn", order.recv()).await?;
         check!(
             next == Some(i),
             "{next:?} is served when it is the turn of {i}"
@@ -235,7 +197,7 @@ pub(super) async fn clients_are_served_in_order(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 10: a release is the turn of one waiter; the others go on waiting.
+/// Rule 10: a release grants the lock to one waiter, and the others go on waiting.
 pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
     const CLIENTS: usize = 8;
     let name = case.name("herd");
@@ -274,41 +236,32 @@ pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
 
 /// Rule 12: `close` ends every wait at once, with an error that says so.
 pub(super) async fn closing_a_client_ends_its_waits(case: Arc<Case>) -> Verdict {
-    let (first, second, name) = (
-        case.client().await?,
-        case.client().await?,
-        case.name("close"),
-    );
+    let (first, second, name) = case.two_clients("close").await?;
     let guard = case.take(&first, &name).await?;
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let lock = second.lock(&name).ttl(case.long());
-        waiting.push(
-            case.start(async move { lock.acquire().await.map(drop) })
-                .await,
-        );
+        waiting.push(case.start_acquire(lock).await);
     }
     case.until_waiting(&name, 1).await?;
     case.soon("the client closes", second.close()).await?;
     for task in waiting {
         let outcome = case.soon("the wait ends", task).await??;
-        let kind = outcome.map_err(|err| err.kind());
-        check!(kind == Err(ErrorKind::Closed), "{kind:?} instead of Closed");
+        expect_error(outcome, ErrorKind::Closed)?;
     }
     case.until_nobody_waits(&name).await?;
     check!(guard.is_held(), "the holder lost it");
-    guard.release().await?;
-    Ok(())
+    Ok(guard.release().await?)
 }
 
-/// Rule 11: who gives up while others wait behind it does not hold them up.
+/// Rule 11: a cancelled waiter does not delay the waiters behind it.
 pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdict {
     let name = case.name("skip");
     let guard = case.take(&case.client().await?, &name).await?;
     let mut waiting = Vec::new();
     for i in 0..3 {
         let lock = case.client().await?.lock(&name).ttl(case.long());
-        waiting.push(case.start(async move { lock.acquire().await }).await);
+        waiting.push(case.start_acquire(lock).await);
         case.until_waiting(&name, i + 1).await?;
     }
     let last = waiting.pop();

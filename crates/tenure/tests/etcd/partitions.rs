@@ -41,23 +41,4 @@ fn start() -> Option<(Etcd, Network)> {
     Some((Etcd::start_on(&network), network))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_leader_is_cut_off_together_with_the_holder() {
-    if let Some((etcd, network)) = start() {
-        partitions::the_leader_is_cut_off_together_with_the_holder(etcd, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_is_cut_off_from_the_others() {
-    if let Some((etcd, network)) = start() {
-        partitions::one_is_cut_off_from_the_others(etcd, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_is_alone() {
-    if let Some((etcd, network)) = start() {
-        partitions::each_is_alone(etcd, network).await;
-    }
-}
+partitions::on_three_servers!(start);

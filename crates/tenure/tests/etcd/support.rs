@@ -7,7 +7,9 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::grpc::Proxy;
 
@@ -46,8 +48,7 @@ pub(crate) async fn wait_behind(
     name: &str,
     others: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || {
         etcd.keys(&format!("{name}/")).len() > others
     })

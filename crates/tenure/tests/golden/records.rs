@@ -9,12 +9,13 @@ use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::jute::Session;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Directory;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 use tenure_testkit::sql_client::Row;
 use tenure_testkit::sqlite::DatabaseFile;
-use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
+use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
 const TTL: Duration = Duration::from_secs(600);
@@ -81,9 +82,7 @@ fn redis_keys(server: &Redis) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     for (store, options, shows) in [
         ("redis", "", Shows::HolderAndWaiter),
         ("redis-redisson", "&dialect=redisson", Shows::Nothing),
@@ -99,9 +98,7 @@ async fn redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
-    if etcd::skip_unless_installed() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start(1, &[]);
     let dump = || {
         let keys = server.keys("");
@@ -126,9 +123,7 @@ fn nodes(wire: &mut Session, path: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let url = format!(
         "zookeeper://{USER}:{PASSWORD}@127.0.0.1:{}/locks",
@@ -190,9 +185,7 @@ const HOLDERS_OF_POSTGRES: [&str; 6] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let operator = server.admin();
     let ask = |sql: &str| operator.rows(sql);
@@ -214,9 +207,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let inside = server.database_admin();
     let ask = |sql: &str| inside.rows(sql);

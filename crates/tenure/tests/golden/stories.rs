@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::{Client, Guard};
 
-use crate::common::{connect, soon, take, until_renewed};
+use crate::common::{connect, soon, start_acquire, take, until_renewed};
 use tenure_testkit::{TEST_TIMEOUT, grpc, proxy};
 
 /// No renewal is due within a story.
@@ -30,11 +30,11 @@ impl Traced {
     }
 }
 
-/// A store, by way of its proxies and past them.
+/// A store, by way of its proxy and past it.
 pub(crate) struct Site {
     traced_url: String,
     direct_url: String,
-    proxies: Vec<Traced>,
+    proxy: Traced,
     counted: Counted,
     tells_who_waits: bool,
 }
@@ -52,11 +52,11 @@ pub(crate) enum Counted {
 const BY_TIME: [&str; 3] = ["board", "look", "peek"];
 
 impl Site {
-    pub(crate) fn new(traced_url: String, direct_url: String, proxies: Vec<Traced>) -> Self {
+    pub(crate) fn new(traced_url: String, direct_url: String, proxy: Traced) -> Self {
         Self {
             traced_url,
             direct_url,
-            proxies,
+            proxy,
             counted: Counted::All,
             tells_who_waits: true,
         }
@@ -92,7 +92,7 @@ impl Site {
     /// The kinds of requests since the last call, with how many there were of each.
     fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for kind in self.proxies.iter().flat_map(Traced::take_seen) {
+        for kind in self.proxy.take_seen() {
             if !BY_TIME.contains(&kind.as_str()) {
                 *counts.entry(kind).or_default() += 1;
             }
@@ -164,8 +164,7 @@ async fn try_a_taken_lock(site: &Site) {
 async fn wait(site: &Site) {
     let (holder, client) = (site.direct().await, site.traced().await);
     let guard = take(&holder, "wait", LONG).await;
-    let lock = client.lock("wait").ttl(LONG);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock("wait").ttl(LONG));
     until_waiting(&holder, "wait").await;
     soon(guard.release()).await.unwrap();
     let granted: Guard = soon(waiting).await.unwrap().unwrap();

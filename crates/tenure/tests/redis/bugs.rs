@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use crate::support::{
-    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, until, waiting,
+    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, take_and_release, until,
+    waiting,
 };
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// A thousand names waited for at once: one connection, one subscription, and each has its turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_waiters_share_one_subscription() {
     const WAITERS: usize = 1_000;
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let ttl = TTL * 30;
@@ -49,9 +49,7 @@ async fn a_thousand_waiters_share_one_subscription() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_sends_one_message() {
     const CLIENTS: i64 = 50;
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let ttl = TTL * 30;
     let holder = take(&client_of(&server).await, "x", ttl).await;
@@ -74,9 +72,7 @@ async fn a_release_sends_one_message() {
 /// A release that arrives when somebody else holds the lock: it is nobody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_release_does_not_hit_the_next_holder() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     let url = server.url_by(proxy.port());
@@ -103,9 +99,7 @@ async fn a_late_release_does_not_hit_the_next_holder() {
 /// Tries that fail leave no lease, no place in a queue and no key, and cost one request each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_failed_tries_leave_nothing() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let guard = take(&first, "x", TTL * 30).await;
@@ -120,16 +114,14 @@ async fn a_thousand_failed_tries_leave_nothing() {
     }
     assert_eq!(keys(&server).len(), before.len());
     soon(guard.release()).await.unwrap();
-    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&second, "x", TTL).await;
 }
 
 /// The server's wall clock stands still, so that no key of a dead holder ever runs out: nobody is granted it,
 /// and waits end all the same, by the client's clock. Tokens grow even so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
-    if Clock::skip_unless_possible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -161,9 +153,7 @@ async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
 /// After the lock is given back nothing of its renewal goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_its_lock() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let ttl = Duration::from_millis(300);

@@ -12,8 +12,9 @@ use crate::support::{
     TRUSTED, TTL, assert_all_expire, assert_clear, client_of, connect, keys, owner, soon, until,
 };
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::Proxy;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// Far more than are served one by one.
 const MANY: usize = 64;
@@ -44,9 +45,7 @@ async fn release_all(guards: Vec<Guard>) {
 
 #[tokio::test]
 async fn many_requests_are_a_few() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     let names = names("many");
     let mut last = vec![0; MANY];
@@ -86,9 +85,7 @@ async fn many_requests_are_a_few() {
 /// Those that are held, by us or by strangers, and those that are no locks at all.
 #[tokio::test]
 async fn each_gets_its_own_answer() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let names = names("own");
@@ -131,9 +128,7 @@ async fn each_gets_its_own_answer() {
 /// Of fewer digits than the clock's, of as many, and far ahead of it; and with a clock that has fewer itself.
 #[tokio::test]
 async fn tokens_grow_whatever_was_there_before() {
-    if Clock::skip_unless_possible() {
-        return;
-    }
+    needs!(redis, "cc");
     const YEARS: i64 = 365 * 24 * 3_600;
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
@@ -165,9 +160,7 @@ async fn tokens_grow_whatever_was_there_before() {
 /// A name that this user may not touch is nobody else's trouble.
 #[tokio::test]
 async fn one_is_forbidden() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     server.order(&[
         "ACL",
@@ -195,9 +188,7 @@ async fn one_is_forbidden() {
 /// A node that has all slots of its cluster: each lock is in a slot of its own, and none goes with another.
 #[tokio::test]
 async fn the_locks_lie_apart() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_in_cluster();
     server.order(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     until("it serves its slots", || {
@@ -228,9 +219,7 @@ async fn the_locks_lie_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn those_that_wait_are_served() {
     const ROUNDS: u64 = 10;
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let counts: Arc<Vec<_>> = Arc::new((0..16).map(|_| AtomicU64::new(0)).collect());
     let mut tasks = Vec::new();
@@ -264,9 +253,7 @@ async fn those_that_wait_are_served() {
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
 async fn an_acquire_of_many_goes_wrong() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         // A client of its own: after a refusal it asks for each lock alone for a while.
@@ -296,9 +283,7 @@ async fn an_acquire_of_many_goes_wrong() {
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
 async fn a_release_of_many_goes_wrong() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         // A client of its own: after a refusal it asks for each lock alone for a while.
@@ -343,9 +328,7 @@ async fn settle(site: &Site, names: &[String]) {
 /// All of them are dropped on the way, again and again: nothing stays behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_changes_its_mind() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let names = names("mind");
@@ -373,9 +356,7 @@ async fn a_crowd_that_changes_its_mind() {
 /// The runtime that the client was made in ends, and with it whatever was to make the requests: nobody waits for ever.
 #[test]
 fn a_crowd_whose_runtime_is_gone() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let first = tokio::runtime::Runtime::new().unwrap();
     let client = first.block_on(client_of(&server));

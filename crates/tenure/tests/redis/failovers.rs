@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
+use crate::support::{
+    TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
+};
 use tenure_testkit::TEST_TIMEOUT;
-use tenure_testkit::redis::{self, Redis, SERVICE, SentinelSetup};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
 const DOWN_AFTER: u32 = 1_000;
@@ -28,14 +31,11 @@ async fn until_replaced(watched: &SentinelSetup, before: u16) {
 /// What the replica had by then goes on: holds are renewed there, waiters are served there.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_killed() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let guard = take(&first, "x", LONG).await;
-    let lock = second.lock("x").ttl(LONG);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(LONG));
     let [primary, replica] = &watched.servers;
     until("it waits", || crate::support::waiting(replica, "x") == 1).await;
     let value = owner(replica, "x");
@@ -67,9 +67,7 @@ async fn the_primary_is_killed() {
 /// `SENTINEL FAILOVER`: the old primary goes on answering for a while, and is not asked any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_replaced_by_order() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", LONG).await;
@@ -114,9 +112,7 @@ async fn the_primary_is_replaced_by_order() {
 /// What the table gives up: a replica that has not heard of the lock takes over. Tokens grow all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_takes_over() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let [primary, replica] = &watched.servers;
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
@@ -167,9 +163,7 @@ async fn a_replica_that_lags_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_down() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", TTL).await;
@@ -192,9 +186,7 @@ async fn sentinels_are_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_do_not_know_the_service() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;

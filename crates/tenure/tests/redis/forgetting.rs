@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use tenure::backend::Severity;
 
-use crate::support::{TTL, assert_all_expire, client_of, keys, owner, soon, take, until};
+use crate::support::{
+    TTL, assert_all_expire, client_of, keys, owner, soon, start_acquire, take, until,
+};
 use tenure_testkit::TEST_TIMEOUT;
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::needs;
+use tenure_testkit::redis::Redis;
 
 /// Real eviction: the memory is filled until the keys of the lock are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_evicted() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["maxmemory 4mb", "maxmemory-policy allkeys-random"]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let findings = soon(first.check()).await.unwrap();
@@ -59,9 +60,7 @@ async fn a_lock_is_evicted() {
 /// Any one of the keys goes: nobody is stuck, tokens grow, and the next one has it within the ttl.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_of_a_lock_is_deleted() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second, third) = (
         client_of(&server).await,
@@ -77,8 +76,7 @@ async fn one_key_of_a_lock_is_deleted() {
             holder.token()
         );
         last = holder.token().get();
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         assert_eq!(server.order(&["DEL", key]).int(), 1, "{key}");
         if key != "x" {
@@ -107,9 +105,7 @@ async fn one_key_of_a_lock_is_deleted() {
 /// Everything at once, while ten hold and ten wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_flushed() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let names: Vec<_> = (0..10).map(|number| format!("x{number}")).collect();

@@ -8,12 +8,13 @@ use tenure::backend::{Answer, Backend, Hold, Release, Request};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 
 use crate::support::{
-    TRUSTED, TTL, assert_says, calls, connect, owner, soon, take, until, waiting,
+    TRUSTED, TTL, assert_says, calls, connect, owner, soon, start_acquire, take, until, waiting,
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis, independent, redlock_url};
+use tenure_testkit::redis::{Redis, independent, redlock_url};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -94,9 +95,7 @@ fn granted(answer: Result<Answer, tenure::Error>) -> u64 {
 /// a second round of requests would have to make them agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_under_the_next_token() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
     assert_eq!(hold.token, 7_000);
@@ -107,9 +106,7 @@ async fn a_hand_over_is_under_the_next_token() {
 /// The same where a node's answer had not come when the others were a majority already: it is released unseen.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_is_that_of_a_grant_that_nobody_has_seen() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
     let unaware = OneOfThem::another(&all.servers).await;
@@ -120,9 +117,7 @@ async fn so_is_that_of_a_grant_that_nobody_has_seen() {
 /// And where it still waits: the release is the only request that it takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_ends_the_wait_for_what_it_releases() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let all = OneOfThem::start().await;
     // The server knows all scripts from now on.
     let before = OneOfThem::request(false);
@@ -198,9 +193,7 @@ async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
 /// D1: what the delayed restart is for. Clients enforce it; the servers know nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_forgot_has_no_vote() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let after = one_of_three_forgets("restart_guard=8s", Duration::from_secs(8)).await;
     assert!(!after.both, "two claim to hold it");
     assert!(after.second.token() > after.first.token());
@@ -211,9 +204,7 @@ async fn a_node_that_forgot_has_no_vote() {
 /// The same without the rule: this is what it prevents.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_guard_two_hold_it() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let after = one_of_three_forgets("restart_guard=off", LONG).await;
     assert!(after.both, "the first one cannot know");
     // The fence is what is left: C, which both had, has forgotten the first token.
@@ -223,9 +214,7 @@ async fn without_the_guard_two_hold_it() {
 /// D2: a node that forgot gets the hold back; one that has somebody else by then keeps that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_heal_and_steal_nothing() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (client, other) = (client_of(&servers).await, client_of(&servers).await);
     let guard = take(&client, "x", TTL).await;
@@ -254,8 +243,7 @@ async fn use_it(clients: [&Client; 2]) {
     for turn in 0..3 {
         let [first, second] = clients;
         let guard = take(first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         if turn == 0 {
             assert_kept(&guard).await;
         }
@@ -270,9 +258,7 @@ async fn use_it(clients: [&Client; 2]) {
 /// SIGSTOP: it takes connections and requests, and answers nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_stopped_for_ever() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (first, second) = (client_of(&servers).await, client_of(&servers).await);
     servers[2].stop();
@@ -284,9 +270,7 @@ async fn a_node_is_stopped_for_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_are_dead_and_then_three() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (first, second) = (client_of(&servers).await, client_of(&servers).await);
     servers[0].kill();
@@ -331,9 +315,7 @@ async fn two_nodes_are_dead_and_then_three() {
 /// D5 on a minority: its leases end at once, and those of the others hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_of_one_node_jumps() {
-    if Clock::skip_unless_possible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let mut servers = independent(4);
     servers.push(Redis::start_with_clock(&clock, &[]));

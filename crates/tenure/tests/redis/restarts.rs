@@ -5,11 +5,12 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard};
 
 use crate::common::power;
-use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
+use crate::support::{TTL, assert_says, connect, owner, soon, start_acquire, take, until};
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::disk::Disk;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::{TEST_TIMEOUT, skip_unless_installed};
+use tenure_testkit::redis::Redis;
 
 /// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
 /// after it.
@@ -53,9 +54,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
 /// where the name is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_is_guarded_as_well() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::start(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
@@ -66,8 +65,7 @@ async fn a_waiter_is_guarded_as_well() {
     let lock = first.lock("x").ttl(ttl);
     let old = tokio::time::timeout(TEST_TIMEOUT, lock.acquire()).await;
     let old = old.expect("the guard passes").unwrap();
-    let lock = second.lock("x").ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(TTL));
     until("it waits", || crate::support::waiting(&server, "x") == 1).await;
     for direction in [Direction::Up, Direction::Down] {
         proxy.hold(direction, true);
@@ -86,9 +84,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     // The guard is the longest ttl in use, as documented.
     let server = Redis::start(&[]);
     let after = restart(&server, "timeout=3s&restart_guard=4s", TTL).await;
@@ -101,9 +97,7 @@ async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
 /// What the option costs: this is why the guard is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let after = restart(&server, "timeout=3s&restart_guard=off", LONG).await;
     assert!(after.both, "two hold it, and the first one cannot know");
@@ -113,9 +107,7 @@ async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["appendonly yes", "appendfsync always"]);
     let after = restart(&server, "timeout=3s", TTL).await;
     assert!(!after.both, "both claim to hold it");
@@ -150,9 +142,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
 /// The server says itself when it was started: no client has to have seen it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_comes_later_is_guarded_too() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = connect(&format!("{}?timeout=3s&restart_guard=60s", server.url())).await;
     let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
@@ -181,16 +171,13 @@ async fn a_client_that_comes_later_is_guarded_too() {
 /// Those who wait when the server dies wait on, and are served when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_outlast_a_restart() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
         let server = Redis::start(lines);
         let url = format!("{}?timeout=3s&restart_guard=off", server.url());
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         server.kill();
         tokio::time::sleep(TTL / 4).await;
@@ -209,9 +196,7 @@ async fn waiters_outlast_a_restart() {
 /// `kill -9` between request and answer, a hundred times: tokens grow, and nobody holds it twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_killed_again_and_again() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = std::sync::Arc::new(Redis::start(&["appendonly yes", "appendfsync always"]));
     let url = format!("{}?timeout=500ms", server.url());
     let claims = std::sync::Arc::new(std::sync::Mutex::new((0_u64, 0_u32)));
@@ -264,15 +249,13 @@ async fn a_server_is_killed_again_and_again() {
 /// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if redis::skip_unless_installed() || skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(redis, "cc");
     for (fsync, remembers) in [("always", true), ("no", false)] {
         let disk = Disk::make();
         let lines = ["appendonly yes", &format!("appendfsync {fsync}")];
         let server = Redis::start_with(&disk.command(), &lines);
         let url = server.url() + crate::support::TRUSTED;
-        let tokens = power::is_lost(&disk, &url, TTL * 10, remembers, |act| {
+        let tokens = power::lose_power(&disk, &url, TTL * 10, remembers, |act| {
             server.kill();
             act(server.dir());
             server.launch();

@@ -1,15 +1,14 @@
 //! The servers are what the tests take them for.
 
 use tenure_testkit::clock::Clock;
-use tenure_testkit::redis::{self, Certificates, Cluster, PASSWORD, Redis, SentinelSetup, USER};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Certificates, Cluster, PASSWORD, Redis, SentinelSetup, USER};
 use tenure_testkit::resp::Connection;
 use tenure_testkit::until;
 
 #[test]
 fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     for (lines, kept) in [
         (&[][..], ""),
         (&["appendonly yes", "appendfsync always"], "1"),
@@ -37,9 +36,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
 
 #[test]
 fn a_secured_server_wants_its_password() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let mut stranger = Connection::open(server.port()).unwrap();
     assert!(
@@ -59,9 +56,7 @@ fn a_secured_server_wants_its_password() {
 
 #[test]
 fn a_server_speaks_tls() {
-    if Certificates::skip_unless_possible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let server = Redis::start_tls(&certificates);
     let address = format!("127.0.0.1:{}", server.tls_port());
@@ -80,9 +75,7 @@ fn a_server_speaks_tls() {
 
 #[test]
 fn sentinels_replace_a_primary() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let watched = SentinelSetup::start(1_000);
     let before = watched.primary_port();
     assert_eq!(before, watched.servers[0].port());
@@ -95,9 +88,7 @@ fn sentinels_replace_a_primary() {
 
 #[test]
 fn a_cluster_has_masters_and_replicas() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let key = "orders/42";
     let slot = cluster.slot(key);
@@ -120,9 +111,7 @@ fn a_cluster_has_masters_and_replicas() {
 
 #[test]
 fn a_servers_wall_clock_is_moved() {
-    if Clock::skip_unless_possible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let time = || {
@@ -144,9 +133,7 @@ fn a_servers_wall_clock_is_moved() {
 
 #[test]
 fn a_slot_moves_to_another_master() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let slot = cluster.slot("x");
     let from = cluster.owner(slot);

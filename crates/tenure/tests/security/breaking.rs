@@ -9,12 +9,13 @@ use tenure::{Client, Guard};
 use crate::common::{connect, soon, take};
 use tenure_testkit::PASSWORD;
 use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::mariadb::{self, DATABASE, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::redis::{self, Redis, USER};
+use tenure_testkit::mariadb::{DATABASE, MariaDb};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::redis::{Redis, USER};
 use tenure_testkit::resp::Value;
 use tenure_testkit::sql_client::SqlClient;
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -61,9 +62,7 @@ async fn sessions(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_mysql() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let root = server.admin();
     root.rows(&format!(
@@ -84,9 +83,7 @@ async fn a_session_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_postgres() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let root = server.database_admin();
     for (role, rest) in [("stranger", ""), ("signaller", "IN ROLE pg_signal_backend")] {
@@ -117,9 +114,7 @@ async fn a_session_in_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_etcd() {
-    if etcd::skip_unless_installed() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start_secured(&[]);
     let stranger = json!({ "name": "stranger", "password": PASSWORD });
     server.order("auth/user/add", &stranger);
@@ -147,9 +142,7 @@ async fn a_key_in_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_in_zookeeper() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (port, own) = (server.port(), format!("{USER}:{PASSWORD}"));
     let ends = |login: Option<&str>, root: &str| {
@@ -174,9 +167,7 @@ async fn a_node_in_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_redis() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = connect(&format!("{}?prefix=jobs:&restart_guard=off", server.url())).await;
     for (who, rules, ends, may) in [
@@ -224,9 +215,7 @@ async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&SqlClie
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_mysql() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let (root, table) = (server.admin(), format!("{DATABASE}.tenure_locks"));
     for who in ["stranger", "reader", "writer"] {
@@ -249,9 +238,7 @@ async fn a_row_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_postgres() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let root = server.database_admin();
     for who in ["stranger", "reader", "writer"] {

@@ -9,12 +9,13 @@ use tenure::{Error, Guard};
 
 use crate::logs;
 use crate::support::soon;
-use tenure_testkit::etcd::{self, Etcd, base64};
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::etcd::{Etcd, base64};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Port;
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::redis::Redis;
+use tenure_testkit::zookeeper::Zookeeper;
 
 /// Who logs in with it.
 const USER: &str = "bird";
@@ -332,9 +333,7 @@ async fn a_life(server: Server) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_redis() {
-    if redis::skip_unless_installed() {
-        return;
-    }
+    needs!(redis);
     for options in ["", "&dialect=redisson"] {
         let redis = Redis::start_secured(&[]);
         let word = format!(">{PASSWORD}");
@@ -351,9 +350,7 @@ async fn a_life_with_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_etcd() {
-    if etcd::skip_unless_installed() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
     let user = serde_json::json!({ "name": USER, "password": PASSWORD });
     etcd.order("auth/user/add", &user);
@@ -370,9 +367,7 @@ async fn a_life_with_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_zookeeper() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let zookeeper = Zookeeper::start(&[]);
     a_life(Server {
         scheme: "zookeeper",
@@ -385,9 +380,7 @@ async fn a_life_with_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_mysql() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     for options in ["&restart_guard=off", "&mode=table"] {
         let mariadb = MariaDb::start(&[]);
         mariadb.admin().rows(&format!(
@@ -405,9 +398,7 @@ async fn a_life_with_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_postgres() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     for options in ["&restart_guard=off", "&mode=table"] {
         let postgres = Postgres::start(&[]);
         let operator = postgres.admin();

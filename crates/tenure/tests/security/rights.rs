@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::{Client, Error};
 
+use crate::common::start_acquire;
 use crate::support::{assert_says, soon};
 use tenure_testkit::TEST_TIMEOUT;
-use tenure_testkit::etcd::{self, Etcd, base64};
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::etcd::{Etcd, base64};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::redis::PASSWORD;
 
 const TTL: Duration = Duration::from_secs(5);
@@ -22,8 +24,7 @@ async fn connect(url: &str) -> Client {
 /// What two clients do with a lock, up to the first error; how many holds are listed.
 async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize, Error> {
     let guard = soon(first.lock(name).ttl(TTL).acquire()).await?;
-    let lock = second.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock(name).ttl(TTL));
     let inspected = soon(second.inspect(name)).await;
     let listed = soon(second.list("")).await;
     soon(guard.release()).await?;
@@ -37,9 +38,7 @@ async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_on_a_prefix_of_etcd() {
-    if etcd::skip_unless_installed() {
-        return;
-    }
+    needs!(etcd);
     let page = include_str!("../../../../docs/stores/etcd.md");
     assert!(page.contains("--prefix=true readwrite PREFIX"));
     let server = Etcd::start_secured(&[]);
@@ -123,9 +122,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_mysql() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let page = include_str!("../../../../docs/stores/mysql.md");
     assert!(page.contains("`GRANT SELECT, INSERT, UPDATE, DELETE ON DATABASE.tenure_holders`"));
     let server = MariaDb::start(&[]);
@@ -140,9 +137,7 @@ async fn a_user_of_sessions_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_postgres() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let page = include_str!("../../../../docs/stores/postgres.md");
     assert!(page.contains("`GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders`"));
     let server = Postgres::start(&[]);

@@ -7,8 +7,9 @@ use tenure::ErrorKind;
 use crate::support::{Database, TTL, connect, name, soon, take, wait_as};
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 
 const HOURS: i64 = 4 * 3_600;
 
@@ -58,9 +59,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::skip_unless_installed() || tenure_testkit::skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(mariadb, "cc");
     let clock = Clock::make();
     let server = MariaDb::start_with(&clock.command(), &[]);
     jumps(&server, &clock).await;
@@ -68,9 +67,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::skip_unless_installed() || tenure_testkit::skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(postgres, "cc");
     let clock = Clock::make();
     let server = Postgres::start_with(&clock.command(), &[]);
     jumps(&server, &clock).await;

@@ -3,13 +3,14 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::conformance::taker::Taker;
+use crate::common::holders;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
-    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
-    wait_as,
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
+    take_and_release, until, wait_as,
 };
+use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::{mariadb, postgres};
@@ -48,9 +49,7 @@ async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Data
     assert_eq!(database.holders(&names[0]).len(), 1);
     soon(next.release()).await.unwrap();
     // The client is as good as before.
-    soon(take(&client, &names[1]).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, &names[1]).await;
 }
 
 fn protocol(database: &dyn Database) -> Protocol {
@@ -73,7 +72,7 @@ async fn a_cut_connection_is_told_soon(database: &dyn Database) {
     // Never taken again by a driver that connects again behind our back.
     until("it is free", || database.holders(&name).is_empty()).await;
     drop(guard);
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
 }
 
 /// Nothing gets through, and nobody hangs up.
@@ -154,21 +153,19 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
 
 async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("stopped"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&database.url(), &name, "--ttl", "2s"]);
-    let mut taker = Taker::spawn(command).unwrap();
-    let token = soon(taker.held()).await.unwrap();
-    taker.stop().unwrap();
+    let mut old = holders::start(&database.url(), &name, Duration::from_secs(2));
+    let token = soon(old.held()).await.unwrap();
+    old.stop().unwrap();
     let lock = client.lock(&name).ttl(TTL);
     let next = soon(lock.acquire()).await.unwrap();
     assert!(next.token().get() > token);
-    taker.go_on().unwrap();
-    taker.say("status").unwrap();
-    let word = soon(taker.line()).await.unwrap();
+    old.go_on().unwrap();
+    old.say("status").unwrap();
+    let word = soon(old.line()).await.unwrap();
     assert!(word.contains("lost"), "{word}");
     assert!(next.is_held());
-    taker.hang_up();
-    taker.wait().unwrap();
+    old.hang_up();
+    old.wait().unwrap();
     assert_eq!(database.holders(&name).len(), 1);
     soon(next.release()).await.unwrap();
 }
@@ -254,9 +251,7 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_one_process_of_postgres_is_a_restart() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let server = postgres::Postgres::start(&[]);
     let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=12s");
     let client = connect(&Database::url(&server)).await;
@@ -292,9 +287,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
 /// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_is_not_believed() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let server = mariadb::MariaDb::start(&[]);
     let (client, name) = (connect(&Database::url(&server)).await, name("still"));
     let guard = take(&client, &name).await;

@@ -3,14 +3,13 @@
 use tenure::ErrorKind;
 
 use crate::support::{MARIADB, OPTIONS, POSTGRES, assert_says, connect, name, soon, take};
-use tenure_testkit::{mariadb, postgres};
+use tenure_testkit::needs;
+use tenure_testkit::postgres;
 
 /// What `IS_USED_LOCK` finds.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_mysql_are_as_published() {
-    if mariadb::skip_unless_installed() {
-        return;
-    }
+    needs!(mariadb);
     let used = |key: &str| {
         let rows = MARIADB
             .admin()
@@ -62,9 +61,7 @@ fn shown() -> Vec<(i64, i64, i64)> {
 /// Every mapping, against what the server shows.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_in_postgres_are_as_published() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     // A user of its own, so that nobody else's locks are among those that are looked at.
     POSTGRES.admin().rows(&format!(
         "CREATE ROLE names LOGIN PASSWORD '{}'",
@@ -143,9 +140,7 @@ async fn the_mapping_of_sqlx_is_that_of_sqlx() {
 /// A key of another database is another lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_belong_to_a_database() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let name = name("database");
     let here = connect(&format!("{}?{OPTIONS}", POSTGRES.url())).await;
     let there = POSTGRES.url().replace("/locks", "/postgres");
@@ -158,9 +153,7 @@ async fn keys_belong_to_a_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_no_key_is_refused() {
-    if postgres::skip_unless_installed() {
-        return;
-    }
+    needs!(postgres);
     let client = connect(&format!("{}?{OPTIONS}&keys=raw", POSTGRES.url())).await;
     let outcome = soon(client.lock("orders/42").try_acquire()).await;
     assert_says(outcome, ErrorKind::Invalid, &["keys=raw", "7,9"]);

@@ -300,25 +300,31 @@ pub(crate) fn assert_says(err: &Error, words: &[&str]) {
     }
 }
 
-/// The same test on each database.
-macro_rules! on_each {
+/// The same test on each server.
+macro_rules! on_servers {
     ($($test:ident),* $(,)?) => {
         mod mysql {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::skip_unless_installed() {
-                    super::$test::<sqlx::MySql>().await;
-                }
+                tenure_testkit::needs!(mariadb);
+                super::$test::<sqlx::MySql>().await;
             })*
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::skip_unless_installed() {
-                    super::$test::<sqlx::Postgres>().await;
-                }
+                tenure_testkit::needs!(postgres);
+                super::$test::<sqlx::Postgres>().await;
             })*
         }
+    };
+}
+pub(crate) use on_servers;
+
+/// The same test on each database.
+macro_rules! on_each {
+    ($($test:ident),* $(,)?) => {
+        $crate::support::on_servers!($($test),*);
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {

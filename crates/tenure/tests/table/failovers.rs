@@ -6,9 +6,9 @@ use crate::common::power;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 use tenure_testkit::disk::Disk;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::relay::Relay;
-use tenure_testkit::skip_unless_installed;
 
 /// The table says so: what was not copied is not there.
 async fn two_hold_it(first: &Db, second: &Db) {
@@ -110,15 +110,13 @@ async fn a_postgres_that_loses_commits() {
 async fn the_power_is_lost(db: &Db, disk: &Disk, remembers: bool) {
     db.init().await;
     let restart_after = |act: &dyn Fn(&Path)| db.restart_after(act);
-    let tokens = power::is_lost(disk, &db.url(), TTL * 10, remembers, restart_after).await;
+    let tokens = power::lose_power(disk, &db.url(), TTL * 10, remembers, restart_after).await;
     assert!(tokens.new > tokens.old);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mariadb_loses_power() {
-    if mariadb::skip_unless_installed() || skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(mariadb, "cc");
     for (flushes, remembers) in [("1", true), ("2", false)] {
         let disk = Disk::make();
         let options = format!("--innodb-flush-log-at-trx-commit={flushes}");
@@ -129,9 +127,7 @@ async fn a_mariadb_loses_power() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_loses_power() {
-    if postgres::skip_unless_installed() || skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(postgres, "cc");
     for (fsync, remembers) in [("on", true), ("off", false)] {
         let disk = Disk::make();
         let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);

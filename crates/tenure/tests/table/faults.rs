@@ -2,7 +2,7 @@
 
 use tenure::LostReason;
 
-use crate::support::{Db, TTL, connect, soon, take, until, until_renewed, wait_as};
+use crate::support::{Db, TTL, connect, soon, start_acquire, take, until, until_renewed, wait_as};
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::proxy::Direction;
 
@@ -15,8 +15,7 @@ async fn a_server_is_killed_under_its_holder() {
         // A restart takes a moment.
         let ttl = TTL * 5;
         let guard = take(&first, "held", ttl).await;
-        let lock = second.lock("held").ttl(ttl);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(second.lock("held").ttl(ttl));
         until("it waits", || db.waiting("held") == 1).await;
         db.restart();
         assert!(guard.is_held(), "{:?}", guard.state());

@@ -3,7 +3,9 @@
 use tenure::backend::Severity;
 use tenure::{Error, ErrorKind, Guard};
 
-use crate::support::{Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, until};
+use crate::support::{
+    Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, take_and_release, until,
+};
 use tenure_testkit::mariadb::{DATABASE, PASSWORD, USER};
 use tenure_testkit::sqlite::DatabaseFile;
 
@@ -35,7 +37,7 @@ async fn a_missing_table() {
         let client = connect(&db.url()).await;
         if let Db::File(file) = &db {
             // A file has its tables from the first request on, until somebody drops them.
-            soon(take(&client, "x", TTL).await.release()).await.unwrap();
+            take_and_release(&client, "x", TTL).await;
             file.rows("DROP TABLE tenure_locks; DROP TABLE tenure_locks_waiters");
         }
         let says = [
@@ -51,7 +53,7 @@ async fn a_missing_table() {
         let bad = findings.iter().find(|it| it.severity == Severity::Bad);
         assert!(bad.unwrap().text.contains(says[1]), "{bad:?}");
         soon(client.init()).await.unwrap();
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
         let findings = soon(client.check()).await.unwrap();
         assert!(
             findings.iter().all(|it| it.severity == Severity::Good),

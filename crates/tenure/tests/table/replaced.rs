@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::LostReason;
 
-use crate::support::{Db, TTL, connect, soon, take, taker, wait_as};
+use crate::support::{Db, TTL, connect, lock_holder, soon, take, wait_as};
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::sqlite::DatabaseFile;
 
@@ -66,7 +66,7 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
         let guard = take(&first, "held", LONG).await;
         let unheard = take(&first, "unheard", LONG).await;
         removal.act(&file.path()).await;
-        let mut second = taker(&db.url(), "held");
+        let mut second = lock_holder(&db.url(), "held");
         let token = soon(second.held()).await.unwrap();
         assert!(token > u64::from(guard.token()), "{removal:?}");
         let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
@@ -107,7 +107,7 @@ async fn a_waiter_goes_on_in_the_new_file() {
         let db = Db::File(Box::new(DatabaseFile::new()));
         let Db::File(file) = &db else { unreachable!() };
         db.init().await;
-        let mut holder = taker(&db.url(), "held");
+        let mut holder = lock_holder(&db.url(), "held");
         let token = soon(holder.held()).await.unwrap();
         let client = connect(&db.url()).await;
         let waiting = wait_as(&db, &client, "held", 1).await;

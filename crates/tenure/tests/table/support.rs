@@ -1,16 +1,17 @@
 //! What the tests about lease tables share.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::PASSWORD;
 use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
@@ -248,18 +249,14 @@ pub(crate) async fn wait_as(
     name: &str,
     place: i64,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || db.waiting(name) >= place).await;
     waiting
 }
 
 /// Another process that takes `name`.
-pub(crate) fn taker(url: &str, name: &str) -> Taker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.arg(url).arg(name);
-    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
-    Taker::spawn(command).unwrap()
+pub(crate) fn lock_holder(url: &str, name: &str) -> LockHolder {
+    crate::common::holders::start(url, name, TTL)
 }
 
 /// A directory of a test's own.

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until, until_renewed};
-use tenure_testkit::zookeeper::{self, Ensemble, PASSWORD, USER};
+use crate::support::{
+    ROOT, assert_says, connect, nodes, soon, start_acquire, take, until, until_renewed,
+};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER};
 
 /// Long enough for an election.
 const TTL: Duration = Duration::from_secs(15);
@@ -23,9 +26,7 @@ static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// Held, waited for, acquired and released while the leader is killed: nobody loses anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     change_of_leader("killed", |ensemble, leader| ensemble.nodes[leader].kill()).await;
     let down = ENSEMBLE.nodes.iter().find(|node| !node.is_up()).unwrap();
@@ -36,9 +37,7 @@ async fn a_killed_leader() {
 /// The same while it stands still, which nobody is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_leader() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let mut stopped = 0;
     change_of_leader("stopped", |ensemble, leader| {
@@ -55,8 +54,7 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
     let (client, other) = (connect(&url).await, connect(&url).await);
     let guard = take(&client, name, TTL).await;
     let released = take(&client, &format!("{name}-released"), TTL).await;
-    let lock = other.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock(name).ttl(TTL));
     let leader = ENSEMBLE.leader();
     let follower = &ENSEMBLE.nodes[(leader + 1) % 3];
     until("it waits", || nodes(follower, name).len() == 2).await;
@@ -91,9 +89,7 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
 /// All three are killed and started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_restarted() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let client = connect(&url(&ENSEMBLE.hosts())).await;
     let guard = take(&client, "all", TTL).await;
@@ -109,9 +105,7 @@ async fn all_restarted() {
 /// Without a majority nothing is granted and nothing renewed; one clear line says why there is no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_majority() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let client = connect(&url(&ENSEMBLE.hosts())).await;
     let ttl = Duration::from_secs(2);
@@ -145,9 +139,7 @@ async fn no_majority() {
 /// A server that is cut off from the others answers reads for a while; that renews nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_of_a_minority_renew_nothing() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let leader = ENSEMBLE.leader();
     let ours = (leader + 1) % 3;

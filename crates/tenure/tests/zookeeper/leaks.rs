@@ -1,11 +1,11 @@
 //! Many who give up leave nothing: no node, no watch, no session, no task.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{ROOT, client_of, nodes, soon, take, until};
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -23,16 +23,9 @@ fn watched(server: &Zookeeper) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_acquires() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-    };
-    let before = tasks();
+    let before = alive_tasks();
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let holder = take(&other, "held", TTL).await;
     for _ in 0..300 {
@@ -40,22 +33,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
         assert!(tried.unwrap().is_none());
     }
     assert_eq!(nodes(&server, "held").len(), 1);
-    for number in 0..1_000_u32 {
-        let name = match number % 4 {
-            0 => "held".to_owned(),
-            _ => format!("free{}", number % 23),
-        };
-        let lock = client.lock(&name).ttl(TTL);
-        let mut acquire = pin!(lock.acquire());
-        let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..number % 5 {
-            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
-                drop(guard.unwrap());
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
+    drop_acquires(&client, TTL, 1_000, 23).await;
     until("nothing is held, nobody waits", || {
         let mut wire = server.session();
         let all = wire.children(ROOT);
@@ -78,15 +56,13 @@ async fn a_thousand_tries_and_dropped_acquires() {
     drop((client, other));
     until("no session is left", || connections(&server) == 0).await;
     assert_eq!(watched(&server), 0);
-    until("no task is left", || tasks() == before).await;
+    until("no task is left", || alive_tasks() == before).await;
 }
 
 /// A ttl of its own has a session of its own, which goes with the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_with_the_client() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let client = client_of(&server).await;
     let mut guards = Vec::new();

@@ -41,23 +41,4 @@ fn start() -> Option<(Ensemble, Network)> {
     Some((Ensemble::start_on(&network), network))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_leader_is_cut_off_together_with_the_holder() {
-    if let Some((ensemble, network)) = start() {
-        partitions::the_leader_is_cut_off_together_with_the_holder(ensemble, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_is_cut_off_from_the_others() {
-    if let Some((ensemble, network)) = start() {
-        partitions::one_is_cut_off_from_the_others(ensemble, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_is_alone() {
-    if let Some((ensemble, network)) = start() {
-        partitions::each_is_alone(ensemble, network).await;
-    }
-}
+partitions::on_three_servers!(start);

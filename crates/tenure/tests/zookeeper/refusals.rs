@@ -5,16 +5,17 @@ use std::time::Duration;
 use tenure::ErrorKind;
 use tenure::backend::Severity;
 
-use crate::support::{ROOT, SHARED, assert_says, client_of, connect, soon, take, unique, url};
+use crate::support::{
+    ROOT, SHARED, assert_says, client_of, connect, soon, take, take_and_release, unique, url,
+};
+use tenure_testkit::needs;
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_there_or_somebody_else() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let port = Port::reserve();
     let refused = soon(tenure::connect(&url(port.number(), ""))).await;
     assert_says(
@@ -34,9 +35,7 @@ async fn nobody_there_or_somebody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_password() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let client = client_of(&SHARED).await;
     let name = unique("access");
     let guard = take(&client, &name, Duration::from_secs(5)).await;
@@ -61,9 +60,7 @@ async fn another_password() {
 /// Without a user everything is open, and `check` says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_check_finds() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let url = format!("zookeeper://127.0.0.1:{}/open?ttl=2s", SHARED.port());
     let client = connect(&url).await;
     let found = soon(client.check()).await.unwrap();
@@ -87,9 +84,7 @@ async fn what_check_finds() {
 /// A server that is cut off and lets clients read all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let settings = ["-Dreadonlymode.enabled=true"];
     let ensemble = zookeeper::Ensemble::start_with(&settings, &[]);
     let client = connect(&url(ensemble.nodes[0].port(), "")).await;
@@ -108,9 +103,7 @@ async fn a_read_only_server() {
 /// Sessions are granted within bounds; a fixed lease that is longer is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_beyond_the_servers_bounds() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&["maxSessionTimeout=5000"]);
     let client = client_of(&server).await;
     let lock = client.lock("long").ttl(Duration::from_secs(30));
@@ -138,19 +131,13 @@ async fn a_ttl_beyond_the_servers_bounds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates() {
-    if zookeeper::skip_unless_installed_for_tls() {
-        return;
-    }
+    needs!(zookeeper, "openssl");
     let certificates = Certificates::make();
     let file = |name: &str| certificates.file(name).display().to_string();
     let server = Zookeeper::start_tls(&certificates, "server");
     let by = |port, ca: &str| url(port, &format!("&tls=on&ca={}", file(ca)));
     let client = connect(&by(server.tls_port(), "ca.crt")).await;
-    take(&client, "tls", Duration::from_secs(2))
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, "tls", Duration::from_secs(2)).await;
     let refused = soon(tenure::connect(&by(server.tls_port(), "stranger.crt"))).await;
     assert_says(refused, ErrorKind::Unreachable, &["ca=FILE"]);
     let refused = soon(tenure::connect(&by(server.port(), "ca.crt"))).await;

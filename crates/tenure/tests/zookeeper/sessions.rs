@@ -6,19 +6,19 @@ use tenure::LostReason;
 
 use crate::common::power;
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed, url,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, unique, until,
+    until_renewed, url,
 };
 use tenure_testkit::disk::Disk;
+use tenure_testkit::jute;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
-use tenure_testkit::zookeeper::{self, Zookeeper};
-use tenure_testkit::{jute, skip_unless_installed};
+use tenure_testkit::zookeeper::Zookeeper;
 
 /// At several lengths of a session: the holder is told before its node goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_comes_before_the_server_gives_it_away() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let mut cases = Vec::new();
     for ttl in [600, 1_000, 2_000, 4_000].map(Duration::from_millis) {
         cases.push(tokio::spawn(async move {
@@ -54,16 +54,13 @@ async fn lost_comes_before_the_server_gives_it_away() {
 /// A session that expires while its client waits: the client waits on, in a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_outlives_its_session() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("expires");
     let ttl = Duration::from_millis(600);
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(ttl));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let before = nodes(&SHARED, &name);
     for direction in [Direction::Up, Direction::Down] {
@@ -86,14 +83,11 @@ async fn a_wait_outlives_its_session() {
 /// A waiter whose node somebody deletes goes to the end of the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_waiter_comes_back() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
     let name = unique("deleted");
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let node = nodes(&SHARED, &name).remove(1);
     let path = format!("{}/{name}/{node}", crate::support::ROOT);
@@ -111,9 +105,7 @@ async fn a_deleted_waiter_comes_back() {
 /// The server stands still for longer than the session: nobody claims anything meanwhile, and then it goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let ttl = Duration::from_millis(800);
@@ -135,15 +127,12 @@ async fn a_frozen_server() {
 /// Killed and started again, the server knows what it knew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_knows_who_holds() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let ttl = Duration::from_secs(20);
     let guard = take(&client, "restart", ttl).await;
-    let lock = other.lock("restart").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock("restart").ttl(ttl));
     until("it waits", || nodes(&server, "restart").len() == 2).await;
     server.restart();
     assert_eq!(nodes(&server, "restart").len(), 2);
@@ -158,15 +147,13 @@ async fn a_restarted_server_knows_who_holds() {
 /// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if zookeeper::skip_unless_installed() || skip_unless_installed(&["cc"]) {
-        return;
-    }
+    needs!(zookeeper, "cc");
     for (syncs, remembers) in [("yes", true), ("no", false)] {
         let disk = Disk::make();
         let setting = format!("-Dzookeeper.forceSync={syncs}");
         let server = Zookeeper::start_after(&disk.command(), &[&setting]);
         let ttl = Duration::from_secs(20);
-        power::is_lost(&disk, &url(server.port(), ""), ttl, remembers, |act| {
+        power::lose_power(&disk, &url(server.port(), ""), ttl, remembers, |act| {
             server.kill();
             act(server.dir());
             server.begin();

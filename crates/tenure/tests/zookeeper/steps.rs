@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, take_and_release, unique,
+    until, until_renewed,
 };
 use tenure_testkit::jute;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault};
-use tenure_testkit::zookeeper;
 
 /// Somebody else finds it taken, and free afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_survives_what_happens_to_its_requests() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["parents", "acquire", "watch"] {
@@ -29,7 +28,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
         ] {
             let name = unique("step");
             if step != "parents" {
-                take(&other, &name, TTL).await.release().await.unwrap();
+                take_and_release(&other, &name, TTL).await;
             }
             let what = format!("{step}, {fault:?}");
             proxy.plan(step, fault);
@@ -48,9 +47,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
 /// The waiter's requests: listing, watching, leaving.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_what_happens_to_its_requests() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["acquire", "list", "watch"] {
@@ -63,8 +60,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
             let name = unique("wait");
             let holder = take(&other, &name, TTL).await;
             proxy.plan(step, fault);
-            let lock = client.lock(&name).ttl(TTL);
-            let waiting = tokio::spawn(async move { lock.acquire().await });
+            let waiting = start_acquire(client.lock(&name).ttl(TTL));
             until("two are there", || nodes(&SHARED, &name).len() == 2).await;
             until("it has happened", || proxy.is_done()).await;
             soon(holder.release()).await.unwrap();
@@ -79,9 +75,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_survives_what_happens_to_its_request() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for fault in [
@@ -95,16 +89,14 @@ async fn a_release_survives_what_happens_to_its_request() {
         let released = soon(guard.release()).await;
         assert!(released.is_ok(), "{fault:?}: {released:?}");
         assert_eq!(nodes(&SHARED, &name).len(), 0, "{fault:?}");
-        take(&other, &name, TTL).await.release().await.unwrap();
+        take_and_release(&other, &name, TTL).await;
     }
 }
 
 /// A renewal is neither loss nor success without an answer; the next one heals it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_survives_what_happens_to_its_request() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let client = client_by(&proxy).await;
     let name = unique("renew");
@@ -125,9 +117,7 @@ async fn a_renewal_survives_what_happens_to_its_request() {
 /// A try on a name that is taken leaves nothing, whatever is lost on the way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_leaves_nothing() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (other, name) = (client_of(&SHARED).await, unique("try"));
     let holder = take(&other, &name, TTL).await;
@@ -153,16 +143,10 @@ async fn a_try_leaves_nothing() {
 /// What a free lock costs, in requests; nothing is asked about time.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_a_free_lock() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("count"));
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     proxy.delay(Direction::Up, Duration::from_millis(5));
     proxy.delay(Direction::Down, Duration::from_millis(5));
     for _ in 0..3 {
@@ -183,9 +167,7 @@ async fn requests_of_a_free_lock() {
 /// Nobody can be asked about a node for longer than a ttl, and its session lives on: then it does not go by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("ghost"));
     let ttl = Duration::from_millis(2_500);

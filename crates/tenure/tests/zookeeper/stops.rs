@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tenure::{Client, Lock};
 
 use crate::support::{ROOT, connect, nodes, soon, unique, until};
-use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, skip_unless_installed};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER};
 
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
 
@@ -42,9 +43,7 @@ async fn acquire(lock: &Lock) -> (tenure::Guard, Instant) {
 /// One thread, so that a blocking call stops all of it.
 #[tokio::test]
 async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_of() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let name = unique("stopped-waiter");
     let (waiter, other) = (client().await, client().await);
     let held = soon(other.lock(&name).acquire()).await.unwrap();
@@ -70,9 +69,7 @@ async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_o
 /// An acquisition after the stop gets a session that the leader makes, so neither kind of acquisition has to wait.
 #[tokio::test]
 async fn who_asks_after_a_stop_gets_a_whole_lease() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let client = client().await;
     for tries in [false, true] {
         let lock = client.lock(unique("free")).ttl(TTL);
@@ -98,9 +95,7 @@ async fn who_asks_after_a_stop_gets_a_whole_lease() {
 /// Held before the stop: the first renewals after it extend the lease only as far as the leader is sure to go.
 #[tokio::test]
 async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
-    if skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let client = client().await;
     let lock = client.lock(unique("holder")).ttl(TTL);
     let (guard, _) = acquire(&lock).await;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tenure::Client;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 

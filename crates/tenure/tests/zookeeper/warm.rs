@@ -1,8 +1,11 @@
 //! The short way to a lock that was held before, and what must not lead onto it.
 
-use crate::support::{ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until};
+use crate::support::{
+    ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
+};
 use tenure_testkit::jute;
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::Zookeeper;
 
 /// Requests of one acquire and its release.
 const WARM: u64 = 2;
@@ -10,16 +13,14 @@ const WARM: u64 = 2;
 /// Another client takes the number that we would have had, in a directory that was collected and made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_not_the_one_that_was_known() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("again"));
     let dir = format!("{ROOT}/{name}");
     for round in 0..5_u32 {
         // Number `round` is the last one we had.
         for _ in 0..=round {
-            take(&client, &name, TTL).await.release().await.unwrap();
+            take_and_release(&client, &name, TTL).await;
         }
         let mut wire = SHARED.session();
         wire.delete(&dir);
@@ -43,13 +44,11 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
 /// The same, while our connection is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_noticed_after_a_reconnect() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("away"));
     let dir = format!("{ROOT}/{name}");
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     for direction in [
         tenure_testkit::proxy::Direction::Up,
         tenure_testkit::proxy::Direction::Down,
@@ -73,9 +72,7 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
 /// The server collects the empty directory by itself; tokens go on growing, numbers begin again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collected_container_is_made_again() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start_with(&["-Dznode.container.checkIntervalMs=100"], &[]);
     let (client, name) = (client_of(&server).await, unique("container"));
     let mut last = 0;
@@ -97,32 +94,18 @@ async fn a_collected_container_is_made_again() {
 /// Somebody in between costs the short way, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_in_between_is_seen() {
-    if zookeeper::skip_unless_installed() {
-        return;
-    }
+    needs!(zookeeper);
     let proxy = jute::proxy(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("between");
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     let holder = take(&other, &name, TTL * 10).await;
     let tried = soon(client.lock(&name).ttl(TTL * 10).try_acquire()).await;
     assert!(tried.unwrap().is_none());
     soon(holder.release()).await.unwrap();
     // One by the list, the next ones without it.
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     let before = proxy.requests();
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     assert_eq!(proxy.requests() - before, WARM);
 }

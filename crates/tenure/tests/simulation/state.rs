@@ -1,4 +1,4 @@
-//! What all of a history share: the store, what is known of everybody, and what must hold.
+//! What all tasks of one history share: the store, the state of clients and names, and the first violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,18 +15,18 @@ use crate::random::Random;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A mistake put in on purpose, to be found.
+/// A mistake that is put in on purpose and that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plant {
+pub(crate) enum Mutant {
     /// Deadlines count from the reply.
     DeadlineFromReply,
     /// A renewal without an answer counts as one.
     RenewalAlwaysYes,
-    /// A release frees the name, whoever has it.
+    /// A release frees the name without comparing the owner.
     ReleaseByName,
     /// After a restart tokens begin anew.
     TokenRepeats,
-    /// A waiter that gives up leaves its place, and the grant that comes to it, behind.
+    /// A waiter that gives up stays in the queue, and a grant to it is not given back.
     CancelSwallowsGrant,
     /// A store that forgot its holds grants at once.
     NoRestartGuard,
@@ -36,33 +36,33 @@ pub(crate) enum Plant {
     PermitTooMany,
 }
 
-/// What messages, and whoever sends them, have to bear.
+/// Which faults happen to messages and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weather {
-    /// All that can go wrong does.
-    Storm,
-    /// Nothing goes wrong any more, and what did may still have effects.
-    Calm,
-    /// Messages are lost now and then, nothing else; leases are long, so nothing ends by itself.
-    Drizzle,
-    /// Nothing goes wrong, so nothing may fail. Leases are long as well.
-    Fair,
+pub(crate) enum FaultLevel {
+    /// Every kind of fault.
+    Everything,
+    /// No new fault; earlier faults may still have effects.
+    NoNew,
+    /// Some messages are lost, and there is no other fault. Leases are long, so no hold ends by itself.
+    FewLosses,
+    /// No fault, so no request may fail. Leases are long as well.
+    Nothing,
 }
 
-pub(crate) struct World {
+pub(crate) struct Simulation {
     pub(crate) store: memory::Backend,
     pub(crate) clock: Clock,
-    pub(crate) plant: Option<Plant>,
+    pub(crate) mutant: Option<Mutant>,
     state: Mutex<State>,
 }
 
 pub(crate) struct State {
     pub(crate) random: Random,
-    pub(crate) weather: Weather,
+    pub(crate) fault_level: FaultLevel,
     pub(crate) is_down: bool,
     pub(crate) links: Vec<Link>,
     pub(crate) counts: Counts,
-    /// Holds that somebody broke: they believe on until they are told, as documented.
+    /// Holds that were ended by `break_lock`. Their holders claim them until they are told, as documented.
     pub(crate) broken: BTreeSet<(usize, u64)>,
     pub(crate) names: [Name; NAMES.len()],
     work: Work,
@@ -72,22 +72,22 @@ pub(crate) struct State {
     pub(crate) violation: Option<String>,
 }
 
-/// Between a client and the store.
+/// The connection of one client to the store.
 pub(crate) struct Link {
     pub(crate) is_cut: bool,
-    /// What this end calls a second, in ms of the store.
+    /// How long a second of the client's clock is, in ms of the store's clock.
     pub(crate) second: u32,
-    /// The process at this end was killed.
+    /// Raised when the client's process is killed.
     pub(crate) is_dead: Arc<Flag>,
     /// Raised when the client notices that its connection is gone.
     pub(crate) client_notices: Arc<Flag>,
-    /// Raised when the store notices it, and forgets who waits there.
+    /// Raised when the store notices that, and removes the waiters of this connection.
     pub(crate) store_notices: Arc<Flag>,
-    /// Rung with the owner of a hold that was broken.
-    pub(crate) bell: Option<UnboundedSender<OwnerId>>,
+    /// Receives the owner of a hold that was ended by `break_lock`.
+    pub(crate) losses: Option<UnboundedSender<OwnerId>>,
 }
 
-/// Seconds of clocks that differ by less than the margin that is for it.
+/// Seconds of clocks that differ by less than the margin for clock rates.
 const SECONDS: [u32; 5] = [991, 996, 1_000, 1_004, 1_009];
 
 impl Link {
@@ -98,26 +98,26 @@ impl Link {
             is_dead: Arc::default(),
             client_notices: Arc::default(),
             store_notices: Arc::default(),
-            bell: None,
+            losses: None,
         }
     }
 }
 
-/// What the workers are told.
+/// When the workers work.
 #[derive(Default)]
 struct Work {
     is_on: bool,
     resting: usize,
     /// Raised when work begins.
     begin: Arc<Flag>,
-    /// Raised when it is to end.
+    /// Raised when work is to end.
     end: Arc<Flag>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) acquired: u64,
-    /// Acquired while somebody else had the name, as shared holds and permits may be.
+    /// Acquired while another client had the name, as shared holds and permits may be.
     pub(crate) together: u64,
     pub(crate) cancelled: u64,
     pub(crate) lost: u64,
@@ -129,8 +129,8 @@ pub(crate) struct Counts {
     pub(crate) faults: u64,
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, clients: usize, plant: Option<Plant>, keeps_all: bool) -> Self {
+impl Simulation {
+    pub(crate) fn new(seed: u64, clients: usize, mutant: Option<Mutant>, keeps_all: bool) -> Self {
         let store = memory::Backend::with_virtual_clock();
         store.seed(seed ^ 0x5EED);
         let mut random = Random::new(seed);
@@ -140,10 +140,10 @@ impl World {
         Self {
             clock: store.clock(),
             store,
-            plant,
+            mutant,
             state: Mutex::new(State {
                 random,
-                weather: Weather::Calm,
+                fault_level: FaultLevel::NoNew,
                 is_down: false,
                 links,
                 counts: Counts::default(),
@@ -165,8 +165,8 @@ impl World {
         self.state.lock().unwrap()
     }
 
-    pub(crate) fn is_planted(&self, plant: Plant) -> bool {
-        self.plant == Some(plant)
+    pub(crate) fn has_mutant(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
     }
 
     pub(crate) async fn sleep(&self, pause: Duration) {
@@ -202,7 +202,7 @@ impl World {
         self.state().history.digest
     }
 
-    /// Whether nobody holds and nobody waits, as the store sees it.
+    /// Whether the store has no hold and no waiter.
     pub(crate) fn is_free(&self) -> bool {
         NAMES.iter().all(|name| {
             let status = self.store.status(&LockName::new(name).unwrap());
@@ -210,7 +210,7 @@ impl World {
         })
     }
 
-    // What workers are told.
+    // When workers work.
 
     pub(crate) fn begin_work(&self) {
         let mut state = self.state();
@@ -231,7 +231,7 @@ impl World {
         self.state().work.resting
     }
 
-    /// Waits for work. Returns what is raised when it is to end.
+    /// Waits for work. Returns the flag that is raised when work is to end.
     pub(crate) async fn work(&self) -> Arc<Flag> {
         let begin = {
             let mut state = self.state();

@@ -1,19 +1,19 @@
-//! A second process that takes a lock and does what it is told: to be killed, stopped and woken up.
+//! A helper program that acquires a lock and obeys orders on its standard input. Tests kill, stop and resume it.
 //!
 //! ```text
-//! tenure-taker URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|permits=N] [--label TEXT]
+//! tenure-lock-holder URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|permits=N] [--label TEXT]
 //!                       [--renew never] [--lock-delay 1s] [--min-hold 1s]
-//! tenure-taker count URL NAME FILE N [--ttl 500ms] [--sleep 200us] [--stick-at K]
+//! tenure-lock-holder count URL NAME FILE N [--ttl 500ms] [--sleep 200us] [--stick-at K]
 //! ```
 //!
-//! The first says `waiting` before it acquires, then `held TOKEN` (or `busy`, or `error KIND TEXT`), and
-//! `lost REASON` when the hold is lost. It obeys the lines `status` (answer: `status held|at-risk|lost MILLIS`),
-//! `release` (answer: `released`, or `error KIND TEXT`) and `exit` (ends at once, releasing nothing).
-//! At the end of its input it releases and ends, so that it does not outlive its test.
+//! The first form says `waiting` before it acquires, then `held TOKEN` (or `busy`, or `error KIND TEXT`), and
+//! `lost REASON` when the hold is lost. The program obeys the lines `status` (answer: `status held|at-risk|lost MILLIS`),
+//! `release` (answer: `released`, or `error KIND TEXT`) and `exit` (the program exits at once and releases nothing).
+//! At the end of its input the program releases the lock and exits, so that it does not outlive its test.
 //!
-//! The second increments the decimal number in FILE N times by read, sleep, write, each time under the lock.
-//! It says `held TOKEN` when it has acquired and `count VALUE TOKEN` when it has written, before it releases;
-//! holding for the K-th time it writes nothing and waits to be killed.
+//! The second form increments the decimal number in FILE N times by read, sleep, write, each time under the lock.
+//! The program says `held TOKEN` after it has acquired, and `count VALUE TOKEN` after it has written and before it
+//! releases. With the K-th hold it writes nothing and waits to be killed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -30,26 +30,27 @@ use crate::{Client, Error, ErrorKind, Guard, Lock, Renew, State};
 use super::case::{Case, Failure};
 use super::harness::Harness;
 
-/// Whether takers can reach this store.
+/// Whether other processes can reach this store.
 pub(super) fn is_possible(harness: &dyn Harness) -> bool {
-    harness.url().is_some() && harness.taker().is_some()
+    harness.url().is_some() && harness.lock_holder().is_some()
 }
 
-/// A running taker. Killed when dropped.
-pub struct Taker {
+/// A running helper process. Dropping the value kills the process.
+pub struct LockHolder {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: mpsc::UnboundedReceiver<String>,
 }
 
-impl Taker {
-    /// Starts one on the store of `case` that acquires `name`.
+impl LockHolder {
+    /// Starts a helper process that acquires `name` on the store of `case`.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The process could not be started.
     pub fn start(case: &Case, name: &str, options: &[&str]) -> Result<Self, Failure> {
-        let (Some(url), Some(program)) = (case.harness().url(), case.harness().taker()) else {
-            return Err(Failure::new("this harness has no taker"));
+        let (Some(url), Some(program)) = (case.harness().url(), case.harness().lock_holder())
+        else {
+            return Err(Failure::new("this harness has no helper program"));
         };
         let ttl = format!("{}ms", case.ttl().as_millis());
         let mut command = Command::new(program);
@@ -58,10 +59,10 @@ impl Taker {
         Ok(Self::spawn(command)?)
     }
 
-    /// Starts this very command, which is a taker with its arguments.
+    /// Starts `command`, which runs the helper program with all its arguments.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The process could not be started.
     pub fn spawn(mut command: Command) -> std::io::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -69,13 +70,13 @@ impl Taker {
             .spawn()?;
         let (sender, lines) = mpsc::unbounded_channel();
         let stdout = child.stdout.take();
-        // Ends with the child, or with whoever inherited its output.
+        // The thread ends when the child, and every process that inherited its output, has closed it.
         std::thread::spawn(move || {
             for line in stdout
                 .into_iter()
                 .flat_map(|out| BufReader::new(out).lines())
             {
-                // Also read when nobody listens any more, so that the child never blocks.
+                // Lines are read even after the receiver is dropped, because a full pipe would block the child.
                 let Ok(line) = line else { return };
                 let _ = sender.send(line);
             }
@@ -87,34 +88,34 @@ impl Taker {
         })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line that it says; `None` when it has ended.
+    /// The next line that the process prints; `None` when the process has ended.
     pub async fn line(&mut self) -> Option<String> {
         self.lines.recv().await
     }
 
-    /// The rest of the next line, which begins with `word`. Sets no limit of its own.
+    /// The rest of the next line, which begins with `word`. There is no time limit.
     ///
     /// # Errors
-    /// It says something else, or has ended.
+    /// The process printed another line, or has ended.
     pub async fn expect(&mut self, word: &str) -> Result<String, Failure> {
         let line = self.line().await;
         match line.as_deref().and_then(|line| line.strip_prefix(word)) {
             Some(rest) => Ok(rest.trim().to_owned()),
             None => Err(Failure::new(format_args!(
-                "the taker should say \"{word}\" and says {line:?}"
+                "the helper should say \"{word}\" and says {line:?}"
             ))),
         }
     }
 
-    /// Waits until it holds; the token.
+    /// Waits until the process holds the lock; returns the token.
     ///
     /// # Errors
-    /// It says something else, or has ended.
+    /// The process printed another line, or has ended.
     pub async fn held(&mut self) -> Result<u64, Failure> {
         self.expect("waiting").await?;
         let token = self.expect("held").await?;
@@ -123,10 +124,10 @@ impl Taker {
             .map_err(|err| Failure::new(format_args!("{token:?}: {err}")))
     }
 
-    /// Gives it an order.
+    /// Sends an order to the process.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub fn say(&mut self, order: &str) -> std::io::Result<()> {
         let Some(stdin) = &mut self.stdin else {
             return Ok(());
@@ -135,32 +136,32 @@ impl Taker {
         stdin.flush()
     }
 
-    /// Ends its input.
+    /// Closes the standard input of the process.
     pub fn hang_up(&mut self) {
         self.stdin = None;
     }
 
-    /// Kills it (`SIGKILL`) and waits until it is gone. What it said before can still be read.
+    /// Kills the process (`SIGKILL`) and waits for its end. Lines that it printed before can still be read.
     ///
     /// # Errors
-    /// The system would not.
+    /// The system call failed.
     pub fn kill(&mut self) -> std::io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has exited by itself.
     ///
     /// # Errors
-    /// The system would not.
+    /// The system call failed.
     pub fn wait(&mut self) -> std::io::Result<std::process::ExitStatus> {
         self.child.wait()
     }
 
-    /// Stops it (`SIGSTOP`) and waits until it stands still.
+    /// Stops the process (`SIGSTOP`) and waits until the system reports the stop.
     ///
     /// # Errors
-    /// The system would not.
+    /// The system call failed.
     pub fn stop(&mut self) -> std::io::Result<()> {
         rustix::process::kill_process(Pid::from_child(&self.child), Signal::STOP)?;
         let pid = Some(Pid::from_child(&self.child));
@@ -172,10 +173,10 @@ impl Taker {
         Ok(())
     }
 
-    /// Lets it go on (`SIGCONT`).
+    /// Resumes the process (`SIGCONT`).
     ///
     /// # Errors
-    /// The system would not.
+    /// The system call failed.
     pub fn go_on(&mut self) -> std::io::Result<()> {
         Ok(rustix::process::kill_process(
             Pid::from_child(&self.child),
@@ -184,14 +185,14 @@ impl Taker {
     }
 }
 
-impl Drop for Taker {
+impl Drop for LockHolder {
     fn drop(&mut self) {
-        // It may have ended already; either way there is nothing to be done about an error.
+        // An error is ignored: the process may have ended already, and a drop cannot report anything.
         let _ = self.kill();
     }
 }
 
-/// The program. `connect` makes a client of the URL: [`tenure::connect`](crate::connect), or that of
+/// The main function of the program. `connect` makes a client of the URL: [`tenure::connect`](crate::connect), or that of
 /// your own backend.
 pub fn main<F: Future<Output = Result<Client, Error>>>(connect: impl Fn(String) -> F) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -216,7 +217,7 @@ pub fn main<F: Future<Output = Result<Client, Error>>>(connect: impl Fn(String) 
     }
 }
 
-/// Says a line. Whoever listens may be gone; then there is no reason to live.
+/// Prints a line. The program exits if the test that started it no longer reads the output.
 fn say(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -271,7 +272,7 @@ impl Arguments {
                 (parsed.url, parsed.name) = (url.clone(), name.clone());
                 parsed.count = Some((file.into(), number(n)?));
             }
-            _ => return Err("tenure-taker [count] URL NAME [FILE N] [OPTIONS]".into()),
+            _ => return Err("tenure-lock-holder [count] URL NAME [FILE N] [OPTIONS]".into()),
         }
         Ok(parsed)
     }
