@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::process::Directory;
-use super::tap::tap;
+use super::tracer;
 
 /// Compiles what is to be put before libc, into `dir/NAME.so`.
 pub fn preload(dir: &Path, name: &str, source: &str) {
@@ -37,8 +37,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn is_impossible() -> bool {
-        super::is_missing(&["redis-server", "cc"])
+    pub fn skip_unless_possible() -> bool {
+        super::skip_unless_installed(&["redis-server", "cc"])
     }
 
     pub fn make() -> Self {
@@ -60,8 +60,12 @@ impl Clock {
     }
 
     /// The same for one that asks the kernel without libc: its wall clock, not its monotonic one.
-    pub fn command_of_tap(&self) -> Vec<String> {
-        vec!["env".into(), self.variable(), tap(self.dir.path())]
+    pub fn traced_command(&self) -> Vec<String> {
+        vec![
+            "env".into(),
+            self.variable(),
+            tracer::build(self.dir.path()),
+        ]
     }
 
     fn variable(&self) -> String {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::clock::preload;
 use super::process::{Directory, copy};
-use super::tap::tap;
+use super::tracer;
 
 /// Made by the compiler from `disk.c`, put before libc in the server's process.
 pub struct Disk {
@@ -28,8 +28,12 @@ impl Disk {
     }
 
     /// The same for one that asks the kernel without libc.
-    pub fn command_of_tap(&self) -> Vec<String> {
-        vec!["env".into(), self.variable(), tap(self.dir.path())]
+    pub fn traced_command(&self) -> Vec<String> {
+        vec![
+            "env".into(),
+            self.variable(),
+            tracer::build(self.dir.path()),
+        ]
     }
 
     fn variable(&self) -> String {

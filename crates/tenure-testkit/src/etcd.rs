@@ -17,8 +17,8 @@ use super::until;
 const FOLDER: &str = "TENURE_ETCD_BIN";
 
 /// Whether there is no etcd here; then it has said so.
-pub fn is_missing() -> bool {
-    std::env::var_os(FOLDER).is_none() && super::is_missing(&["etcd"])
+pub fn skip_unless_installed() -> bool {
+    std::env::var_os(FOLDER).is_none() && super::skip_unless_installed(&["etcd"])
 }
 
 /// A cluster. Dropped, its members are killed and their directories removed.
@@ -423,8 +423,8 @@ impl Member {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
-        self.with_process(Process::go_on);
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
     }
 
     fn with_process(&self, act: impl FnOnce(&Process)) {

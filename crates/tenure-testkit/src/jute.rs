@@ -112,36 +112,36 @@ pub struct Node {
 }
 
 /// A session of a test's own, for one conversation.
-pub struct Wire {
+pub struct Session {
     stream: TcpStream,
     next: i32,
     /// Of the session.
     pub id: i64,
 }
 
-impl Wire {
+impl Session {
     /// `login`: `user:password`.
     pub fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(super::PATIENCE))?;
-        let mut wire = Self {
+        stream.set_read_timeout(Some(super::TEST_TIMEOUT))?;
+        let mut session = Self {
             stream,
             next: 0,
             id: 0,
         };
         let hello = Message::default().int(0).long(0).int(10_000).long(0);
         let hello = hello.bytes(&[0; 16]).flag(false).framed();
-        wire.stream.write_all(&hello)?;
-        let answer = wire.read()?;
-        wire.id = long(&answer, 8).unwrap_or_default();
+        session.stream.write_all(&hello)?;
+        let answer = session.read()?;
+        session.id = long(&answer, 8).unwrap_or_default();
         if let Some(login) = login {
             let auth = Message::default().int(-4).int(AUTH).int(0);
             let auth = auth.bytes(b"digest").bytes(login.as_bytes());
-            wire.stream.write_all(&auth.framed())?;
-            wire.read()?;
+            session.stream.write_all(&auth.framed())?;
+            session.read()?;
         }
-        Ok(wire)
+        Ok(session)
     }
 
     fn read(&mut self) -> io::Result<Vec<u8>> {
@@ -269,7 +269,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for Session {
     fn drop(&mut self) {
         // Else the session would last for a while. The server may be gone.
         let _ = self.ask(CLOSE, Message::default());
@@ -426,8 +426,8 @@ impl Link {
         let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
         // Newer servers say so only to those who may read it.
         let login = format!("{USER}:{PASSWORD}");
-        let wire = Wire::open(&self.shared.target.to_string(), Some(&login));
-        wire.is_ok_and(|mut wire| wire.exists(parent))
+        let session = Session::open(&self.shared.target.to_string(), Some(&login));
+        session.is_ok_and(|mut session| session.exists(parent))
     }
 
     fn send_down(&self, bytes: Vec<u8>) {

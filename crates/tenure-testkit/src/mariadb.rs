@@ -6,9 +6,9 @@ use std::sync::{Mutex, OnceLock};
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use super::operator::Operator;
 use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
 use super::redis::Certificates;
+use super::sql_client::SqlClient;
 use super::until;
 
 pub use super::PASSWORD;
@@ -18,12 +18,12 @@ pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub fn is_missing() -> bool {
+pub fn skip_unless_installed() -> bool {
     let program = "mariadbd";
     if std::path::Path::new(PROGRAM).is_file() {
         return false;
     }
-    super::say_missing(program);
+    super::print_missing(program);
     true
 }
 
@@ -35,7 +35,7 @@ pub struct MariaDb {
     dir: PathBuf,
     command: Vec<String>,
     process: Mutex<Option<Process>>,
-    operator: Operator,
+    admin: SqlClient,
 }
 
 /// A data directory as it is after the installation: making it takes longer than starting a server.
@@ -127,10 +127,10 @@ impl MariaDb {
             dir,
             command,
             process: Mutex::new(None),
-            operator: Operator::mysql(options),
+            admin: SqlClient::mysql(options),
         };
         server.launch();
-        server.operator.rows(&format!(
+        server.admin.rows(&format!(
             "CREATE DATABASE {DATABASE};
              CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';
              GRANT ALL ON {DATABASE}.* TO '{USER}'@'%'"
@@ -146,7 +146,7 @@ impl MariaDb {
         until("mariadbd answers", || {
             let ended = place.as_ref().is_none_or(Process::has_ended);
             assert!(!ended, "mariadbd ended; see {}/log", self.dir.display());
-            self.operator.try_rows("SELECT 1").is_ok() && self.greets()
+            self.admin.try_rows("SELECT 1").is_ok() && self.greets()
         });
     }
 
@@ -180,24 +180,24 @@ impl MariaDb {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
-        self.process.lock().unwrap().as_ref().unwrap().go_on();
+    pub fn resume(&self) {
+        self.process.lock().unwrap().as_ref().unwrap().resume();
     }
 
     /// Whoever logs in with [`PASSWORD`].
-    pub fn operator_as(&self, user: &str) -> Operator {
+    pub fn client_as(&self, user: &str) -> SqlClient {
         let options = MySqlConnectOptions::new()
             .host("127.0.0.1")
             .port(self.port.number())
             .username(user)
             .password(PASSWORD)
             .ssl_mode(MySqlSslMode::Disabled);
-        Operator::mysql(options)
+        SqlClient::mysql(options)
     }
 
     /// The superuser.
-    pub fn operator(&self) -> &Operator {
-        &self.operator
+    pub fn admin(&self) -> &SqlClient {
+        &self.admin
     }
 
     pub fn port(&self) -> u16 {

@@ -2,7 +2,7 @@
 
 /// Returns from the test, unless everything that it needs is installed.
 ///
-/// `needs!(redis)` names a server by its module here, `needs!("cc")` a program on the path, and `needs!(tap)` asks
+/// `needs!(redis)` names a server by its module here, `needs!("cc")` a program on the path, and `needs!(tracer)` asks
 /// whether a process may be traced on this machine. Where one is missing, the macro prints a line `SKIP` with the name
 /// of the test and of what is missing, and executes `return`. `scripts/test` counts these lines, and in CI they are
 /// failures. Where a program is found on the path, the macro blocks the thread until the machine is idle, so that a
@@ -12,17 +12,17 @@
 #[macro_export]
 macro_rules! needs {
     ($($needed:tt),+) => {
-        $(if $crate::needs!(@is_missing $needed) {
+        $(if $crate::needs!(@skip_unless_installed $needed) {
             return;
         })+
     };
-    (@is_missing $program:literal) => {
-        $crate::is_missing(&[$program])
+    (@skip_unless_installed $program:literal) => {
+        $crate::skip_unless_installed(&[$program])
     };
-    (@is_missing tap) => {
-        $crate::tap::is_impossible()
+    (@skip_unless_installed tracer) => {
+        $crate::tracer::skip_unless_possible()
     };
-    (@is_missing $server:ident) => {
-        $crate::$server::is_missing()
+    (@skip_unless_installed $server:ident) => {
+        $crate::$server::skip_unless_installed()
     };
 }

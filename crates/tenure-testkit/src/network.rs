@@ -104,7 +104,7 @@ impl Network {
         };
         for line in lines {
             if let Err(why) = ip(&line) {
-                super::say_skip(&format!("no network of our own (ip {line}: {why})"));
+                super::print_skip(&format!("no network of our own (ip {line}: {why})"));
                 return None;
             }
         }

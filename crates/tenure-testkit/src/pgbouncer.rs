@@ -6,8 +6,8 @@ use super::postgres::{self, PASSWORD, Postgres, USER};
 use super::process::{Directory, Port, Process, is_root};
 
 /// Without it, or without PostgreSQL, says so.
-pub fn is_missing() -> bool {
-    postgres::is_missing() || super::is_missing(&["pgbouncer"])
+pub fn skip_unless_installed() -> bool {
+    postgres::skip_unless_installed() || super::skip_unless_installed(&["pgbouncer"])
 }
 
 /// It ends when dropped.

@@ -7,9 +7,9 @@ use std::sync::{Mutex, OnceLock};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::operator::Operator;
 use super::process::{Directory, Port, Process, is_root, new_directory};
 use super::redis::Certificates;
+use super::sql_client::SqlClient;
 use super::until;
 
 pub use super::PASSWORD;
@@ -19,11 +19,11 @@ pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
-pub fn is_missing() -> bool {
+pub fn skip_unless_installed() -> bool {
     if programs().is_some() {
         return false;
     }
-    super::say_missing("postgres");
+    super::print_missing("postgres");
     true
 }
 
@@ -118,7 +118,7 @@ pub struct Postgres {
     dir: PathBuf,
     command: Vec<String>,
     process: Mutex<Option<Process>>,
-    operator: Operator,
+    admin: SqlClient,
 }
 
 impl Postgres {
@@ -180,14 +180,14 @@ impl Postgres {
             dir,
             command,
             process: Mutex::new(None),
-            operator: Operator::postgres(options),
+            admin: SqlClient::postgres(options),
         };
         server.launch();
         server
-            .operator
+            .admin
             .rows(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
         server
-            .operator
+            .admin
             .rows(&format!("CREATE DATABASE {DATABASE} OWNER {USER}"));
         server
     }
@@ -203,7 +203,7 @@ impl Postgres {
                 }
                 *place = Some(Process::start(&self.dir, &self.command));
             }
-            self.operator.try_rows("SELECT 1").is_ok()
+            self.admin.try_rows("SELECT 1").is_ok()
         });
     }
 
@@ -213,7 +213,7 @@ impl Postgres {
         self.stop();
         self.signal(Signal::KILL);
         self.process.lock().unwrap().take().unwrap().kill();
-        self.operator.hang_up();
+        self.admin.disconnect();
     }
 
     /// SIGSTOP of all its processes.
@@ -234,7 +234,7 @@ impl Postgres {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -263,17 +263,17 @@ impl Postgres {
     }
 
     /// A superuser, in the database `postgres`.
-    pub fn operator(&self) -> &Operator {
-        &self.operator
+    pub fn admin(&self) -> &SqlClient {
+        &self.admin
     }
 
     /// A superuser in [`DATABASE`].
-    pub fn inside(&self) -> Operator {
-        self.inside_as("postgres")
+    pub fn database_admin(&self) -> SqlClient {
+        self.database_client_as("postgres")
     }
 
     /// Whoever logs in with [`PASSWORD`].
-    pub fn inside_as(&self, role: &str) -> Operator {
+    pub fn database_client_as(&self, role: &str) -> SqlClient {
         let options = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
             .port(self.port.number())
@@ -281,7 +281,7 @@ impl Postgres {
             .password(PASSWORD)
             .database(DATABASE)
             .ssl_mode(PgSslMode::Disable);
-        Operator::postgres(options)
+        SqlClient::postgres(options)
     }
 
     pub fn port(&self) -> u16 {
@@ -301,7 +301,7 @@ impl Postgres {
     /// Starts it again as a standby of a primary that is not there: it answers, and writes nothing.
     pub fn become_standby(&self) {
         // What is in the log has to be whole, or it waits for the rest of it.
-        self.operator.rows("CHECKPOINT");
+        self.admin.rows("CHECKPOINT");
         self.kill();
         let signal = self.dir.join("data/standby.signal");
         std::fs::write(&signal, "").unwrap();

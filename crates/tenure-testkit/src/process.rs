@@ -199,7 +199,7 @@ impl Process {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         kill_process(self.pid, Signal::CONT).unwrap();
     }
 

@@ -14,12 +14,12 @@ pub use super::PASSWORD;
 /// The user and password of servers that have one, and of their URLs.
 pub const USER: &str = "tenure";
 
-/// The name under which the sentinels of [`Watched`] know their primary.
+/// The name under which the sentinels of [`SentinelSetup`] know their primary.
 pub const SERVICE: &str = "mymaster";
 
 /// Whether there is no redis-server here; then it has said so.
-pub fn is_missing() -> bool {
-    super::is_missing(&["redis-server"])
+pub fn skip_unless_installed() -> bool {
+    super::skip_unless_installed(&["redis-server"])
 }
 
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
@@ -168,8 +168,8 @@ impl Redis {
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) {
-        self.with_process(Process::go_on);
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
     }
 
     fn with_process(&self, act: impl FnOnce(&Process)) {
@@ -287,8 +287,8 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    pub fn is_impossible() -> bool {
-        super::is_missing(&["redis-server", "openssl"])
+    pub fn skip_unless_possible() -> bool {
+        super::skip_unless_installed(&["redis-server", "openssl"])
     }
 
     pub fn make() -> Self {
@@ -338,12 +338,12 @@ impl Certificates {
 }
 
 /// A primary, its replica, and three sentinels that watch them.
-pub struct Watched {
+pub struct SentinelSetup {
     pub servers: [Redis; 2],
     pub sentinels: [Redis; 3],
 }
 
-impl Watched {
+impl SentinelSetup {
     /// `down_after`: after how many milliseconds of silence a primary is replaced.
     pub fn start(down_after: u32) -> Self {
         let primary = Redis::start(&[]);

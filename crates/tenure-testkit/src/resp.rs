@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
 /// A value on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Connection {
     /// To a port of this machine.
     pub fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         stream.set_nodelay(true)?;
         let buffer = Vec::new();
         Ok(Self { stream, buffer })

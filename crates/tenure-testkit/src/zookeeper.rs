@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::jute::Wire;
+use super::jute::Session;
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
@@ -25,19 +25,19 @@ fn jars() -> PathBuf {
 }
 
 /// Whether there is no ZooKeeper here; then it has said so.
-pub fn is_missing() -> bool {
-    if super::is_missing(&["java"]) {
+pub fn skip_unless_installed() -> bool {
+    if super::skip_unless_installed(&["java"]) {
         return true;
     }
     let is_there = jars().join("zookeeper.jar").is_file();
     if !is_there {
-        super::say_missing("zookeeper.jar");
+        super::print_missing("zookeeper.jar");
     }
     !is_there
 }
 
-pub fn is_missing_for_tls() -> bool {
-    is_missing() || super::is_missing(&["openssl"])
+pub fn skip_unless_installed_for_tls() -> bool {
+    skip_unless_installed() || super::skip_unless_installed(&["openssl"])
 }
 
 /// In ms: how exactly a server measures sessions. The shortest session is two of them.
@@ -223,8 +223,8 @@ impl Zookeeper {
     }
 
     /// SIGCONT; returns when it has read what was sent to it meanwhile.
-    pub fn go_on(&self) {
-        self.with_process(Process::go_on);
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
         until("the server reads", || {
             let ports = [Some(self.port()), self.tls.as_ref().map(Port::number)];
             ports.iter().flatten().all(|port| unread(*port) == 0)
@@ -282,19 +282,19 @@ impl Zookeeper {
 
     /// A session of the test's own.
     #[track_caller]
-    pub fn wire(&self) -> Wire {
-        self.wire_as(Some(&format!("{USER}:{PASSWORD}")))
+    pub fn session(&self) -> Session {
+        self.session_as(Some(&format!("{USER}:{PASSWORD}")))
     }
 
     #[track_caller]
-    pub fn wire_as(&self, login: Option<&str>) -> Wire {
+    pub fn session_as(&self, login: Option<&str>) -> Session {
         // While they elect a leader it hangs up.
-        let mut wire = None;
+        let mut session = None;
         until("it lets us in", || {
-            wire = Wire::open(&self.address(), login).ok();
-            wire.is_some()
+            session = Session::open(&self.address(), login).ok();
+            session.is_some()
         });
-        wire.unwrap()
+        session.unwrap()
     }
 }
 

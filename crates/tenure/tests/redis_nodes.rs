@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched};
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -24,7 +24,10 @@ async fn client(url: &str) -> Client {
 
 async fn held(client: &Client, name: &str) -> Guard {
     loop {
-        let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = client
+            .lock(name)
+            .ttl(TTL)
+            .wait(tenure_testkit::TEST_TIMEOUT);
         match lock.acquire().await {
             // It was under way when a server died.
             Err(err) if err.kind() == ErrorKind::Indeterminate => {}
@@ -38,7 +41,7 @@ fn has(server: &Redis, key: &str) -> bool {
 }
 
 /// What the next answer of each sentinel is, when they agree on it.
-fn agreed(watched: &Watched) -> Option<u16> {
+fn agreed(watched: &SentinelSetup) -> Option<u16> {
     let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
     let port = |sentinel: &Redis| sentinel.ask(&words).items()[1].text();
     let ports: Vec<_> = watched.sentinels.iter().map(port).collect();
@@ -51,7 +54,7 @@ fn agreed(watched: &Watched) -> Option<u16> {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_a_planned_failover_is_followed_at_once() {
     needs!(redis);
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     let new = &watched.servers[1];
     let client = client(&watched.url()).await;
     let guard = held(&client, "kept").await;
@@ -78,7 +81,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
     needs!(redis);
-    let watched = Watched::start(500);
+    let watched = SentinelSetup::start(500);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
     let guard = held(&one, "x").await;
@@ -103,7 +106,7 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_says_what_is_wrong() {
     needs!(redis);
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
     assert_eq!(kind(&other).await, ErrorKind::Invalid);
@@ -138,7 +141,10 @@ fn queue(
     client: &Client,
     name: &'static str,
 ) -> tokio::task::JoinHandle<Result<Guard, tenure::Error>> {
-    let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+    let lock = client
+        .lock(name)
+        .ttl(TTL)
+        .wait(tenure_testkit::TEST_TIMEOUT);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     let slot = cluster.slot(name);
     let queue = format!("tenure:{{{name}}}:queue");
@@ -190,7 +196,7 @@ async fn cluster_keeps_locks_of_redisson() {
     for name in ["a", "b", "c"] {
         let guard = held(&one, name).await;
         assert!(two.lock(name).try_acquire().await.unwrap().is_none());
-        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::TEST_TIMEOUT);
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let owner = cluster.owner(cluster.slot(name));
@@ -233,7 +239,7 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
         }
     }
     silent.lost().await;
-    node.go_on();
+    node.resume();
     for guard in others {
         guard.release().await.unwrap();
     }

@@ -8,7 +8,8 @@ use tenure_core::backend::BoxFuture;
 use tenure_core::conformance::{Failure, Harness, Look, Setup, run};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::{Client, Error};
-use tenure_testkit::redis::{Redis, is_missing};
+use tenure_testkit::needs;
+use tenure_testkit::redis::Redis;
 use tenure_testkit::resp::Value;
 use writing_a_store::Store;
 
@@ -56,9 +57,7 @@ impl Harness for Server {
 
 #[test]
 fn the_store_shows_every_behaviour_that_it_claims() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     run(&Setup {
         name: "example",
         open: || Box::pin(ready(Ok(Arc::new(Server) as _))),

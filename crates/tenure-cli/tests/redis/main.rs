@@ -32,7 +32,7 @@ impl OnRedis {
 
     /// With these options in the URL.
     fn start_with(options: &str) -> Option<Self> {
-        if redis::is_missing() {
+        if redis::skip_unless_installed() {
             return None;
         }
         let server = Redis::start(&[]);
@@ -71,7 +71,7 @@ impl OnServer for OnRedis {
     }
 
     fn go_on(&self) {
-        self.server.go_on();
+        self.server.resume();
     }
 
     fn kill(&self) {

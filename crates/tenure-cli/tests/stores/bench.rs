@@ -27,18 +27,18 @@ fn both_sides_are_measured(on: &On) {
         Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
         // What we have locked leaves its directory to the server's clean-up.
         Server::Zookeeper(server) => {
-            let left = server.wire().children("/");
+            let left = server.session().children("/");
             assert!(!left.iter().any(|name| name.contains("-raw-")), "{left:?}");
         }
         Server::MariaDb(server, _) => {
             let left = server
-                .operator()
+                .admin()
                 .rows("SHOW TABLES FROM locks LIKE 'tenure_bench%'");
             assert!(left.is_empty(), "{left:?}");
         }
         Server::Postgres(server, _) => {
             let sql = "SELECT relname FROM pg_class WHERE relname LIKE 'tenure_bench%'";
-            let left = server.inside().rows(sql);
+            let left = server.database_admin().rows(sql);
             assert!(left.is_empty(), "{left:?}");
         }
     }

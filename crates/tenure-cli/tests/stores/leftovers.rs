@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::support::{Store, Talk};
-use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::jute;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::redis::Redis;
+use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::Zookeeper;
-use tenure_testkit::{self, PATIENCE};
+use tenure_testkit::{self, TEST_TIMEOUT};
 
 /// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
 const TTL: &str = "50s";
 const TTL_TIME: Duration = Duration::from_secs(50);
-const _: () = assert!(TTL_TIME.as_secs() > PATIENCE.as_secs());
+const _: () = assert!(TTL_TIME.as_secs() > TEST_TIMEOUT.as_secs());
 
 /// A line for each thing that was found in a store.
 type Found = Box<dyn Fn() -> Vec<String>>;
@@ -63,7 +63,7 @@ impl Site {
             }
             let waited = start.elapsed();
             assert!(
-                waited < PATIENCE,
+                waited < TEST_TIMEOUT,
                 "left after {after}: {left:#?}\nexpected: {expected:#?}"
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -378,8 +378,8 @@ fn on_mysql(options: &str, records: &'static [&'static str]) {
     needs!(mariadb);
     let server = MariaDb::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    server.operator().rows("USE locks");
-    let ask: Ask = Arc::new(move |sql| server.operator().rows(sql));
+    server.admin().rows("USE locks");
+    let ask: Ask = Arc::new(move |sql| server.admin().rows(sql));
     commands_leave_nothing(&Site {
         store,
         records: rows(&ask, records),
@@ -409,7 +409,7 @@ fn on_postgres(options: &str, records: &'static [&'static str]) {
     needs!(postgres);
     let server = Postgres::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    let operator = server.inside();
+    let operator = server.database_admin();
     let ask: Ask = Arc::new(move |sql| {
         // The server lives for as long as anybody asks it.
         let _ = &server;
@@ -441,7 +441,7 @@ fn postgres_table() {
 
 #[test]
 fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let store = Store::at(file.url());
     let ask: Ask = Arc::new(move |sql| file.rows(sql));
     commands_leave_nothing(&Site {

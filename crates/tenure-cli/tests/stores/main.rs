@@ -66,20 +66,21 @@ struct On {
 impl On {
     /// `None`: there is no such server here, and that has been said.
     fn etcd() -> Option<Self> {
-        (!etcd::is_missing()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
+        (!etcd::skip_unless_installed()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
     }
 
     fn zookeeper() -> Option<Self> {
-        (!zookeeper::is_missing()).then(|| Self::new(Server::Zookeeper(Zookeeper::start(&[]))))
+        (!zookeeper::skip_unless_installed())
+            .then(|| Self::new(Server::Zookeeper(Zookeeper::start(&[]))))
     }
 
     fn mysql(mode: &'static str) -> Option<Self> {
-        (!mariadb::is_missing())
+        (!mariadb::skip_unless_installed())
             .then(|| Self::in_database(Server::MariaDb(MariaDb::start(&[]), mode)))
     }
 
     fn postgres(mode: &'static str) -> Option<Self> {
-        (!postgres::is_missing())
+        (!postgres::skip_unless_installed())
             .then(|| Self::in_database(Server::Postgres(Postgres::start(&[]), mode)))
     }
 
@@ -133,10 +134,10 @@ impl OnServer for On {
 
     fn go_on(&self) {
         match &self.server {
-            Server::Etcd(server) => server.members[0].go_on(),
-            Server::Zookeeper(server) => server.go_on(),
-            Server::MariaDb(server, _) => server.go_on(),
-            Server::Postgres(server, _) => server.go_on(),
+            Server::Etcd(server) => server.members[0].resume(),
+            Server::Zookeeper(server) => server.resume(),
+            Server::MariaDb(server, _) => server.resume(),
+            Server::Postgres(server, _) => server.resume(),
         }
     }
 

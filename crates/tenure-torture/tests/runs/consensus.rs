@@ -20,9 +20,9 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    needs!(etcd, tap);
+    needs!(etcd, tracer);
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 1, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 1, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), Some(clock)));
 }
@@ -31,9 +31,9 @@ fn etcd_of_one() {
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    needs!(etcd, tap);
+    needs!(etcd, tracer);
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 3, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     let run = Run::on("etcd of three", url, Some(Box::new(etcd)), Some(clock)).ttl(TTL);
     nothing_overlaps(run.without(&[Kind::LeaderPause]));

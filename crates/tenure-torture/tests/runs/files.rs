@@ -6,8 +6,8 @@ use tenure_torture::plan::Kind;
 
 use crate::Run;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::database::File;
 use tenure_testkit::needs;
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[test]
 fn file() {
@@ -29,8 +29,8 @@ fn file() {
     );
 }
 
-fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, File) {
-    let file = File::new();
+fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, DatabaseFile) {
+    let file = DatabaseFile::new();
     let url = format!("{}?timeout=1s", file.url());
     (Run::on(name, url, None, clock), file)
 }

@@ -8,7 +8,7 @@ use crate::Run;
 use crate::site::Masters;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Cluster, Redis, Watched, redlock_url};
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup, redlock_url};
 
 const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.
@@ -86,7 +86,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
 #[test]
 fn sentinel() {
     needs!(redis, "cc");
-    let watched = Watched::start(500);
+    let watched = SentinelSetup::start(500);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
         .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])

@@ -11,14 +11,14 @@ use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{Etcd, Member};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::redis::{Cluster, Redis, Watched};
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
 use tenure_testkit::until;
 use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
 /// One process of a store.
 pub(crate) trait Node {
     fn stop(&self);
-    fn go_on(&self);
+    fn resume(&self);
     fn kill(&self);
     fn start(&self);
 }
@@ -30,8 +30,8 @@ macro_rules! node {
                 <$server>::stop(self);
             }
 
-            fn go_on(&self) {
-                <$server>::go_on(self);
+            fn resume(&self) {
+                <$server>::resume(self);
             }
 
             fn kill(&self) {
@@ -138,7 +138,7 @@ fn shows(server: &Redis, field: &str, value: &str) -> bool {
     server.is_up() && said().is_ok_and(|said| said == value)
 }
 
-impl Store for Watched {
+impl Store for SentinelSetup {
     fn nodes(&self) -> Vec<&dyn Node> {
         self.servers.iter().map(|it| it as _).collect()
     }
@@ -307,14 +307,14 @@ impl Site for Around {
 
     fn end(&self, kind: Kind) {
         match kind {
-            Kind::ServerPause => self.heal(|it| it.go_on()),
+            Kind::ServerPause => self.heal(|it| it.resume()),
             Kind::ServerKill => self.heal(|it| it.start()),
             Kind::LeaderPause | Kind::LeaderKill => {
                 // Another one leads before it is back, or nothing has failed over.
                 let new = self.store().leader();
                 assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
                 match kind {
-                    Kind::LeaderPause => self.heal(|it| it.go_on()),
+                    Kind::LeaderPause => self.heal(|it| it.resume()),
                     _ => self.heal(|it| it.start()),
                 }
             }

@@ -7,7 +7,7 @@ use tenure::Client;
 use tenure::conformance::lock_holder::LockHolder;
 
 use super::soon;
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 
 /// A process that takes `name`.
 pub(crate) fn start(url: &str, name: &str, ttl: Duration) -> LockHolder {
@@ -29,7 +29,7 @@ pub(crate) async fn stop_one_for_longer_than_its_ttl(
     let token = soon(old.held()).await.unwrap();
     old.stop().unwrap();
     let lock = client.lock(name).ttl(ttl);
-    let next = tokio::time::timeout(ttl + PATIENCE, lock.acquire()).await;
+    let next = tokio::time::timeout(ttl + TEST_TIMEOUT, lock.acquire()).await;
     let next = next.expect("the lease of the stopped one ends").unwrap();
     assert!(next.token().get() > token);
     let theirs = owner();

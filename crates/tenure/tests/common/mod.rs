@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use tenure::{Client, Error, ErrorKind, Guard, Lock};
 use tokio::task::JoinHandle;
 
-use tenure_testkit::{PASSWORD, PATIENCE};
+use tenure_testkit::{PASSWORD, TEST_TIMEOUT};
 
 /// Awaits an event that happens at once on an idle machine.
 #[track_caller]
 pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = Location::caller();
     async move {
-        match tokio::time::timeout(PATIENCE, future).await {
+        match tokio::time::timeout(TEST_TIMEOUT, future).await {
             Ok(value) => value,
             Err(_) => panic!("did not happen: {caller}"),
         }
@@ -41,7 +41,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Fut
         let start = Instant::now();
         while !condition() {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TEST_TIMEOUT,
                 "never happened: {what}, {caller}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -60,7 +60,10 @@ pub(crate) async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     loop {
         match soon(ask()).await {
             Ok(answer) => return answer,
-            Err(err) => assert!(err.is_retryable() && start.elapsed() < PATIENCE, "{err}"),
+            Err(err) => assert!(
+                err.is_retryable() && start.elapsed() < TEST_TIMEOUT,
+                "{err}"
+            ),
         }
     }
 }

@@ -118,7 +118,7 @@ async fn the_leader_is_stopped() {
     needs!(etcd);
     survives(
         |etcd, leader| etcd.members[leader].stop(),
-        |etcd, leader| etcd.members[leader].go_on(),
+        |etcd, leader| etcd.members[leader].resume(),
     )
     .await;
 }
@@ -177,7 +177,7 @@ async fn a_majority_is_away() {
         &["no leader"],
     );
     for member in &etcd.members[1..] {
-        member.go_on();
+        member.resume();
     }
     etcd.until_ready();
     drop(guard);
@@ -215,11 +215,11 @@ async fn all_members_are_started_again() {
 /// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    needs!(etcd, tap);
+    needs!(etcd, tracer);
     for (careless, remembers) in [("false", true), ("true", false)] {
         let disk = Disk::make();
         let setting = format!("--unsafe-no-fsync={careless}");
-        let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
+        let etcd = Etcd::start_after(&disk.traced_command(), 1, &[&setting]);
         let member = &etcd.members[0];
         power::lose_power(&disk, &etcd.url(), FAR, remembers, |act| {
             member.kill();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::partitions::{self, Trio};
 use crate::support::{LONG, TTL};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::network::Network;
 
 impl Trio for Etcd {
@@ -34,7 +34,7 @@ impl Trio for Etcd {
 
 /// `None`: there is no etcd, or no network, which is said.
 fn start() -> Option<(Etcd, Network)> {
-    if is_missing() {
+    if skip_unless_installed() {
         return None;
     }
     let network = Network::new(3)?;

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::common::{connect, soon, until};
 use crate::mask::mask;
-use tenure_testkit::database::File;
 use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::jute::Wire;
+use tenure_testkit::jute::Session;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::needs;
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Directory;
 use tenure_testkit::redis::Redis;
+use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
@@ -110,7 +110,7 @@ async fn etcd() {
 }
 
 /// All nodes below this one.
-fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
+fn nodes(wire: &mut Session, path: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for child in wire.children(path) {
         let child = format!("{path}/{child}");
@@ -134,7 +134,7 @@ async fn zookeeper() {
         ("zookeeper-session-prefix", "?dialect=session-prefix"),
     ] {
         let dump = || {
-            let mut wire = server.wire();
+            let mut wire = server.session();
             wire.sync("/");
             nodes(&mut wire, "/locks")
         };
@@ -145,7 +145,7 @@ async fn zookeeper() {
             Shows::HolderAndWaiter,
         )
         .await;
-        server.wire().delete_all("/locks");
+        server.session().delete_all("/locks");
     }
 }
 
@@ -187,7 +187,7 @@ const HOLDERS_OF_POSTGRES: [&str; 6] = [
 async fn mysql() {
     needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let operator = server.operator();
+    let operator = server.admin();
     let ask = |sql: &str| operator.rows(sql);
     let url = server.url_at(server.port());
     let table = |name: &str| format!("{}.{name}", mariadb::DATABASE);
@@ -209,7 +209,7 @@ async fn mysql() {
 async fn postgres() {
     needs!(postgres);
     let server = Postgres::start(&[]);
-    let inside = server.inside();
+    let inside = server.database_admin();
     let ask = |sql: &str| inside.rows(sql);
     let url = server.url_at(server.port());
     let by = format!("{url}?mode=table&tls=off");
@@ -224,7 +224,7 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     init(&file.url()).await;
     let ask = |sql: &str| file.rows(sql);
     let dump = || lease_tables(&ask);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::{Client, Guard};
 
 use crate::common::{connect, soon, start_acquire, take, until_renewed};
-use tenure_testkit::{PATIENCE, grpc, proxy};
+use tenure_testkit::{TEST_TIMEOUT, grpc, proxy};
 
 /// No renewal is due within a story.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -181,7 +181,7 @@ async fn until_waiting(client: &Client, name: &str) {
         if !queue.is_empty() {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "no client waits");
+        assert!(start.elapsed() < TEST_TIMEOUT, "no client waits");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

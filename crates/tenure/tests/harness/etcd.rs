@@ -159,7 +159,7 @@ impl Harness for Site {
             if let Some(planner) = planner {
                 planner.resume();
             }
-            etcd.members.iter().for_each(Member::go_on);
+            etcd.members.iter().for_each(Member::resume);
             etcd.until_ready();
         })
     }

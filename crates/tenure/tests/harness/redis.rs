@@ -11,7 +11,7 @@ use tenure::error::Step;
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::{
-    Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
+    Certificates, Cluster, PASSWORD, Redis, SentinelSetup, independent, redlock_url,
 };
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
@@ -56,7 +56,7 @@ pub(crate) fn open_tls() -> Opened {
 /// Failover is slow here, so that a primary that was stopped stays the primary: what a failover does
 /// is tested in `tests/redis`.
 pub(crate) fn open_sentinel() -> Opened {
-    static WATCHED: LazyLock<Watched> = LazyLock::new(|| Watched::start(120_000));
+    static WATCHED: LazyLock<SentinelSetup> = LazyLock::new(|| SentinelSetup::start(120_000));
     let url = format!("{}?{FORGETS}", WATCHED.url());
     // A primary that comes back empty empties its replica.
     open_at(url, |store| Site::new(store, vec![&WATCHED.servers[0]]))
@@ -192,7 +192,7 @@ impl Harness for Site {
             if let Some(planner) = planner {
                 planner.resume();
             }
-            servers.into_iter().for_each(Redis::go_on);
+            servers.into_iter().for_each(Redis::resume);
         })
     }
 

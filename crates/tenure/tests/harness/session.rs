@@ -10,9 +10,9 @@ use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Operator;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::until;
 
@@ -130,7 +130,7 @@ impl Harness for Site {
         at_once(move || {
             planner.resume();
             if let Database::MySql(server) = database {
-                server.go_on();
+                server.resume();
             }
         })
     }
@@ -141,14 +141,14 @@ impl Harness for Site {
         at_once(move || match database {
             Database::MySql(server) => {
                 let ids = server
-                    .operator()
+                    .admin()
                     .rows("SELECT id FROM information_schema.processlist WHERE user = 'tenure'");
                 for id in ids.into_iter().flatten().flatten() {
-                    let _ = server.operator().try_rows(&format!("KILL {id}"));
+                    let _ = server.admin().try_rows(&format!("KILL {id}"));
                 }
             }
             Database::Postgres(server) => {
-                server.operator().rows(
+                server.admin().rows(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenure'",
                     );
             }
@@ -197,7 +197,7 @@ fn hex(name: &str) -> String {
 fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
     let key = mysql_key(name);
     let row = ask(
-        server.operator(),
+        server.admin(),
         &format!(
             "SELECT IS_USED_LOCK({key}) IS NOT NULL, (SELECT COUNT(*) FROM information_schema.processlist \
          WHERE state = 'User lock' AND INSTR(info, CONCAT('GET_LOCK(''', {key}, ''', 3600)')) > 0)"
@@ -207,9 +207,9 @@ fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
 }
 
 fn look_at_postgres(server: &Postgres, name: &str) -> Look {
-    static INSIDE: LazyLock<Mutex<Option<Operator>>> = LazyLock::new(Mutex::default);
+    static INSIDE: LazyLock<Mutex<Option<SqlClient>>> = LazyLock::new(Mutex::default);
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
-    let inside = inside.get_or_insert_with(|| server.inside());
+    let inside = inside.get_or_insert_with(|| server.database_admin());
     let row = ask(
         inside,
         &format!(
@@ -223,7 +223,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> Look {
 }
 
 /// After a restart the server's last words come first, and then the connection is broken.
-fn ask(operator: &Operator, sql: &str) -> Vec<Vec<Option<String>>> {
+fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
     let mut rows = None;
     until("the server answers", || {
         rows = operator.try_rows(sql).ok();

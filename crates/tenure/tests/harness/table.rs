@@ -13,11 +13,12 @@ use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
-use tenure_testkit::database::{self, File};
+use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::{Operator, Row};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Planner, Proxy};
+use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::{self, DatabaseFile};
 
 const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
@@ -30,9 +31,9 @@ pub(crate) fn open_mysql() -> Opened {
 }
 
 pub(crate) fn open_postgres() -> Opened {
-    static SERVER: LazyLock<(Postgres, Operator)> = LazyLock::new(|| {
+    static SERVER: LazyLock<(Postgres, SqlClient)> = LazyLock::new(|| {
         let server = Postgres::start(&[]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         (server, inside)
     });
     let (server, inside) = &*SERVER;
@@ -42,7 +43,7 @@ pub(crate) fn open_postgres() -> Opened {
 }
 
 pub(crate) fn open_sqlite() -> Opened {
-    let file = Arc::new(File::new());
+    let file = Arc::new(DatabaseFile::new());
     let url = format!("{}?timeout=3s", file.url());
     open_site(url, Database::File(file), None)
 }
@@ -59,14 +60,14 @@ fn open_site(url: String, database: Database, proxy: Option<Proxy>) -> Opened {
 #[derive(Clone)]
 enum Database {
     MySql(&'static MariaDb),
-    Postgres(&'static Postgres, &'static Operator),
-    File(Arc<File>),
+    Postgres(&'static Postgres, &'static SqlClient),
+    File(Arc<DatabaseFile>),
 }
 
 impl Database {
     fn rows(&self, sql: &str) -> Vec<Row> {
         match self {
-            Self::MySql(server) => server.operator().rows(sql),
+            Self::MySql(server) => server.admin().rows(sql),
             Self::Postgres(_, inside) => inside.rows(sql),
             Self::File(file) => file.rows(sql),
         }
@@ -193,7 +194,7 @@ impl Harness for Site {
         };
         let pause = self.pause.clone();
         Some(Box::pin(async move {
-            let mut link = database::open(&file.path()).await;
+            let mut link = sqlite::open(&file.path()).await;
             link.execute("BEGIN IMMEDIATE")
                 .await
                 .map_err(Failure::new)?;
@@ -233,7 +234,7 @@ impl Harness for Site {
             }
             Database::Postgres(server, inside) => {
                 server.kill();
-                inside.hang_up();
+                inside.disconnect();
                 server.launch();
             }
             Database::File(_) => {}

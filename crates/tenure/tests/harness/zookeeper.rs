@@ -9,7 +9,7 @@ use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
-use tenure_testkit::jute::{self, Wire};
+use tenure_testkit::jute::{self, Session};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
@@ -93,7 +93,7 @@ impl Harness for Site {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let mut wire = self.servers[0].wire();
+        let mut wire = self.servers[0].session();
         let queue = Queue::read(&mut wire, name);
         let holders = queue.holders();
         let look = Look {
@@ -124,7 +124,7 @@ impl Harness for Site {
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
         let (server, name) = (self.servers[0], name.to_owned());
         at_once(move || {
-            let mut wire = server.wire();
+            let mut wire = server.session();
             let queue = Queue::read(&mut wire, &name);
             for (_, child) in &queue.all[..queue.holders()] {
                 wire.delete(&format!("{}/{child}", queue.dir));
@@ -162,7 +162,7 @@ impl Harness for Site {
         let servers = self.servers.clone();
         at_once(move || {
             planners.iter().for_each(|planner| planner.resume());
-            servers.iter().for_each(|server| server.go_on());
+            servers.iter().for_each(|server| server.resume());
             for server in servers {
                 server.until_serving();
             }
@@ -171,7 +171,7 @@ impl Harness for Site {
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let server = self.servers[0];
-        at_once(move || server.wire().delete_all("/tests"))
+        at_once(move || server.session().delete_all("/tests"))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
@@ -192,7 +192,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn read(wire: &mut Wire, name: &str) -> Self {
+    fn read(wire: &mut Session, name: &str) -> Self {
         let dir = format!("{ROOT}/{}", encoded(name));
         wire.sync("/");
         let numbered = |child: String| {

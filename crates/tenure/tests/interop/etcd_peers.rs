@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Driver, LONG, PATIENCE, Server, millis, soon, until};
 use tenure_testkit::etcd::{self, base64, unbase64};
-use tenure_testkit::is_missing;
+use tenure_testkit::skip_unless_installed;
 
 /// A server of its own for each test.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Etcd(Arc<etcd::Etcd>);
 impl Etcd {
     /// `None` where it is not installed.
     pub(crate) fn start() -> Option<Self> {
-        (!etcd::is_missing()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
+        (!etcd::skip_unless_installed()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
     }
 
     pub(crate) fn url(&self, options: &str) -> String {
@@ -117,8 +117,8 @@ impl They {
     }
 
     pub(crate) async fn etcdctl(etcd: &Etcd) -> Option<Self> {
-        let is_missing = is_missing(&["etcdctl"]);
-        (!is_missing).then(|| Self::new(etcd, Foreign::Etcdctl(None)))
+        let is_skipped = skip_unless_installed(&["etcdctl"]);
+        (!is_skipped).then(|| Self::new(etcd, Foreign::Etcdctl(None)))
     }
 
     /// The Lock service by plain HTTP.

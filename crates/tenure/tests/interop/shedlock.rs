@@ -46,12 +46,13 @@ impl Server for Database {
 
 impl Database {
     async fn in_mysql() -> Option<(Self, Driver)> {
-        let server = (!mariadb::is_missing()).then(|| mariadb::MariaDb::start(&[]))?;
+        let server = (!mariadb::skip_unless_installed()).then(|| mariadb::MariaDb::start(&[]))?;
         Self::MySql(server).with_driver("mysql").await
     }
 
     async fn in_postgres() -> Option<(Self, Driver)> {
-        let server = (!postgres::is_missing()).then(|| postgres::Postgres::start(&[]))?;
+        let server =
+            (!postgres::skip_unless_installed()).then(|| postgres::Postgres::start(&[]))?;
         Self::Postgres(server).with_driver("postgres").await
     }
 

@@ -93,7 +93,7 @@ pub(crate) struct Redis(redis::Redis);
 impl Redis {
     /// `None` where it is not installed.
     pub(crate) fn start() -> Option<Self> {
-        (!redis::is_missing()).then(|| Self(redis::Redis::start(&[])))
+        (!redis::skip_unless_installed()).then(|| Self(redis::Redis::start(&[])))
     }
 
     pub(crate) fn url(&self, options: &str) -> String {

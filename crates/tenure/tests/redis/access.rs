@@ -9,7 +9,7 @@ use crate::support::{
     TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Cluster, Redis, Watched};
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
 use tenure_testkit::resp::Value;
 
 /// Neither in an access list nor anywhere else.
@@ -159,7 +159,7 @@ async fn a_user_of_a_cluster() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sentinels() {
     needs!(redis);
-    let watched = Watched::start(60_000);
+    let watched = SentinelSetup::start(60_000);
     introduce("sentinel", &watched.sentinels);
     introduce("jobs", &watched.servers);
     let url = watched.url().replace("://", &format!("://jobs:{WORD}@"));

@@ -143,7 +143,7 @@ async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
     let guard = take(&first, "z", TTL).await;
     server.stop();
     soon(guard.lost()).await;
-    server.go_on();
+    server.resume();
     clock.set(0);
     let lock = second.lock("y").ttl(TTL);
     let guard = soon(lock.acquire()).await.unwrap();

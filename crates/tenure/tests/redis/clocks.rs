@@ -4,7 +4,7 @@
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, connect, owner, soon, start_acquire, take, take_and_release,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
@@ -97,7 +97,7 @@ async fn the_clock_jumps_while_one_waits() {
         let limited = start_acquire(second.lock("x").ttl(TTL).wait(TTL * 2));
         crate::support::until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         clock.set(jump);
-        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, limited).await;
+        let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, limited).await;
         let waited = waited.expect("the wait ends").unwrap();
         match waited {
             // Forward: the holder's lease was over at once.
@@ -113,7 +113,7 @@ async fn the_clock_jumps_while_one_waits() {
         // A release is noticed by whoever waits, whatever the clock says.
         let waiter = start_acquire(second.lock("x").ttl(TTL));
         let _ = soon(holder.release()).await;
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         soon(guard.release()).await.unwrap();
     }

@@ -8,7 +8,7 @@ use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, start_acquire, take,
     take_and_release, until,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Cluster, Redis};
 
@@ -116,12 +116,12 @@ async fn a_slot_moves_while_its_lock_is_held() {
         let start = Instant::now();
         while start.elapsed() < LONG || guard.state() != State::Held {
             assert!(guard.is_held(), "{:?}", guard.state());
-            assert!(start.elapsed() < LONG + PATIENCE, "{:?}", guard.state());
+            assert!(start.elapsed() < LONG + TEST_TIMEOUT, "{:?}", guard.state());
             tokio::time::sleep(TTL / 20).await;
         }
         last = guard.token().get();
         soon(guard.release()).await.unwrap();
-        let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+        let next = tokio::time::timeout(LONG + TEST_TIMEOUT, waiter).await;
         let next = next.expect("its turn comes").unwrap().unwrap();
         assert!(next.token().get() > last, "{} follows {last}", next.token());
         last = next.token().get();

@@ -7,20 +7,20 @@ use tenure::ErrorKind;
 use crate::support::{
     TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Redis, SERVICE, Watched};
+use tenure_testkit::redis::{Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
 const DOWN_AFTER: u32 = 1_000;
 /// Longer than a failover takes, and that twice.
 const LONG: Duration = Duration::from_secs(9);
 
-fn url(watched: &Watched) -> String {
+fn url(watched: &SentinelSetup) -> String {
     format!("{}?timeout=500ms&restart_guard=off", watched.url())
 }
 
-async fn until_replaced(watched: &Watched, before: u16) {
+async fn until_replaced(watched: &SentinelSetup, before: u16) {
     until("another primary", || watched.primary_port() != before).await;
     until("it is one", || {
         watched.primary().info("replication", "role") == "master"
@@ -32,7 +32,7 @@ async fn until_replaced(watched: &Watched, before: u16) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_killed() {
     needs!(redis);
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let guard = take(&first, "x", LONG).await;
     let waiter = start_acquire(second.lock("x").ttl(LONG));
@@ -56,7 +56,7 @@ async fn the_primary_is_killed() {
     assert_eq!(owner(replica, "x"), value);
     let token = guard.token();
     soon(guard.release()).await.unwrap();
-    let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+    let next = tokio::time::timeout(LONG + TEST_TIMEOUT, waiter).await;
     let next = next.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
@@ -68,7 +68,7 @@ async fn the_primary_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_replaced_by_order() {
     needs!(redis);
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", LONG).await;
     let [primary, replica] = &watched.servers;
@@ -91,7 +91,7 @@ async fn the_primary_is_replaced_by_order() {
             }
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "locks go on being taken at the old primary"
         );
         tokio::time::sleep(TTL / 20).await;
@@ -113,7 +113,7 @@ async fn the_primary_is_replaced_by_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_takes_over() {
     needs!(redis);
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let [primary, replica] = &watched.servers;
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let careful = connect(&format!("{}&wait_replicas=1", url(&watched))).await;
@@ -135,13 +135,13 @@ async fn a_replica_that_lags_takes_over() {
     assert_eq!(owner(primary, "y"), "");
     let before = primary.port();
     primary.kill();
-    replica.go_on();
+    replica.resume();
     until_replaced(&watched, before).await;
     let start = Instant::now();
     let next = loop {
         match soon(second.lock("x").ttl(TTL).try_acquire()).await {
             Ok(Some(next)) => break next,
-            other => assert!(start.elapsed() < PATIENCE, "{other:?}"),
+            other => assert!(start.elapsed() < TEST_TIMEOUT, "{other:?}"),
         }
         tokio::time::sleep(TTL / 20).await;
     };
@@ -164,7 +164,7 @@ async fn a_replica_that_lags_takes_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_down() {
     needs!(redis);
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", TTL).await;
     watched.sentinels[0].kill();
@@ -187,7 +187,7 @@ async fn sentinels_are_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_do_not_know_the_service() {
     needs!(redis);
-    let watched = Watched::start(DOWN_AFTER);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;
     let err = refused.unwrap_err();

@@ -7,7 +7,7 @@ use tenure::backend::Severity;
 use crate::support::{
     TTL, assert_all_expire, client_of, keys, owner, soon, start_acquire, take, until,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
@@ -39,7 +39,7 @@ async fn a_lock_is_evicted() {
             break;
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "the keys of the lock are never evicted"
         );
     }
@@ -84,7 +84,7 @@ async fn one_key_of_a_lock_is_deleted() {
             assert!(holder.is_held(), "lost without {key}: {:?}", holder.state());
         }
         let _ = soon(holder.release()).await;
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         assert!(
             guard.token().get() > last,
@@ -119,7 +119,7 @@ async fn everything_is_flushed() {
     }
     server.order(&["FLUSHALL"]);
     for (holder, waiter) in holders.into_iter().zip(waiters) {
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         assert!(guard.token() > holder.token());
         soon(holder.lost()).await;

@@ -4,7 +4,7 @@ use crate::common::holders;
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, keys, owner, soon, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
@@ -38,7 +38,7 @@ async fn a_holder_and_a_waiter_are_killed() {
     assert_all_expire(&server);
     let client = client_of(&server).await;
     let lock = client.lock("x").ttl(TTL);
-    let guard = tokio::time::timeout(TTL * 2 + PATIENCE, lock.acquire()).await;
+    let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, lock.acquire()).await;
     soon(guard.expect("both leases end").unwrap().release())
         .await
         .unwrap();

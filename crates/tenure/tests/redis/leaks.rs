@@ -10,7 +10,7 @@ use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, start_acquire, take,
     take_and_release, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::redis::Redis;
@@ -108,7 +108,7 @@ async fn a_thousand_queued_clients_die() {
     let waiter = start_acquire(behind.lock("x").ttl(TTL));
     soon(holder.release()).await.unwrap();
     // At the moment of its grant one of them may have looked alive: that costs one place.
-    let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+    let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
     let guard = guard.expect("its turn comes").unwrap().unwrap();
     assert_eq!(waiting(&server, "x"), 0, "the dead are skipped");
     soon(guard.release()).await.unwrap();

@@ -10,7 +10,7 @@ use tenure::{Client, Guard, LockName, OwnerId, Renew};
 use crate::support::{
     TRUSTED, TTL, assert_says, calls, connect, owner, soon, start_acquire, take, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
@@ -33,7 +33,7 @@ async fn agreeing(client: &Client, name: &str) -> usize {
 async fn until_agreeing(client: &Client, name: &str, count: usize) {
     let start = Instant::now();
     while agreeing(client, name).await != count {
-        assert!(start.elapsed() < PATIENCE, "never on {count} nodes");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never on {count} nodes");
         tokio::time::sleep(TTL / 40).await;
     }
 }
@@ -299,7 +299,7 @@ async fn two_nodes_are_dead_and_then_three() {
     let mut next = None;
     let start = Instant::now();
     while next.is_none() {
-        assert!(start.elapsed() < PATIENCE, "never granted again");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never granted again");
         // What the dead holder has left keeps it busy until its ttl is over.
         next = soon(lock.try_acquire()).await.ok().flatten();
     }

@@ -6,7 +6,7 @@ use tenure::{Client, ErrorKind, Guard};
 
 use crate::common::power;
 use crate::support::{TTL, assert_says, connect, owner, soon, start_acquire, take, until};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::disk::Disk;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
@@ -33,7 +33,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     server.restart();
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = second.lock("x").ttl(TTL);
-    let next = tokio::time::timeout(ttl + PATIENCE, lock.acquire()).await;
+    let next = tokio::time::timeout(ttl + TEST_TIMEOUT, lock.acquire()).await;
     let next = next.expect("it is granted in the end").unwrap();
     let both = old.is_held();
     assert!(
@@ -63,7 +63,7 @@ async fn a_waiter_is_guarded_as_well() {
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = first.lock("x").ttl(ttl);
-    let old = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+    let old = tokio::time::timeout(TEST_TIMEOUT, lock.acquire()).await;
     let old = old.expect("the guard passes").unwrap();
     let waiter = start_acquire(second.lock("x").ttl(TTL));
     until("it waits", || crate::support::waiting(&server, "x") == 1).await;
@@ -72,7 +72,7 @@ async fn a_waiter_is_guarded_as_well() {
     }
     server.restart();
     // It may hold the key for a moment, and gives it back before it believes that it holds the lock.
-    let waited = tokio::time::timeout(ttl + PATIENCE, waiter).await;
+    let waited = tokio::time::timeout(ttl + TEST_TIMEOUT, waiter).await;
     assert!(!old.is_held(), "two hold it");
     let next = waited.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > old.token());
@@ -184,7 +184,7 @@ async fn waiters_outlast_a_restart() {
         server.launch();
         // It may be told that it lost the lock, or keep it; then it gives it back.
         let released = soon(holder.release()).await;
-        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = waited.expect("its turn comes").unwrap();
         match guard {
             Ok(guard) => soon(guard.release()).await.unwrap(),

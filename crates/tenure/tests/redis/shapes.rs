@@ -2,7 +2,7 @@
 
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Certificates, Cluster, PASSWORD, Redis, USER, Watched};
+use tenure_testkit::redis::{Certificates, Cluster, PASSWORD, Redis, SentinelSetup, USER};
 use tenure_testkit::resp::Connection;
 use tenure_testkit::until;
 
@@ -25,7 +25,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
         server.stop();
         let mut connection = Connection::open(before).unwrap();
         connection.send(&["PING"]).unwrap();
-        server.go_on();
+        server.resume();
         assert_eq!(connection.receive().unwrap().text(), "PONG");
         let dir = server.dir().to_owned();
         drop(server);
@@ -76,7 +76,7 @@ fn a_server_speaks_tls() {
 #[test]
 fn sentinels_replace_a_primary() {
     needs!(redis);
-    let watched = Watched::start(1_000);
+    let watched = SentinelSetup::start(1_000);
     let before = watched.primary_port();
     assert_eq!(before, watched.servers[0].port());
     watched.servers[0].kill();

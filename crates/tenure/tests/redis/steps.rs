@@ -11,7 +11,7 @@ use crate::support::{
     TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon,
     start_acquire, take, take_and_release, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::redis::Redis;
@@ -92,7 +92,7 @@ impl Site {
     /// The next one, whoever it is: it gets the lock within the ttl, under a greater token than `token`.
     pub(crate) async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
         let lock = client.lock(name).ttl(TTL);
-        let guard = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let guard = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
         let guard = guard
             .expect("the name is free by the end of the ttl")
             .unwrap();
@@ -210,7 +210,7 @@ async fn a_renewal_goes_wrong() {
         while start.elapsed() < TTL || guard.state() != State::Held {
             let state = guard.state();
             assert!(guard.is_held(), "{state:?} after {fault:?}");
-            assert!(start.elapsed() < PATIENCE, "{state:?} after {fault:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{state:?} after {fault:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let claimed = guard.remaining().as_millis();
@@ -332,7 +332,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
             site.proxy.hold(*direction, true);
         }
         let lock = site.other.lock(&name).ttl(TTL);
-        let next = tokio::time::timeout(TTL * 3 + PATIENCE, lock.acquire()).await;
+        let next = tokio::time::timeout(TTL * 3 + TEST_TIMEOUT, lock.acquire()).await;
         let next = next.expect("the lease ends").unwrap();
         assert!(!old.is_held(), "both claim to hold it");
         assert!(next.token().get() > token);

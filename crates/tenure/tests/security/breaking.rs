@@ -11,10 +11,10 @@ use tenure_testkit::PASSWORD;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{DATABASE, MariaDb};
 use tenure_testkit::needs;
-use tenure_testkit::operator::Operator;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::redis::{Redis, USER};
 use tenure_testkit::resp::Value;
+use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -41,10 +41,10 @@ async fn assert_ended(guard: Guard, may: bool) {
 /// `key`: what the name is in a statement. `whoever`: accounts, and whether they may end the connection.
 async fn sessions(
     client: &Client,
-    stranger: &Operator,
+    stranger: &SqlClient,
     take_first: [&str; 2],
-    end: impl Fn(&Operator) -> bool,
-    whoever: &[(&Operator, bool)],
+    end: impl Fn(&SqlClient) -> bool,
+    whoever: &[(&SqlClient, bool)],
 ) {
     // Whoever may log in may take the name before us.
     let [lock, unlock] = take_first;
@@ -64,15 +64,15 @@ async fn sessions(
 async fn a_session_in_mysql() {
     needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let root = server.operator();
+    let root = server.admin();
     root.rows(&format!(
         "CREATE USER stranger@'%' IDENTIFIED BY '{PASSWORD}';
          CREATE USER admin@'%' IDENTIFIED BY '{PASSWORD}';
          GRANT CONNECTION ADMIN ON *.* TO admin@'%'"
     ));
-    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.operator_as(user));
+    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.client_as(user));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
-    let end = |who: &Operator| {
+    let end = |who: &SqlClient| {
         let connection = root.value("SELECT IS_USED_LOCK('door')");
         who.try_rows(&format!("KILL {connection}")).is_ok()
     };
@@ -85,14 +85,14 @@ async fn a_session_in_mysql() {
 async fn a_session_in_postgres() {
     needs!(postgres);
     let server = Postgres::start(&[]);
-    let root = server.inside();
+    let root = server.database_admin();
     for (role, rest) in [("stranger", ""), ("signaller", "IN ROLE pg_signal_backend")] {
         root.rows(&format!(
             "CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {rest}"
         ));
     }
     let [stranger, signaller, same] =
-        ["stranger", "signaller", USER].map(|role| server.inside_as(role));
+        ["stranger", "signaller", USER].map(|role| server.database_client_as(role));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
     let guard = take(&client, "door", TTL).await;
     let key = root.value(
@@ -100,7 +100,7 @@ async fn a_session_in_postgres() {
          WHERE locktype = 'advisory' AND objsubid = 1",
     );
     assert_kept(guard).await;
-    let end = |who: &Operator| {
+    let end = |who: &SqlClient| {
         let session =
             root.value("SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND granted");
         who.try_rows(&format!("SELECT pg_terminate_backend({session})::text"))
@@ -147,8 +147,8 @@ async fn a_node_in_zookeeper() {
     let (port, own) = (server.port(), format!("{USER}:{PASSWORD}"));
     let ends = |login: Option<&str>, root: &str| {
         let dir = format!("{root}/door");
-        let node = server.wire_as(Some(&own)).children(&dir).remove(0);
-        server.wire_as(login).delete(&format!("{dir}/{node}"))
+        let node = server.session_as(Some(&own)).children(&dir).remove(0);
+        server.session_as(login).delete(&format!("{dir}/{node}"))
     };
     let guarded = format!("zookeeper://{own}@127.0.0.1:{port}/guarded?ttl=20s&timeout=3s");
     let open = format!("zookeeper://127.0.0.1:{port}/open?ttl=20s&timeout=3s");
@@ -201,7 +201,7 @@ async fn a_key_in_redis() {
 }
 
 /// `table`: as a statement calls it. `whoever`: accounts, and whether they may write the row.
-async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operator, bool)]) {
+async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&SqlClient, bool)]) {
     let client = connect(&format!("{url}?mode=table&tls=off&timeout=3s")).await;
     soon(client.init()).await.unwrap();
     grant();
@@ -217,7 +217,7 @@ async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operato
 async fn a_row_in_mysql() {
     needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let (root, table) = (server.operator(), format!("{DATABASE}.tenure_locks"));
+    let (root, table) = (server.admin(), format!("{DATABASE}.tenure_locks"));
     for who in ["stranger", "reader", "writer"] {
         root.rows(&format!("CREATE USER {who}@'%' IDENTIFIED BY '{PASSWORD}'"));
     }
@@ -226,7 +226,7 @@ async fn a_row_in_mysql() {
         root.rows(&format!("GRANT SELECT, UPDATE ON {table} TO writer@'%'"));
     };
     let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|user| server.operator_as(user));
+        ["stranger", "reader", "writer", USER].map(|user| server.client_as(user));
     let whoever = [
         (&stranger, false),
         (&reader, false),
@@ -240,7 +240,7 @@ async fn a_row_in_mysql() {
 async fn a_row_in_postgres() {
     needs!(postgres);
     let server = Postgres::start(&[]);
-    let root = server.inside();
+    let root = server.database_admin();
     for who in ["stranger", "reader", "writer"] {
         root.rows(&format!("CREATE ROLE {who} LOGIN PASSWORD '{PASSWORD}'"));
     }
@@ -249,7 +249,7 @@ async fn a_row_in_postgres() {
         root.rows("GRANT SELECT, UPDATE ON tenure_locks TO writer");
     };
     let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|role| server.inside_as(role));
+        ["stranger", "reader", "writer", USER].map(|role| server.database_client_as(role));
     let whoever = [
         (&stranger, false),
         (&reader, false),

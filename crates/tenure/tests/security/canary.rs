@@ -383,7 +383,7 @@ async fn a_life_with_mysql() {
     needs!(mariadb);
     for options in ["&restart_guard=off", "&mode=table"] {
         let mariadb = MariaDb::start(&[]);
-        mariadb.operator().rows(&format!(
+        mariadb.admin().rows(&format!(
             "CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON locks.* TO {USER}@'%'"
         ));
         a_life(Server {
@@ -401,10 +401,10 @@ async fn a_life_with_postgres() {
     needs!(postgres);
     for options in ["&restart_guard=off", "&mode=table"] {
         let postgres = Postgres::start(&[]);
-        let operator = postgres.operator();
+        let operator = postgres.admin();
         operator.rows(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
         postgres
-            .inside()
+            .database_admin()
             .rows(&format!("GRANT ALL ON SCHEMA public TO {USER}"));
         a_life(Server {
             scheme: "postgres",

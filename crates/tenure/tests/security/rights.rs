@@ -8,7 +8,7 @@ use tenure::{Client, Error};
 
 use crate::common::start_acquire;
 use crate::support::{assert_says, soon};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::etcd::{Etcd, base64};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
@@ -101,7 +101,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
             if let Err(err) = everything(&first, &second, &name).await {
                 break err;
             }
-            assert!(start.elapsed() < PATIENCE, "{missing} is not needed");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{missing} is not needed");
         };
         let is_clear = matches!(err.kind(), Denied | Unsupported);
         assert!(
@@ -128,7 +128,7 @@ async fn a_user_of_sessions_in_mysql() {
     let server = MariaDb::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.operator();
+    let operator = server.admin();
     operator.rows(&format!("CREATE USER jobs@'%' IDENTIFIED BY '{PASSWORD}'; CREATE TABLE locks.door (x int); GRANT SELECT ON locks.door TO jobs@'%'"));
     let url = format!("mysql://jobs:{PASSWORD}@127.0.0.1:{}/locks", server.port());
     let sql = |sql: &str| drop(operator.rows(sql));
@@ -143,7 +143,7 @@ async fn a_user_of_sessions_in_postgres() {
     let server = Postgres::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.inside();
+    let operator = server.database_admin();
     operator.rows(&format!("CREATE ROLE jobs LOGIN PASSWORD '{PASSWORD}'"));
     let url = format!(
         "postgres://jobs:{PASSWORD}@127.0.0.1:{}/locks",

@@ -124,7 +124,7 @@ async fn the_board_is_made_when_asked_for(database: &dyn Database) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_of_connections_is_named() {
     needs!(mariadb, postgres);
-    MARIADB.operator().rows(&format!(
+    MARIADB.admin().rows(&format!(
         "CREATE USER few@'%' IDENTIFIED BY '{PASSWORD}' WITH MAX_USER_CONNECTIONS 1; GRANT ALL ON {DATABASE}.* TO few@'%'"
     ));
     let url = Database::url(&*MARIADB).replacen("tenure:", "few:", 1);
@@ -134,7 +134,7 @@ async fn a_full_table_of_connections_is_named() {
         ErrorKind::Unreachable,
         &["no connection left", "MAX_USER_CONNECTIONS"],
     );
-    POSTGRES.operator().rows(&format!(
+    POSTGRES.admin().rows(&format!(
         "CREATE ROLE few LOGIN CONNECTION LIMIT 1 PASSWORD '{PASSWORD}'"
     ));
     let url = Database::url(&*POSTGRES).replacen("tenure:", "few:", 1);

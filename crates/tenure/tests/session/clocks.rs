@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{Database, TTL, connect, name, soon, take, wait_as};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
@@ -44,7 +44,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
         let waited = start.elapsed();
         assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
         assert!(
-            waited >= wait && waited < wait + PATIENCE,
+            waited >= wait && waited < wait + TEST_TIMEOUT,
             "waited {waited:?}"
         );
         assert!(guard.is_held(), "lost when the clock jumped by {jump} s");

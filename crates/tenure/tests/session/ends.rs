@@ -255,7 +255,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
     let server = postgres::Postgres::start(&[]);
     let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=12s");
     let client = connect(&Database::url(&server)).await;
-    let start = server.operator().value("SELECT pg_postmaster_start_time()");
+    let start = server.admin().value("SELECT pg_postmaster_start_time()");
     let name = name("crash");
     let lock = client.lock(&name).ttl(Duration::from_secs(60));
     let mut last = 0;
@@ -264,7 +264,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert!(old.token().get() > last, "{} follows {last}", old.token());
         last = old.token().get();
         let somebody = server
-            .operator()
+            .admin()
             .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'");
         let killed = Instant::now();
         let kill = Command::new("kill").args(["-9", &somebody]).status();
@@ -272,7 +272,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
         assert!(killed.elapsed() < SOON, "told too late");
         until("it has started over", || {
-            server.operator().try_rows("SELECT 1").is_ok()
+            server.admin().try_rows("SELECT 1").is_ok()
         })
         .await;
         let second = connect(&guarded).await;
@@ -280,7 +280,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert_says(refused, ErrorKind::Unreachable, &["started lately"]);
         second.close().await;
     }
-    let now = server.operator().value("SELECT pg_postmaster_start_time()");
+    let now = server.admin().value("SELECT pg_postmaster_start_time()");
     assert_eq!(start, now, "that was no restart of the first process");
 }
 
@@ -293,7 +293,7 @@ async fn a_server_that_stands_still_is_not_believed() {
     let guard = take(&client, &name).await;
     server.stop();
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
-    server.go_on();
+    server.resume();
     assert!(!guard.is_held());
     until("its session is ended", || {
         Database::holders(&server, &name).is_empty()

@@ -21,14 +21,14 @@ async fn two_hold_it(first: &dyn Database, second: &dyn Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_mariadb_takes_over() {
-    if !mariadb::is_missing() {
+    if !mariadb::skip_unless_installed() {
         two_hold_it(&MariaDb::start(&[]), &MariaDb::start(&[])).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_postgres_takes_over() {
-    if !postgres::is_missing() {
+    if !postgres::skip_unless_installed() {
         two_hold_it(&Postgres::start(&[]), &Postgres::start(&[])).await;
     }
 }

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) use crate::common::{assert_says, connect, soon, start_acquire, until};
 use tenure_testkit::mariadb::MariaDb;
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::Postgres;
+use tenure_testkit::sql_client::Row;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -102,7 +102,7 @@ impl Database for MariaDb {
     }
 
     fn rows(&self, sql: &str) -> Vec<Row> {
-        self.operator().rows(sql)
+        self.admin().rows(sql)
     }
 
     fn holders(&self, name: &str) -> Vec<u64> {
@@ -120,11 +120,11 @@ impl Database for MariaDb {
     }
 
     fn cancel(&self, session: u64) {
-        let _ = self.operator().try_rows(&format!("KILL QUERY {session}"));
+        let _ = self.admin().try_rows(&format!("KILL QUERY {session}"));
     }
 
     fn end(&self, session: u64) {
-        let _ = self.operator().try_rows(&format!("KILL {session}"));
+        let _ = self.admin().try_rows(&format!("KILL {session}"));
     }
 
     fn restart(&self) {
@@ -133,7 +133,7 @@ impl Database for MariaDb {
     }
 
     fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
-        Box::new(|sql| self.operator().value(sql))
+        Box::new(|sql| self.admin().value(sql))
     }
 
     fn by_hand(&self, name: &str) -> [String; 2] {
@@ -169,7 +169,7 @@ impl Database for Postgres {
     }
 
     fn rows(&self, sql: &str) -> Vec<Row> {
-        self.operator().rows(sql)
+        self.admin().rows(sql)
     }
 
     fn holders(&self, name: &str) -> Vec<u64> {
@@ -198,7 +198,7 @@ impl Database for Postgres {
     }
 
     fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
-        let inside = self.inside();
+        let inside = self.database_admin();
         Box::new(move |sql| inside.value(sql))
     }
 

@@ -154,7 +154,7 @@ async fn rolled_back_under_waiters(level: &'static str) {
          AND db = '{}' AND time_ms > 20",
         tenure_testkit::mariadb::DATABASE
     );
-    let operator = crate::support::MARIADB.operator();
+    let operator = crate::support::MARIADB.admin();
     until("all wait", async || {
         operator.value(&waiting).parse::<u32>().unwrap() >= 10
     })

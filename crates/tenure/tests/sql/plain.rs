@@ -55,7 +55,7 @@ macro_rules! text_and_function_are_one_fence {
     ($test:ident, $function:ident, $db:ty) => {
         #[tokio::test]
         async fn $test() {
-            if <$db as Bank>::is_missing() {
+            if <$db as Bank>::skip_unless_installed() {
                 return;
             }
             let pool = bank::<$db>(2).await;

@@ -257,14 +257,14 @@ async fn the_lock_outlasts_commit<DB: Bank>() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_outlasts_commit_in_mysql() {
-    if !sqlx::MySql::is_missing() {
+    if !sqlx::MySql::skip_unless_installed() {
         the_lock_outlasts_commit::<sqlx::MySql>().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_outlasts_commit_in_postgres() {
-    if !sqlx::Postgres::is_missing() {
+    if !sqlx::Postgres::skip_unless_installed() {
         the_lock_outlasts_commit::<sqlx::Postgres>().await;
     }
 }

@@ -87,7 +87,7 @@ async fn a_mariadb_that_loses_commits() {
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-flush-log-at-timeout=2000",
     ];
-    if !mariadb::is_missing() {
+    if !mariadb::skip_unless_installed() {
         let db = Db::MySql(MariaDb::start_on_disk(&[], &lossy));
         db.init().await;
         // The tables themselves are to outlast it.
@@ -131,7 +131,7 @@ async fn a_postgres_loses_power() {
     for (fsync, remembers) in [("on", true), ("off", false)] {
         let disk = Disk::make();
         let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         the_power_is_lost(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
     }
 }

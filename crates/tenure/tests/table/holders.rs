@@ -2,7 +2,7 @@
 
 use crate::common::holders;
 use crate::support::{TTL, connect, lock_holder, name, shared};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_is_stopped_for_longer_than_its_ttl() {
@@ -20,7 +20,7 @@ async fn tokens_grow_when_holders_crash() {
         let mut last = 0;
         for _ in 0..3 {
             let mut holder = lock_holder(&db.url(), &name);
-            let token = tokio::time::timeout(TTL + PATIENCE, holder.held()).await;
+            let token = tokio::time::timeout(TTL + TEST_TIMEOUT, holder.held()).await;
             let token = token.unwrap().unwrap();
             assert!(token > last, "{token} follows {last}");
             last = token;

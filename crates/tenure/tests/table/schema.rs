@@ -7,7 +7,7 @@ use tenure::backend::{Finding, Severity};
 use tenure::conformance::lock_holder::LockHolder;
 
 use crate::support::{Db, TTL, assert_says, connect, lock_holder, soon, take, take_and_release};
-use tenure_testkit::database::File;
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_only_when_asked_for() {
@@ -30,7 +30,7 @@ async fn tables_are_made_once_and_only_when_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_and_its_tables_are_made_when_they_are_needed() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let shown = format!("file {}", file.path().display());
     let tables = ["table tenure_locks", "table tenure_locks_waiters"];
     let client = connect(&file.url()).await;
@@ -46,7 +46,7 @@ async fn a_file_and_its_tables_are_made_when_they_are_needed() {
     soon(second.release()).await.unwrap();
     // Without `init`, whatever the first request is.
     for ask in 0..4 {
-        let file = File::new();
+        let file = DatabaseFile::new();
         let client = connect(&file.url()).await;
         match ask {
             0 => take_and_release(&client, "x", TTL).await,
@@ -66,11 +66,11 @@ fn is_good(finding: &Finding) -> bool {
 /// An empty file, and the database of another program: our tables are put beside the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_in_a_file_that_is_there() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     std::fs::write(file.path(), "").unwrap();
     let client = connect(&file.url()).await;
     take_and_release(&client, "x", TTL).await;
-    let file = File::new();
+    let file = DatabaseFile::new();
     std::fs::write(file.path(), "").unwrap();
     file.rows("CREATE TABLE jobs (id INTEGER); INSERT INTO jobs VALUES (7)");
     let client = connect(&file.url()).await;
@@ -82,9 +82,11 @@ async fn tables_are_made_in_a_file_that_is_there() {
 /// Processes that find no file and take the same lock: all use the same file, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_make_a_file_by_their_first_locks() {
-    let file = Arc::new(File::new());
+    let file = Arc::new(DatabaseFile::new());
     let tokens = Arc::new(Mutex::new(Vec::new()));
-    let hold = |mut lock_holder: LockHolder, file: Arc<File>, tokens: Arc<Mutex<Vec<u64>>>| async move {
+    let hold = |mut lock_holder: LockHolder,
+                file: Arc<DatabaseFile>,
+                tokens: Arc<Mutex<Vec<u64>>>| async move {
         let token = soon(lock_holder.held()).await.unwrap();
         let granted = file.value("SELECT token FROM tenure_locks WHERE name='x'");
         assert_eq!(granted, token.to_string());
@@ -106,7 +108,7 @@ async fn many_may_make_a_file_by_their_first_locks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_make_them_at_the_same_time() {
     let mut all = Db::servers();
-    all.push(Db::File(Box::new(File::new())));
+    all.push(Db::File(Box::new(DatabaseFile::new())));
     for db in all {
         let mut makers = Vec::new();
         for _ in 0..8 {

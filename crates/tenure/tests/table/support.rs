@@ -13,12 +13,13 @@ pub(crate) use crate::common::{
     assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::PASSWORD;
-use tenure_testkit::database::{self, File};
+use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
-use tenure_testkit::operator::{Operator, Row};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
 use tenure_testkit::proxy::Proxy;
+use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::DatabaseFile;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -29,19 +30,19 @@ pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 /// One of the databases, with its tables.
 pub(crate) enum Db {
     MySql(MariaDb),
-    Postgres(Box<Postgres>, Operator),
-    File(Box<File>),
+    Postgres(Box<Postgres>, SqlClient),
+    File(Box<DatabaseFile>),
 }
 
 impl Db {
     pub(crate) fn mysql(options: &[&str]) -> Option<Self> {
-        (!mariadb::is_missing()).then(|| Self::MySql(MariaDb::start(options)))
+        (!mariadb::skip_unless_installed()).then(|| Self::MySql(MariaDb::start(options)))
     }
 
     pub(crate) fn postgres(settings: &[&str]) -> Option<Self> {
-        (!postgres::is_missing()).then(|| {
+        (!postgres::skip_unless_installed()).then(|| {
             let server = Postgres::start(settings);
-            let inside = server.inside();
+            let inside = server.database_admin();
             Self::Postgres(Box::new(server), inside)
         })
     }
@@ -56,7 +57,7 @@ impl Db {
 
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Self::servers();
-        all.push(Self::File(Box::new(File::new())));
+        all.push(Self::File(Box::new(DatabaseFile::new())));
         all
     }
 
@@ -102,9 +103,7 @@ impl Db {
 
     pub(crate) fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
         match self {
-            Self::MySql(server) => server
-                .operator()
-                .try_rows(&format!("USE {DATABASE}; {sql}")),
+            Self::MySql(server) => server.admin().try_rows(&format!("USE {DATABASE}; {sql}")),
             Self::Postgres(_, inside) => inside.try_rows(sql),
             Self::File(file) => Ok(file.rows(sql)),
         }
@@ -216,7 +215,7 @@ impl Db {
             }
             Self::Postgres(server, inside) => {
                 server.kill();
-                inside.hang_up();
+                inside.disconnect();
                 act(server.dir());
                 server.launch();
             }

@@ -45,7 +45,7 @@ async fn a_stopped_leader() {
         stopped = leader;
     })
     .await;
-    ENSEMBLE.nodes[stopped].go_on();
+    ENSEMBLE.nodes[stopped].resume();
     ENSEMBLE.until_whole();
 }
 
@@ -153,6 +153,6 @@ async fn reads_of_a_minority_renew_nothing() {
     let start = std::time::Instant::now();
     soon(guard.lost()).await;
     assert!(start.elapsed() < ttl, "believed for {:?}", start.elapsed());
-    others.for_each(|at| ENSEMBLE.nodes[at].go_on());
+    others.for_each(|at| ENSEMBLE.nodes[at].resume());
     ENSEMBLE.until_whole();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::partitions::{self, Trio};
 use crate::support::{ROOT, TTL, nodes};
 use tenure_testkit::network::Network;
-use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, skip_unless_installed};
 
 impl Trio for Ensemble {
     const TTL: Duration = TTL;
@@ -34,7 +34,7 @@ impl Trio for Ensemble {
 
 /// `None`: there is no ZooKeeper, or no network, which is said.
 fn start() -> Option<(Ensemble, Network)> {
-    if is_missing() {
+    if skip_unless_installed() {
         return None;
     }
     let network = Network::new(3)?;

@@ -57,7 +57,7 @@ async fn every_sequential_child_is_a_contender() {
         "n-",
         "",
     ] {
-        let mut wire = SHARED.wire();
+        let mut wire = SHARED.session();
         let node = wire.create(&format!("{dir}/{prefix}"), b"", 3).unwrap();
         let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
         assert!(tried.unwrap().is_none(), "{node} was not waited for");
@@ -67,7 +67,7 @@ async fn every_sequential_child_is_a_contender() {
         let guard = soon(waiting).await.unwrap().unwrap();
         soon(guard.release()).await.unwrap();
     }
-    let mut wire = SHARED.wire();
+    let mut wire = SHARED.session();
     wire.create(&format!("{dir}/readme"), b"", 0).unwrap();
     take_and_release(&client, &name, TTL).await;
     wire.delete(&format!("{dir}/readme"));
@@ -82,7 +82,7 @@ async fn a_session_prefix_is_not_reentrant() {
     let holder = take(&client, &name, TTL).await;
     let node = nodes(&SHARED, &name).remove(0);
     let owner = SHARED
-        .wire()
+        .session()
         .get(&format!("{ROOT}/{name}/{node}"))
         .unwrap()
         .owner;

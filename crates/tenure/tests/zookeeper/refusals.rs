@@ -46,7 +46,7 @@ async fn another_password() {
         assert_says(refused, ErrorKind::Denied, &["somebody else's"]);
     }
     // All of our nodes are ours alone.
-    let mut wire = SHARED.wire();
+    let mut wire = SHARED.session();
     let dir = format!("{ROOT}/{name}");
     let node = wire.children(&dir).remove(0);
     for path in [ROOT, &dir, &format!("{dir}/{node}")] {

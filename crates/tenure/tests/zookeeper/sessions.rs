@@ -91,7 +91,7 @@ async fn a_deleted_waiter_comes_back() {
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let node = nodes(&SHARED, &name).remove(1);
     let path = format!("{}/{name}/{node}", crate::support::ROOT);
-    SHARED.wire().delete(&path);
+    SHARED.session().delete(&path);
     until("it waits again", || {
         let nodes = nodes(&SHARED, &name);
         nodes.len() == 2 && nodes[1] != node
@@ -114,7 +114,7 @@ async fn a_frozen_server() {
     server.stop();
     let reason = soon(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
-    server.go_on();
+    server.resume();
     let next = soon(other.lock("frozen").ttl(ttl).acquire()).await.unwrap();
     assert!(next.token() > token);
     assert!(!guard.is_held());

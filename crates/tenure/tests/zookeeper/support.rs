@@ -41,7 +41,7 @@ pub(crate) fn unique(what: &str) -> String {
 
 /// The nodes of those who hold or wait, first come first, out of band.
 pub(crate) fn nodes(server: &Zookeeper, name: &str) -> Vec<String> {
-    let mut wire = server.wire();
+    let mut wire = server.session();
     wire.sync("/");
     let mut nodes = wire.children(&format!("{ROOT}/{name}"));
     nodes.sort_by_key(|node| node[node.len() - 10..].to_owned());

@@ -22,7 +22,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
         for _ in 0..=round {
             take_and_release(&client, &name, TTL).await;
         }
-        let mut wire = SHARED.wire();
+        let mut wire = SHARED.session();
         wire.delete(&dir);
         wire.create(&dir, b"", 0).unwrap();
         let mut last = 0;
@@ -37,7 +37,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
         let guard = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
         assert!(guard.token().get() > last.unsigned_abs());
         soon(guard.release()).await.unwrap();
-        SHARED.wire().delete_all(&dir);
+        SHARED.session().delete_all(&dir);
     }
 }
 
@@ -56,7 +56,7 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
         proxy.hold(direction, true);
     }
     proxy.cut();
-    let mut wire = SHARED.wire();
+    let mut wire = SHARED.session();
     wire.delete(&dir);
     wire.create(&dir, b"", 0).unwrap();
     let node = wire.create(&format!("{dir}/other-lock-"), b"", 3).unwrap();
@@ -85,7 +85,7 @@ async fn a_collected_container_is_made_again() {
         last = token;
         soon(guard.release()).await.unwrap();
         until("the directory is collected", || {
-            server.wire().get(&format!("{ROOT}/{name}")).is_none()
+            server.session().get(&format!("{ROOT}/{name}")).is_none()
         })
         .await;
     }

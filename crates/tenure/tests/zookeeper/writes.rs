@@ -15,7 +15,7 @@ use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 impl Server for Zookeeper {
     fn read(&self, path: &str) -> String {
-        let node = self.wire().get(path);
+        let node = self.session().get(path);
         node.map_or_else(String::new, |node| {
             String::from_utf8_lossy(&node.data).into_owned()
         })
@@ -23,7 +23,7 @@ impl Server for Zookeeper {
 
     fn evict(&self, name: &str) {
         for node in nodes(self, name) {
-            self.wire().delete(&format!("{ROOT}/{name}/{node}"));
+            self.session().delete(&format!("{ROOT}/{name}/{node}"));
         }
     }
 }
@@ -41,7 +41,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
     needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("write"));
     let total = total(&name);
-    let data = || SHARED.wire().get(&total.key).map(|node| node.data);
+    let data = || SHARED.session().get(&total.key).map(|node| node.data);
     let guard = take(&client, &name, TTL).await;
     soon(guard.put(&total.key, b"\x00\xff")).await.unwrap();
     assert_eq!(data().unwrap(), b"\x00\xff");
@@ -54,7 +54,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
     soon(guard.release()).await.unwrap();
     let clients = [client, client_of(&SHARED).await];
     total.refuses_a_former_holder(clients, &name).await;
-    SHARED.wire().delete(&total.key);
+    SHARED.session().delete(&total.key);
 }
 
 /// The holder was cut off, somebody else holds and has written; the late write does not count.
@@ -77,9 +77,9 @@ async fn a_late_write_is_refused() {
     assert!(outcome.is_err(), "applied");
     assert!(!old.is_held());
     total.assert_refused(&old).await;
-    assert_eq!(SHARED.wire().get(&total.key).unwrap().data, b"new");
+    assert_eq!(SHARED.session().get(&total.key).unwrap().data, b"new");
     soon(next.release()).await.unwrap();
-    SHARED.wire().delete(&total.key);
+    SHARED.session().delete(&total.key);
 }
 
 /// Broken by an operator, before the holder knows.
@@ -92,7 +92,7 @@ async fn a_broken_hold_writes_nothing() {
     assert!(soon(other.break_lock(&name, guard.token())).await.unwrap());
     let total = total(&name);
     total.assert_refused(&guard).await;
-    assert!(!SHARED.wire().exists(&total.key));
+    assert!(!SHARED.session().exists(&total.key));
 }
 
 /// A transaction of the user's own, by a client of the user's own.
@@ -118,7 +118,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     for (is_held, child) in [(true, "/first"), (false, "/late")] {
         if !is_held {
             // One of the two is enough.
-            SHARED.wire().delete(&lock.check()[1].path);
+            SHARED.session().delete(&lock.check()[1].path);
         }
         let path = format!("{child}-{name}");
         let mut multi = theirs.new_multi_writer();
@@ -130,7 +130,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
         multi.add_create(&path, b"", &options).unwrap();
         let outcome = soon(multi.commit()).await;
         assert_eq!(outcome.is_ok(), is_held, "{path}: {outcome:?}");
-        assert_eq!(SHARED.wire().exists(&path), is_held);
-        SHARED.wire().delete(&path);
+        assert_eq!(SHARED.session().exists(&path), is_held);
+        SHARED.session().delete(&path);
     }
 }

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 pub type Row = Vec<Option<String>>;
 
 /// Blocks this thread; connects again when its server was restarted.
-pub struct Operator(Mutex<Inner>);
+pub struct SqlClient(Mutex<Inner>);
 
 struct Inner {
     runtime: Own,
@@ -42,7 +42,7 @@ enum Link {
     Postgres(PgConnection),
 }
 
-impl Operator {
+impl SqlClient {
     pub fn mysql(options: MySqlConnectOptions) -> Self {
         // A test that reads all logs is about ours.
         Self::new(Target::MySql(options.disable_statement_logging()))
@@ -74,7 +74,7 @@ impl Operator {
         };
         let rows = self.try_rows(sql).or_else(|err| match is_broken(&err) {
             true => {
-                self.hang_up();
+                self.disconnect();
                 self.try_rows(sql)
             }
             false => Err(err),
@@ -140,9 +140,9 @@ impl Operator {
     }
 }
 
-impl Operator {
+impl SqlClient {
     /// Forgets its connection: the children of a PostgreSQL that was killed may answer for a moment.
-    pub fn hang_up(&self) {
+    pub fn disconnect(&self) {
         let inner = self.0.lock();
         inner
             .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -9,15 +9,15 @@ use std::thread;
 pub type Tamper = fn(&mut Vec<u8>);
 
 /// Ends with the test program: whoever listens here holds nothing but a port.
-pub struct Wiretap {
+pub struct Recorder {
     port: u16,
     /// What clients said, connection by connection.
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    received: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Wiretap {
+impl Recorder {
     /// In front of that port of this machine.
-    pub fn before(target: u16, tamper: Tamper) -> Self {
+    pub fn in_front_of(target: u16, tamper: Tamper) -> Self {
         Self::start(move |client, note| {
             let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
                 return;
@@ -37,7 +37,7 @@ impl Wiretap {
     }
 
     /// Nobody is behind it: this is all that a client gets for its first bytes.
-    pub fn instead(answer: &'static [u8]) -> Self {
+    pub fn in_place_of_server(answer: &'static [u8]) -> Self {
         Self::start(move |mut client, note| {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = client.read(&mut bytes) {
@@ -53,24 +53,24 @@ impl Wiretap {
     fn start(serve: impl Fn(TcpStream, &dyn Fn(&[u8])) + Clone + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let heard = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
-        let theirs = heard.clone();
+        let received = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
+        let theirs = received.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (heard, serve) = (theirs.clone(), serve.clone());
+                let (received, serve) = (theirs.clone(), serve.clone());
                 let place = {
-                    let mut all = heard.lock().unwrap();
+                    let mut all = received.lock().unwrap();
                     all.push(Vec::new());
                     all.len() - 1
                 };
                 thread::spawn(move || {
                     serve(client, &|bytes| {
-                        heard.lock().unwrap()[place].extend_from_slice(bytes);
+                        received.lock().unwrap()[place].extend_from_slice(bytes);
                     });
                 });
             }
         });
-        Self { port, heard }
+        Self { port, received }
     }
 
     pub fn port(&self) -> u16 {
@@ -78,8 +78,8 @@ impl Wiretap {
     }
 
     /// What every client said so far.
-    pub fn heard(&self) -> Vec<Vec<u8>> {
-        self.heard.lock().unwrap().clone()
+    pub fn received(&self) -> Vec<Vec<u8>> {
+        self.received.lock().unwrap().clone()
     }
 }
 

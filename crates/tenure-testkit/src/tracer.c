@@ -1,6 +1,6 @@
 /* Runs a program that asks the kernel without libc (Go), with the clock of clock.c and the disk of disk.c.
  *
- *     tap PROGRAM [ARG]...
+ *     tracer PROGRAM [ARG]...
  *
  * The program keeps the process. A child of it looks on: seccomp stops those calls that matter, ptrace tells the child.
  * The clock is also read from a page of code that the kernel maps into every process (the vDSO). The program is not
