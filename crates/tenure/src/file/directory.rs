@@ -23,16 +23,16 @@ const FLOOR: &str = ".floor";
 /// For the self-test; its modification time is that of the last cleaning.
 const PROBE: &str = ".probe";
 /// How long the mutex may be held by somebody else. Its section takes microseconds, and one sync at worst.
-const MUTEX_PATIENCE: Duration = Duration::from_secs(2);
+const MUTEX_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Id {
+pub(super) struct FileId {
     dev: u64,
     ino: u64,
 }
 
-impl Id {
+impl FileId {
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast)] // the types differ between systems
     fn of(stat: &Stat) -> Self {
         Self {
@@ -49,20 +49,20 @@ impl Id {
 
 /// An open lock directory.
 #[derive(Debug)]
-pub(super) struct Dir {
+pub(super) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
-    id: Id,
+    id: FileId,
 }
 
 /// Where a lock file lies: its name, and its path for the check that it still lies there.
 #[derive(Clone, Debug)]
-pub(super) struct Spot {
+pub(super) struct LockPath {
     pub(super) file: String,
     pub(super) path: CString,
 }
 
-impl Spot {
+impl LockPath {
     pub(super) fn new(dir: &Path, file: String) -> Self {
         use std::os::unix::ffi::OsStrExt as _;
         let dir = dir.as_os_str().as_bytes();
@@ -78,7 +78,7 @@ impl Spot {
 
 /// What came of opening a lock file.
 pub(super) enum Opened {
-    File(File, Id),
+    File(File, FileId),
     /// The file or the directory vanished meanwhile; look again.
     Gone,
 }
@@ -87,9 +87,9 @@ pub(super) enum Opened {
 ///
 /// Closing alone would not do: a child between fork and exec shares the open file and would keep the lock.
 #[derive(Debug)]
-pub(super) struct Locked(Option<File>);
+pub(super) struct KernelLock(Option<File>);
 
-impl Locked {
+impl KernelLock {
     /// Takes over the lock that was acquired on `file`.
     pub(super) fn new(file: File) -> Self {
         Self(Some(file))
@@ -108,7 +108,7 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for KernelLock {
     fn drop(&mut self) {
         if let Some(file) = &self.0 {
             // There is nothing to be done about an error, and closing is about to do the same.
@@ -117,7 +117,7 @@ impl Drop for Locked {
     }
 }
 
-impl Dir {
+impl Directory {
     /// Opens the directory at `path` (absolute), after creating it with its parents where missing, and checks it.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -128,7 +128,7 @@ impl Dir {
                     .mode(0o700)
                     .create(path)
                     .and_then(|()| sync_parent(path))
-                    .map_err(|err| trouble("create the lock directory", path, err, 0))?;
+                    .map_err(|err| system_error("create the lock directory", path, err, 0))?;
                 rustix::fs::open(path, flags, Mode::empty())
             }
             opened => opened,
@@ -138,15 +138,15 @@ impl Dir {
                 path,
                 "is a symbolic link or no directory; name the real directory",
             ),
-            errno => trouble("open the lock directory", path, errno.into(), 0),
+            errno => system_error("open the lock directory", path, errno.into(), 0),
         })?;
         let stat = rustix::fs::fstat(&fd)
-            .map_err(|errno| trouble("look at the lock directory", path, errno.into(), 0))?;
+            .map_err(|errno| system_error("look at the lock directory", path, errno.into(), 0))?;
         check_owner(path, &stat)?;
         Ok(Self {
             fd,
             path: path.to_owned(),
-            id: Id::of(&stat),
+            id: FileId::of(&stat),
         })
     }
 
@@ -160,16 +160,18 @@ impl Dir {
 
     /// Whether the path still leads to this directory.
     pub(super) fn is_current(&self) -> bool {
-        rustix::fs::lstat(&self.path).is_ok_and(|stat| Id::of(&stat) == self.id)
+        rustix::fs::lstat(&self.path).is_ok_and(|stat| FileId::of(&stat) == self.id)
     }
 
-    /// Opens the lock file of `spot`, created when missing, and refuses what is not a private regular file.
-    pub(super) fn open_lock(&self, spot: &Spot, fds: usize) -> Result<Opened, Error> {
-        match self.open_at(&spot.file, OFlags::RDWR | OFlags::CREATE) {
-            Ok(fd) => self.inspect_file(fd, &spot.file),
+    /// Opens the lock file of `lock_path`, created when missing, and refuses what is not a private regular file.
+    pub(super) fn open_lock(&self, lock_path: &LockPath, fds: usize) -> Result<Opened, Error> {
+        match self.open_at(&lock_path.file, OFlags::RDWR | OFlags::CREATE) {
+            Ok(fd) => self.inspect_file(fd, &lock_path.file),
             // The directory was removed while we had it open.
             Err(Errno::NOENT) => Ok(Opened::Gone),
-            Err(errno) => Err(self.trouble("open the lock file", &spot.file, errno.into(), fds)),
+            Err(errno) => {
+                Err(self.system_error("open the lock file", &lock_path.file, errno.into(), fds))
+            }
         }
     }
 
@@ -178,14 +180,14 @@ impl Dir {
         &self,
         file: &str,
         fds: usize,
-    ) -> Result<Option<(File, Id)>, Error> {
+    ) -> Result<Option<(File, FileId)>, Error> {
         match self.open_at(file, OFlags::RDONLY) {
             Ok(fd) => match self.inspect_file(fd, file)? {
                 Opened::File(opened, id) => Ok(Some((opened, id))),
                 Opened::Gone => Ok(None),
             },
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.trouble("open the lock file", file, errno.into(), fds)),
+            Err(errno) => Err(self.system_error("open the lock file", file, errno.into(), fds)),
         }
     }
 
@@ -193,7 +195,7 @@ impl Dir {
     pub(super) fn create_new(&self, file: &str, fds: usize) -> Result<File, Error> {
         self.open_at(file, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
             .map(File::from)
-            .map_err(|errno| self.trouble("create", file, errno.into(), fds))
+            .map_err(|errno| self.system_error("create", file, errno.into(), fds))
     }
 
     fn open_at(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -205,7 +207,7 @@ impl Dir {
     fn inspect_file(&self, fd: OwnedFd, file: &str) -> Result<Opened, Error> {
         let path = || self.path.join(file);
         let stat = rustix::fs::fstat(&fd)
-            .map_err(|errno| trouble("look at the lock file", &path(), errno.into(), 0))?;
+            .map_err(|errno| system_error("look at the lock file", &path(), errno.into(), 0))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(refused(&path(), "is no regular file; remove it"));
         }
@@ -217,7 +219,7 @@ impl Dir {
         }
         match stat.st_nlink {
             0 => Ok(Opened::Gone),
-            1 => Ok(Opened::File(File::from(fd), Id::of(&stat))),
+            1 => Ok(Opened::File(File::from(fd), FileId::of(&stat))),
             _ => Err(refused(
                 &path(),
                 "has a second name (hard link); remove one of them",
@@ -227,8 +229,9 @@ impl Dir {
 
     /// Names in the directory, in no order.
     pub(super) fn entries(&self) -> Result<impl Iterator<Item = String>, Error> {
-        let entries = rustix::fs::Dir::read_from(&self.fd)
-            .map_err(|errno| trouble("list the lock directory", &self.path, errno.into(), 0))?;
+        let entries = rustix::fs::Dir::read_from(&self.fd).map_err(|errno| {
+            system_error("list the lock directory", &self.path, errno.into(), 0)
+        })?;
         Ok(entries.filter_map(|entry| {
             let name = entry.ok()?.file_name().to_str().ok()?.to_owned();
             (name != "." && name != "..").then_some(name)
@@ -265,36 +268,36 @@ impl Dir {
     /// Enters the section that changes records of several holders.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when somebody has been in there for [`MUTEX_PATIENCE`]:
+    /// [`ErrorKind::Unreachable`] when somebody has been in there for [`MUTEX_TIMEOUT`]:
     /// a process that was stopped at a bad moment.
-    pub(super) fn enter(&self, fds: usize) -> Result<Locked, Error> {
-        let spot = Spot::new(&self.path, MUTEX.to_owned());
+    pub(super) fn enter(&self, fds: usize) -> Result<KernelLock, Error> {
+        let lock_path = LockPath::new(&self.path, MUTEX.to_owned());
         let start = tenure_core::rt::Clock::system().now();
         let mut pause = Duration::from_micros(20);
         loop {
-            let Opened::File(file, id) = self.open_lock(&spot, fds)? else {
+            let Opened::File(file, id) = self.open_lock(&lock_path, fds)? else {
                 return Err(refused(&self.path, "was removed; nothing was locked"));
             };
             match file.try_lock() {
                 Ok(()) => {
-                    let locked = Locked::new(file);
+                    let locked = KernelLock::new(file);
                     // Whether somebody removed it; that the directory is the right one is looked at elsewhere.
                     let there = rustix::fs::statat(&self.fd, MUTEX, AtFlags::SYMLINK_NOFOLLOW);
-                    if there.is_ok_and(|stat| Id::of(&stat) == id) {
+                    if there.is_ok_and(|stat| FileId::of(&stat) == id) {
                         return Ok(locked);
                     }
                 }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(err)) => {
-                    return Err(self.trouble("lock", MUTEX, err, fds));
+                    return Err(self.system_error("lock", MUTEX, err, fds));
                 }
             }
-            if tenure_core::rt::Clock::system().now().since(start) > MUTEX_PATIENCE {
+            if tenure_core::rt::Clock::system().now().since(start) > MUTEX_TIMEOUT {
                 let path = self.path.join(MUTEX);
                 return Err(Error::new(
                     ErrorKind::Unreachable,
                     format!(
-                        "another process holds {} for more than {MUTEX_PATIENCE:?}; \
+                        "another process holds {} for more than {MUTEX_TIMEOUT:?}; \
                          it seems to be stopped: continue or end it",
                         path.display()
                     ),
@@ -346,7 +349,7 @@ impl Dir {
         let open = || {
             self.open_at(PROBE, OFlags::RDWR | OFlags::CREATE)
                 .map(File::from)
-                .map_err(|errno| self.trouble("create", PROBE, errno.into(), 0))
+                .map_err(|errno| self.system_error("create", PROBE, errno.into(), 0))
         };
         let (first, second) = (open()?, open()?);
         let works = match first.try_lock() {
@@ -354,7 +357,7 @@ impl Dir {
             Err(TryLockError::WouldBlock) => true,
             Ok(()) => {
                 let blocked = matches!(second.try_lock(), Err(TryLockError::WouldBlock));
-                drop(Locked::new(first));
+                drop(KernelLock::new(first));
                 blocked
             }
             Err(TryLockError::Error(_)) => false,
@@ -408,8 +411,8 @@ impl Dir {
         Some((stat.f_bavail.saturating_mul(stat.f_frsize), files))
     }
 
-    pub(super) fn trouble(&self, what: &str, file: &str, err: io::Error, fds: usize) -> Error {
-        trouble(what, &self.path.join(file), err, fds)
+    pub(super) fn system_error(&self, what: &str, file: &str, err: io::Error, fds: usize) -> Error {
+        system_error(what, &self.path.join(file), err, fds)
     }
 }
 
@@ -448,7 +451,7 @@ fn refused(path: &Path, why: &str) -> Error {
 
 /// An error of the system, as one of ours, with the cure.
 /// `fds` is the number of locks that this client holds.
-pub(super) fn trouble(what: &str, path: &Path, err: io::Error, fds: usize) -> Error {
+pub(super) fn system_error(what: &str, path: &Path, err: io::Error, fds: usize) -> Error {
     let errno = Errno::from_io_error(&err);
     let (kind, cure) = match errno {
         Some(Errno::MFILE) => (
@@ -510,7 +513,7 @@ mod tests {
             (Errno::IO, ErrorKind::Backend, "look at the file system"),
         ];
         for (errno, kind, cure) in table {
-            let error = trouble("open the lock file", Path::new("/locks/a"), errno.into(), 7);
+            let error = system_error("open the lock file", Path::new("/locks/a"), errno.into(), 7);
             let text = error.to_string();
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.contains("/locks/a") && text.contains(cure), "{text}");

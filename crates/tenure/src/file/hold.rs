@@ -29,41 +29,41 @@ use tenure_core::options::Mode;
 use tenure_core::rt;
 
 use super::Inner;
-use super::dir::{Dir, Id, Locked, Opened, Spot};
+use super::directory::{Directory, FileId, KernelLock, LockPath, Opened};
 use super::names::{self, SideKind};
-use super::record::{self, Body, Contents, Head, Pen, State};
+use super::record::{self, Body, Contents, Head, RecordWriter, State};
 
 /// A name that we hold.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: u64,
-    dir: Arc<Dir>,
-    spot: Spot,
-    id: Id,
-    pen: Pen,
+    dir: Arc<Directory>,
+    lock_path: LockPath,
+    id: FileId,
+    writer: RecordWriter,
     /// Lock delay in µs.
     delay: u64,
-    side: Option<Side>,
+    side: Option<SideFile>,
     // Last: a side file is free before its name is.
-    lock: Locked,
+    lock: KernelLock,
 }
 
 /// The file of one shared holder or permit.
 #[derive(Debug)]
-struct Side {
-    lock: Locked,
-    id: Id,
-    spot: Spot,
+struct SideFile {
+    lock: KernelLock,
+    id: FileId,
+    lock_path: LockPath,
 }
 
 /// What came of a kernel lock that was won.
-pub(super) enum Taken {
+pub(super) enum TakeOutcome {
     /// We hold the name.
     Held(Box<Held>),
     /// Nobody holds it, but it stays taken for that long. The lock is still ours.
-    Reserved(Locked, Duration),
-    /// All permits are out; `doubtful` when one of them seemed to be free.
-    NoPermit { doubtful: bool },
+    Reserved(KernelLock, Duration),
+    /// All permits are out; `is_ambiguous` when one of them seemed to be free.
+    NoPermit { is_ambiguous: bool },
     /// The lock was on a file that is not the right one any more. Open it again.
     Again,
 }
@@ -121,37 +121,38 @@ pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
 /// Records the grant for `request` in the file behind `lock`, and confirms it.
 pub(super) fn take(
     inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
-) -> Result<Taken, Error> {
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
+) -> Result<TakeOutcome, Error> {
     match request.mode {
-        Mode::Exclusive => take_exclusive(inner, dir, request, spot, lock, id),
+        Mode::Exclusive => take_exclusive(inner, dir, request, lock_path, lock, id),
         Mode::Permits { limit } => {
-            take_shared(inner, dir, request, spot, lock, id, Some(limit.get()))
+            take_shared(inner, dir, request, lock_path, lock, id, Some(limit.get()))
         }
         // Shared. The driver refuses a mode that our guarantees do not name.
-        _ => take_shared(inner, dir, request, spot, lock, id, None),
+        _ => take_shared(inner, dir, request, lock_path, lock, id, None),
     }
 }
 
 fn take_exclusive(
     inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
-) -> Result<Taken, Error> {
-    let trouble =
-        |what: &'static str| move |err| dir.trouble(what, &spot.file, err, inner.hold_count());
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
+) -> Result<TakeOutcome, Error> {
+    let system_error = |what: &'static str| {
+        move |err| dir.system_error(what, &lock_path.file, err, inner.hold_count())
+    };
     let file = lock.file();
-    let contents = read(dir, spot, file, inner)?;
+    let contents = read(dir, lock_path, file, inner)?;
     let now = rt::wall_micros();
-    if let Some(left) = reserved(&contents, file, now).map_err(trouble("write"))? {
-        return Ok(Taken::Reserved(lock, left));
+    if let Some(left) = reserved(&contents, file, now).map_err(system_error("write"))? {
+        return Ok(TakeOutcome::Reserved(lock, left));
     }
     let since = rt::wall_micros();
     let head = Head {
@@ -165,19 +166,19 @@ fn take_exclusive(
         delay: micros(request.lock_delay),
         ..Head::default()
     };
-    let mut pen =
-        grant(dir, request, spot, file, &contents, head, State::Free).map_err(trouble("write"))?;
-    if !leads_to(&spot.path, id) {
+    let mut writer = grant(dir, request, lock_path, file, &contents, head, State::Free)
+        .map_err(system_error("write"))?;
+    if !leads_to(&lock_path.path, id) {
         // Nobody will look here again, save one who replaced the file a moment ago and may yet put it back.
-        let _ = pen.free(file, 0, 0);
-        return Ok(Taken::Again);
+        let _ = writer.free(file, 0, 0);
+        return Ok(TakeOutcome::Again);
     }
-    Ok(Taken::Held(Box::new(Held {
-        token: pen.token(),
+    Ok(TakeOutcome::Held(Box::new(Held {
+        token: writer.token(),
         dir: dir.clone(),
-        spot: spot.clone(),
+        lock_path: lock_path.clone(),
         id,
-        pen,
+        writer,
         delay: micros(request.lock_delay),
         side: None,
         lock,
@@ -186,97 +187,108 @@ fn take_exclusive(
 
 fn take_shared(
     inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
     limit: Option<u32>,
-) -> Result<Taken, Error> {
+) -> Result<TakeOutcome, Error> {
     let fds = inner.hold_count();
-    let trouble = |what: &'static str, file: &Spot| {
+    let system_error = |what: &'static str, file: &LockPath| {
         let file = file.file.clone();
-        move |err| dir.trouble(what, &file, err, fds)
+        move |err| dir.system_error(what, &file, err, fds)
     };
     let (kind, count) = match limit {
         None => (SideKind::Shared, u32::MAX),
         Some(limit) => (SideKind::Permit, limit),
     };
-    let side = match find_side(dir, spot, kind, count, fds)? {
+    let side = match find_side(dir, lock_path, kind, count, fds)? {
         Ok(side) => side,
-        Err(doubtful) => return Ok(Taken::NoPermit { doubtful }),
+        Err(is_ambiguous) => return Ok(TakeOutcome::NoPermit { is_ambiguous }),
     };
-    let pen = {
+    let writer = {
         let _section = dir.enter(fds)?;
         let file = lock.file();
-        let contents = read(dir, spot, file, inner)?;
-        let left = reserved(&contents, file, rt::wall_micros()).map_err(trouble("write", spot))?;
+        let contents = read(dir, lock_path, file, inner)?;
+        let left = reserved(&contents, file, rt::wall_micros())
+            .map_err(system_error("write", lock_path))?;
         if let Some(left) = left {
-            return Ok(Taken::Reserved(lock, left));
+            return Ok(TakeOutcome::Reserved(lock, left));
         }
         let head = Head {
             boot: boot(),
             state: State::Shared,
             ..Head::default()
         };
-        grant(dir, request, spot, file, &contents, head, State::Shared)
-            .map_err(trouble("write", spot))?
+        grant(
+            dir,
+            request,
+            lock_path,
+            file,
+            &contents,
+            head,
+            State::Shared,
+        )
+        .map_err(system_error("write", lock_path))?
     };
-    let body = body(request, pen.token());
-    record::write_side(side.lock.file(), pen.token(), Some(&body))
-        .map_err(trouble("write", &side.spot))?;
-    if !leads_to(&spot.path, id) || !leads_to(&side.spot.path, side.id) {
-        let _ = record::write_side(side.lock.file(), pen.token(), None);
-        return Ok(Taken::Again);
+    let body = body(request, writer.token());
+    record::write_side(side.lock.file(), writer.token(), Some(&body))
+        .map_err(system_error("write", &side.lock_path))?;
+    if !leads_to(&lock_path.path, id) || !leads_to(&side.lock_path.path, side.id) {
+        let _ = record::write_side(side.lock.file(), writer.token(), None);
+        return Ok(TakeOutcome::Again);
     }
-    Ok(Taken::Held(Box::new(Held {
-        token: pen.token(),
+    Ok(TakeOutcome::Held(Box::new(Held {
+        token: writer.token(),
         dir: dir.clone(),
-        spot: spot.clone(),
+        lock_path: lock_path.clone(),
         id,
-        pen,
+        writer,
         delay: 0,
         side: Some(side),
         lock,
     })))
 }
 
-/// Locks the first free side file. `Err(doubtful)` when none is: then `doubtful` says
+/// Locks the first free side file. `Err(is_ambiguous)` when none is: then `is_ambiguous` says
 /// whether one was locked by somebody who does not hold it, and so will be free in a moment.
 fn find_side(
-    dir: &Dir,
-    spot: &Spot,
+    dir: &Directory,
+    lock_path: &LockPath,
     kind: SideKind,
     count: u32,
     fds: usize,
-) -> Result<Result<Side, bool>, Error> {
-    let mut doubtful = false;
+) -> Result<Result<SideFile, bool>, Error> {
+    let mut is_ambiguous = false;
     for index in 0..count {
-        let side = Spot::new(dir.path(), names::side(&spot.file, kind, index));
+        let side = LockPath::new(dir.path(), names::side(&lock_path.file, kind, index));
         let Opened::File(file, id) = dir.open_lock(&side, fds)? else {
-            doubtful = true;
+            is_ambiguous = true;
             continue;
         };
         match file.try_lock() {
             Ok(()) => {
-                let lock = Locked::new(file);
+                let lock = KernelLock::new(file);
                 if leads_to(&side.path, id) {
-                    return Ok(Ok(Side {
+                    return Ok(Ok(SideFile {
                         lock,
                         id,
-                        spot: side,
+                        lock_path: side,
                     }));
                 }
-                doubtful = true;
+                is_ambiguous = true;
             }
             Err(TryLockError::WouldBlock) => {
                 let contents = record::read(&file);
-                doubtful |= !contents.is_ok_and(|contents| is_held(&contents));
+                is_ambiguous |= !contents.is_ok_and(|contents| is_held(&contents));
             }
-            Err(TryLockError::Error(err)) => return Err(dir.trouble("lock", &side.file, err, fds)),
+            Err(TryLockError::Error(err)) => {
+                return Err(dir.system_error("lock", &side.file, err, fds));
+            }
         }
     }
-    Ok(Err(doubtful))
+    Ok(Err(is_ambiguous))
 }
 
 /// Whether the record says that somebody holds.
@@ -287,17 +299,17 @@ pub(super) fn is_held(contents: &Contents) -> bool {
 }
 
 fn grant(
-    dir: &Dir,
+    dir: &Directory,
     request: &Request,
-    spot: &Spot,
+    lock_path: &LockPath,
     file: &File,
     contents: &Contents,
     head: Head,
     meanwhile: State,
-) -> io::Result<Pen> {
+) -> io::Result<RecordWriter> {
     let mut plan = contents.plan(rt::wall_micros(), head.boot, || dir.floor())?;
     if plan.raise {
-        let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&spot.file);
+        let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&lock_path.file);
         let name = nameless.then(|| request.name.as_str());
         plan.raise(file, head.boot, meanwhile, name)?;
         if !contents.is_whole() {
@@ -312,14 +324,19 @@ fn grant(
     }
 }
 
-fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, Error> {
+fn read(
+    dir: &Directory,
+    lock_path: &LockPath,
+    file: &File,
+    inner: &Inner,
+) -> Result<Contents, Error> {
     let contents = record::read(file)
-        .map_err(|err| dir.trouble("read", &spot.file, err, inner.hold_count()))?;
+        .map_err(|err| dir.system_error("read", &lock_path.file, err, inner.hold_count()))?;
     match contents {
-        Contents::Foreign => Err(foreign(dir, &spot.file)),
+        Contents::Foreign => Err(foreign(dir, &lock_path.file)),
         Contents::Torn => {
             tracing::warn!(
-                path = %dir.path().join(&spot.file).display(),
+                path = %dir.path().join(&lock_path.file).display(),
                 "the lock file is damaged; its next token follows the clock"
             );
             Ok(contents)
@@ -329,7 +346,7 @@ fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, 
 }
 
 /// The refusal to overwrite what somebody else wrote.
-pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
+pub(super) fn foreign(dir: &Directory, file: &str) -> Error {
     Error::new(
         error::ErrorKind::Denied,
         format!(
@@ -362,7 +379,7 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     }
     let changed = until != head.until || (head.state == State::Exclusive && head.delay > 0);
     if changed && until > now {
-        found.bury(file, until, span)?;
+        found.free_after_death(file, until, span)?;
     }
     Ok((until > now).then(|| Duration::from_micros(until - now)))
 }
@@ -406,7 +423,7 @@ impl Held {
     }
 
     fn leads_here(&self) -> io::Result<bool> {
-        let same = |spot: &Spot, id| match Id::at(&spot.path) {
+        let same = |lock_path: &LockPath, id| match FileId::at(&lock_path.path) {
             Ok(there) => Ok(there == id),
             Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Ok(false)
@@ -416,36 +433,36 @@ impl Held {
         let side = self
             .side
             .as_ref()
-            .map_or(Ok(true), |side| same(&side.spot, side.id));
-        Ok(same(&self.spot, self.id)? && side?)
+            .map_or(Ok(true), |side| same(&side.lock_path, side.id));
+        Ok(same(&self.lock_path, self.id)? && side?)
     }
 
     /// Gives the name back. `unclean`: the hold had ended before, so that the lock delay applies.
-    pub(super) fn give_back(self, unclean: bool) -> Release {
-        self.give_back_and_keep(unclean).0
+    pub(super) fn release(self, unclean: bool) -> Release {
+        self.release_and_keep_file(unclean).0
     }
 
     /// Gives the name back, and hands out the open file of an exclusive hold for the next time.
-    pub(super) fn give_back_and_keep(mut self, unclean: bool) -> (Release, Option<Idle>) {
+    pub(super) fn release_and_keep_file(mut self, unclean: bool) -> (Release, Option<Idle>) {
         // An error (no rights on a parent any more, say) is no reason to believe that somebody took it.
         let ours = self.is_current().unwrap_or(true);
         if ours {
             let written = match &self.side {
                 Some(side) => record::write_side(side.lock.file(), self.token, None),
                 None => {
-                    let (mut until, mut span) = self.pen.reservation();
+                    let (mut until, mut span) = self.writer.reservation();
                     if unclean && self.delay > 0 {
                         let end = rt::wall_micros().saturating_add(self.delay);
                         if end > until {
                             (until, span) = (end, self.delay);
                         }
                     }
-                    self.pen.free(self.lock.file(), until, span)
+                    self.writer.free(self.lock.file(), until, span)
                 }
             };
             if let Err(err) = written {
                 // The kernel lock decides; the next holder takes us for dead.
-                tracing::warn!(file = %self.spot.file, error = %err, "could not note the release in the lock file");
+                tracing::warn!(file = %self.lock_path.file, error = %err, "could not note the release in the lock file");
             }
         }
         if !ours {
@@ -454,8 +471,12 @@ impl Held {
         if self.side.is_some() {
             return (Release::Released, None);
         }
-        let (spot, id) = (self.spot, self.id);
-        let idle = self.lock.unlock().map(|file| Idle { spot, file, id });
+        let (lock_path, id) = (self.lock_path, self.id);
+        let idle = self.lock.unlock().map(|file| Idle {
+            lock_path,
+            file,
+            id,
+        });
         (Release::Released, idle)
     }
 }
@@ -463,9 +484,9 @@ impl Held {
 /// The open file of a name that is not held: opening and checking it is what takes longest.
 #[derive(Debug)]
 pub(super) struct Idle {
-    pub(super) spot: Spot,
+    pub(super) lock_path: LockPath,
     pub(super) file: File,
-    pub(super) id: Id,
+    pub(super) id: FileId,
 }
 
 /// Most files that a client keeps open for names that it does not hold.
@@ -498,8 +519,8 @@ impl IdleFiles {
     }
 }
 
-fn leads_to(path: &std::ffi::CString, id: Id) -> bool {
-    Id::at(path).is_ok_and(|there| there == id)
+fn leads_to(path: &std::ffi::CString, id: FileId) -> bool {
+    FileId::at(path).is_ok_and(|there| there == id)
 }
 
 /// A duration as the record keeps it, rounded up: a reservation may not end early.
@@ -522,7 +543,7 @@ pub(super) fn boot() -> u64 {
 }
 
 /// Whether `file`, whose lock is taken, has a record that does not explain by whom.
-pub(super) fn is_doubtful(file: &File, wanted: Kind) -> bool {
+pub(super) fn is_ambiguous(file: &File, wanted: Kind) -> bool {
     let state = record::read(file)
         .ok()
         .and_then(|contents| contents.head().map(|head| head.state));

@@ -2,7 +2,7 @@
 //!
 //! The record tells who holds a name; whether that is still true tells the kernel: a lock of the opposite kind,
 //! tried for an instant on a descriptor of its own. Somebody who tries for the name in that very instant finds it taken
-//! by nobody, doubts, and tries again.
+//! by nobody, timer, and tries again.
 
 use std::fs::{File, TryLockError};
 use std::num::NonZeroU32;
@@ -17,11 +17,11 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::{self, Clock};
 
-use super::dir::{Dir, Locked};
+use super::directory::{Directory, KernelLock};
 use super::file_system::Trust;
 use super::names::{self, Entry};
 use super::record::{self, Body, Contents, State};
-use super::{Doubts, Inner, hold};
+use super::{AmbiguityTimer, Inner, hold};
 
 /// Below this much free space `check` warns: a lock file takes a block, its name a few bytes.
 const LOW_SPACE: u64 = 16 << 20;
@@ -65,12 +65,12 @@ pub(super) fn list(inner: &Inner, prefix: &str) -> Result<Vec<Status>, Error> {
     Ok(found)
 }
 
-fn hashed_name(inner: &Inner, dir: &Dir, file: &str) -> Result<Option<LockName>, Error> {
+fn hashed_name(inner: &Inner, dir: &Directory, file: &str) -> Result<Option<LockName>, Error> {
     let Some((opened, _)) = dir.open_existing(file, inner.hold_count())? else {
         return Ok(None);
     };
     let text = record::read_name(&opened)
-        .map_err(|err| dir.trouble("read", file, err, inner.hold_count()))?;
+        .map_err(|err| dir.system_error("read", file, err, inner.hold_count()))?;
     // Believed only if it leads here.
     let name = text.and_then(|text| LockName::new(text).ok());
     Ok(name.filter(|name| names::encode(name) == file))
@@ -78,33 +78,33 @@ fn hashed_name(inner: &Inner, dir: &Dir, file: &str) -> Result<Option<LockName>,
 
 fn inspect_file(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Directory,
     file: &str,
     name: LockName,
     entries: Option<&[String]>,
 ) -> Result<Status, Error> {
     let fds = inner.hold_count();
-    let mut doubts = Doubts::default();
+    let mut timer = AmbiguityTimer::default();
     let mut status = Status::free(name);
     loop {
         let Some((opened, _)) = dir.open_existing(file, fds)? else {
             return Ok(status);
         };
         let (contents, body) =
-            record::read_all(&opened).map_err(|err| dir.trouble("read", file, err, fds))?;
+            record::read_all(&opened).map_err(|err| dir.system_error("read", file, err, fds))?;
         status.reserved = reserved(&contents);
         let head = contents.head();
         match head.map_or(State::Free, |head| head.state) {
             State::Exclusive => {
                 let token = head.map(|head| head.token);
-                if probe(dir, file, &opened, hold::Kind::Shared, fds)? {
+                if is_locked_by_other(dir, file, &opened, hold::Kind::Shared, fds)? {
                     status.reserved = None;
                     status.holds = vec![HoldInfo::new(holder(body), Mode::Exclusive, token, None)];
                 }
                 return Ok(status);
             }
             State::Shared => {
-                status.holds = sides(inner, dir, file, entries)?;
+                status.holds = side_holders(inner, dir, file, entries)?;
                 if status.is_held() {
                     return Ok(status);
                 }
@@ -113,11 +113,11 @@ fn inspect_file(
             State::Free if status.reserved.is_some() => return Ok(status),
             State::Free => {}
         }
-        if !probe(dir, file, &opened, hold::Kind::Exclusive, fds)? {
+        if !is_locked_by_other(dir, file, &opened, hold::Kind::Exclusive, fds)? {
             return Ok(status);
         }
-        if !doubts.once_more() {
-            let mode = if probe(dir, file, &opened, hold::Kind::Shared, fds)? {
+        if !timer.pause() {
+            let mode = if is_locked_by_other(dir, file, &opened, hold::Kind::Shared, fds)? {
                 Mode::Exclusive
             } else {
                 Mode::Shared
@@ -130,22 +130,28 @@ fn inspect_file(
 }
 
 /// Whether somebody else's lock keeps out one of this kind.
-fn probe(dir: &Dir, name: &str, file: &File, kind: hold::Kind, fds: usize) -> Result<bool, Error> {
+fn is_locked_by_other(
+    dir: &Directory,
+    name: &str,
+    file: &File,
+    kind: hold::Kind,
+    fds: usize,
+) -> Result<bool, Error> {
     match kind.try_lock(file) {
         Ok(()) => {
             file.unlock()
-                .map_err(|err| dir.trouble("unlock", name, err, fds))?;
+                .map_err(|err| dir.system_error("unlock", name, err, fds))?;
             Ok(false)
         }
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(err)) => Err(dir.trouble("lock", name, err, fds)),
+        Err(TryLockError::Error(err)) => Err(dir.system_error("lock", name, err, fds)),
     }
 }
 
 /// The shared holders and permits that live.
-fn sides(
+fn side_holders(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Directory,
     file: &str,
     entries: Option<&[String]>,
 ) -> Result<Vec<HoldInfo>, Error> {
@@ -156,8 +162,10 @@ fn sides(
             continue;
         };
         let (contents, body) =
-            record::read_all(&opened).map_err(|err| dir.trouble("read", &side, err, fds))?;
-        if !hold::is_held(&contents) || !probe(dir, &side, &opened, hold::Kind::Shared, fds)? {
+            record::read_all(&opened).map_err(|err| dir.system_error("read", &side, err, fds))?;
+        if !hold::is_held(&contents)
+            || !is_locked_by_other(dir, &side, &opened, hold::Kind::Shared, fds)?
+        {
             continue;
         }
         let limit = body
@@ -173,7 +181,11 @@ fn sides(
 }
 
 /// `entries`, if given, are all names in the directory, sorted.
-fn side_files(dir: &Dir, file: &str, entries: Option<&[String]>) -> Result<Vec<String>, Error> {
+fn side_files(
+    dir: &Directory,
+    file: &str,
+    entries: Option<&[String]>,
+) -> Result<Vec<String>, Error> {
     let is_side = |entry: &&String| names::is_side_of(entry, file);
     match entries {
         Some(entries) => {
@@ -215,7 +227,8 @@ pub(super) fn break_lock(inner: &Inner, name: &LockName, token: u64) -> Result<b
     let Some((opened, _)) = dir.open_existing(&file, fds)? else {
         return Ok(false);
     };
-    let contents = record::read(&opened).map_err(|err| dir.trouble("read", &file, err, fds))?;
+    let contents =
+        record::read(&opened).map_err(|err| dir.system_error("read", &file, err, fds))?;
     let Some(head) = contents.head().copied() else {
         return Ok(false);
     };
@@ -256,7 +269,7 @@ pub(super) fn break_lock(inner: &Inner, name: &LockName, token: u64) -> Result<b
 /// So if somebody else took the old file meanwhile, we see the record, or it sees the replacement and starts again.
 fn replace(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Directory,
     file: &str,
     opened: &File,
     token: u64,
@@ -264,11 +277,12 @@ fn replace(
 ) -> Result<bool, Error> {
     let fds = inner.hold_count();
     let is_it = || -> Result<bool, Error> {
-        let contents = record::read(opened).map_err(|err| dir.trouble("read", file, err, fds))?;
+        let contents =
+            record::read(opened).map_err(|err| dir.system_error("read", file, err, fds))?;
         let head = contents.head();
         Ok(head.is_some_and(|head| head.state != State::Free && head.token == token))
     };
-    if !is_it()? || !probe(dir, file, opened, hold::Kind::Shared, fds)? {
+    if !is_it()? || !is_locked_by_other(dir, file, opened, hold::Kind::Shared, fds)? {
         return Ok(false);
     }
     let spare = format!(".break-{:016x}", rand::random::<u64>());
@@ -282,20 +296,20 @@ fn replace(
         .and_then(|()| fill(&fresh))
         .and_then(|()| swap());
     // Unlocked by an explicit call, whatever happens from here on.
-    let fresh = Locked::new(fresh);
+    let fresh = KernelLock::new(fresh);
     if let Err(err) = swapped {
         let _ = dir.unlink(&spare);
-        return Err(dir.trouble("replace", file, err, fds));
+        return Err(dir.system_error("replace", file, err, fds));
     }
     let ended = is_it()?;
     if !ended {
         // The hold ended by itself in that instant, and the name may be somebody else's by now.
-        swap().map_err(|err| dir.trouble("put back", file, err, fds))?;
+        swap().map_err(|err| dir.system_error("put back", file, err, fds))?;
     }
     drop(fresh);
     dir.unlink(&spare)
         .and_then(|()| dir.sync())
-        .map_err(|err| dir.trouble("remove", &spare, err, fds))?;
+        .map_err(|err| dir.system_error("remove", &spare, err, fds))?;
     Ok(ended)
 }
 
@@ -417,7 +431,7 @@ const MOUNT_PROC: &str = if cfg!(target_os = "linux") {
     ""
 };
 
-fn try_sync(dir: &Dir) -> std::io::Result<Duration> {
+fn try_sync(dir: &Directory) -> std::io::Result<Duration> {
     let start = Clock::system().now();
     let file = format!(".check-{:016x}", rand::random::<u64>());
     let opened = dir.create_new(&file, 0).map_err(std::io::Error::other)?;

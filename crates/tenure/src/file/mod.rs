@@ -28,7 +28,7 @@ mod names;
 
 mod record;
 
-mod dir;
+mod directory;
 
 mod file_system;
 
@@ -36,7 +36,7 @@ mod hold;
 
 mod wait;
 
-mod look;
+mod inspect;
 
 mod sweep;
 
@@ -61,8 +61,8 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::{self, Clock, lock};
 
-use self::dir::{Dir, Locked, Opened, Spot};
-use self::hold::{Held, Idle, IdleFiles, Kind, Taken};
+use self::directory::{Directory, KernelLock, LockPath, Opened};
+use self::hold::{Held, Idle, IdleFiles, Kind, TakeOutcome};
 use crate::capabilities::stores_with;
 
 /// The name of this backend in URLs, errors and tables.
@@ -70,9 +70,9 @@ const SCHEME: &str = "file";
 /// How long a try believes that the lock, taken though the record says that nobody holds it, is in the hands of somebody
 /// who is just about to write or to let go: a look from outside, or a thread whose waiter has left.
 /// Such moments take microseconds.
-const DOUBT: Duration = Duration::from_millis(2);
+const AMBIGUITY_TIMEOUT: Duration = Duration::from_millis(2);
 /// How often in a row a lock file may be replaced while it is being locked before that is an error.
-const MAX_AGAIN: u32 = 1_000;
+const MAX_REPLACEMENTS: u32 = 1_000;
 
 /// Locks in one directory. See the [module](self).
 ///
@@ -83,11 +83,11 @@ pub struct Backend(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    dir: Mutex<Arc<Dir>>,
+    dir: Mutex<Arc<Directory>>,
     guarantees: Guarantees,
     holds: Mutex<HashMap<OwnerId, Box<Held>, RandomAlready>>,
     idle: IdleFiles,
-    posts: wait::Posts,
+    threads: wait::WaiterThreads,
     closed: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl Backend {
             )
             .with_source(err)
         })?;
-        let dir = Dir::open(&path)?;
+        let dir = Directory::open(&path)?;
         let cleaned = dir.self_test()?;
         let inner = Arc::new(Inner {
             path,
@@ -121,7 +121,7 @@ impl Backend {
             guarantees: guarantees(),
             holds: Mutex::default(),
             idle: IdleFiles::default(),
-            posts: wait::Posts::default(),
+            threads: wait::WaiterThreads::default(),
             closed: AtomicBool::new(false),
         });
         sweep::now_and_then(&inner, cleaned);
@@ -174,25 +174,25 @@ impl tenure_core::backend::Backend for Backend {
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
         let inner = self.0.clone();
         Box::pin(
-            async move { look::inspect(&inner, &name).map_err(|err| looking(err, Some(&name))) },
+            async move { inspect::inspect(&inner, &name).map_err(|err| looking(err, Some(&name))) },
         )
     }
 
     fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
         let inner = self.0.clone();
-        Box::pin(async move { look::list(&inner, &prefix).map_err(|err| looking(err, None)) })
+        Box::pin(async move { inspect::list(&inner, &prefix).map_err(|err| looking(err, None)) })
     }
 
     fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
         let inner = self.0.clone();
         Box::pin(async move {
-            look::break_lock(&inner, &name, token).map_err(|err| looking(err, Some(&name)))
+            inspect::break_lock(&inner, &name, token).map_err(|err| looking(err, Some(&name)))
         })
     }
 
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
         let inner = self.0.clone();
-        Box::pin(async move { look::check(&inner).map_err(|err| looking(err, None)) })
+        Box::pin(async move { inspect::check(&inner).map_err(|err| looking(err, None)) })
     }
 
     fn close(&self) -> BoxFuture<()> {
@@ -218,10 +218,10 @@ impl Inner {
             return Ok(Answer::Busy);
         }
         let sent = Clock::system().now();
-        let spot = Spot::new(&self.path, names::encode(&request.name));
-        let taken = match self.try_now(request, &spot) {
+        let lock_path = LockPath::new(&self.path, names::encode(&request.name));
+        let taken = match self.try_now(request, &lock_path) {
             // Once more without the files that are open only to be quick.
-            Err(_) if self.idle.clear() => self.try_now(request, &spot),
+            Err(_) if self.idle.clear() => self.try_now(request, &lock_path),
             taken => taken,
         };
         if let Some(held) = taken? {
@@ -236,7 +236,7 @@ impl Inner {
         if !request.wait {
             return Ok(Answer::Busy);
         }
-        let Some(held) = wait::wait(self, request, &spot).await? else {
+        let Some(held) = wait::wait(self, request, &lock_path).await? else {
             return Ok(Answer::Busy);
         };
         // No request was sent in the end: the kernel handed the lock over, and it does not run out.
@@ -255,12 +255,17 @@ impl Inner {
         if self.is_closed() || request.mode != Mode::Exclusive {
             return None;
         }
-        let Idle { spot, file, id } = self.idle.take(&request.name)?;
+        let Idle {
+            lock_path,
+            file,
+            id,
+        } = self.idle.take(&request.name)?;
         let sent = Clock::system().now();
         let dir = self.dir();
         file.try_lock().ok()?;
-        let lock = Locked::new(file);
-        let Ok(Taken::Held(held)) = hold::take(self, &dir, request, &spot, lock, id) else {
+        let lock = KernelLock::new(file);
+        let Ok(TakeOutcome::Held(held)) = hold::take(self, &dir, request, &lock_path, lock, id)
+        else {
             return None;
         };
         let token = self.keep(request, held).ok()?;
@@ -272,7 +277,7 @@ impl Inner {
         let Some(held) = held else {
             return Release::NotHeld;
         };
-        let (release, idle) = held.give_back_and_keep(hold.unclean);
+        let (release, idle) = held.release_and_keep_file(hold.unclean);
         if let Some(idle) = idle
             && !self.is_closed()
         {
@@ -282,34 +287,36 @@ impl Inner {
     }
 
     /// Takes the name if it is free.
-    fn try_now(&self, request: &Request, spot: &Spot) -> Result<Option<Box<Held>>, Error> {
+    fn try_now(&self, request: &Request, lock_path: &LockPath) -> Result<Option<Box<Held>>, Error> {
         let kind = Kind::of(request.mode);
         let mut tries = 0;
-        let mut doubts = Doubts::default();
+        let mut timer = AmbiguityTimer::default();
         loop {
             let dir = self.dir();
-            let Opened::File(file, id) = dir.open_lock(spot, self.hold_count())? else {
-                self.again(&mut tries, spot)?;
+            let Opened::File(file, id) = dir.open_lock(lock_path, self.hold_count())? else {
+                self.again(&mut tries, lock_path)?;
                 continue;
             };
-            let doubtful = match kind.try_lock(&file) {
-                Ok(()) => match hold::take(self, &dir, request, spot, Locked::new(file), id)? {
-                    Taken::Held(held) => return Ok(Some(held)),
-                    Taken::Reserved(..) => return Ok(None),
-                    Taken::NoPermit { doubtful } => doubtful,
-                    Taken::Again => {
-                        self.again(&mut tries, spot)?;
-                        continue;
+            let is_ambiguous = match kind.try_lock(&file) {
+                Ok(()) => {
+                    match hold::take(self, &dir, request, lock_path, KernelLock::new(file), id)? {
+                        TakeOutcome::Held(held) => return Ok(Some(held)),
+                        TakeOutcome::Reserved(..) => return Ok(None),
+                        TakeOutcome::NoPermit { is_ambiguous } => is_ambiguous,
+                        TakeOutcome::Again => {
+                            self.again(&mut tries, lock_path)?;
+                            continue;
+                        }
                     }
-                },
+                }
                 // Who is going to wait need not doubt.
                 Err(std::fs::TryLockError::WouldBlock) if request.wait => return Ok(None),
-                Err(std::fs::TryLockError::WouldBlock) => hold::is_doubtful(&file, kind),
+                Err(std::fs::TryLockError::WouldBlock) => hold::is_ambiguous(&file, kind),
                 Err(std::fs::TryLockError::Error(err)) => {
-                    return Err(dir.trouble("lock", &spot.file, err, self.hold_count()));
+                    return Err(dir.system_error("lock", &lock_path.file, err, self.hold_count()));
                 }
             };
-            if request.wait || !doubtful || !doubts.once_more() {
+            if request.wait || !is_ambiguous || !timer.pause() {
                 return Ok(None);
             }
         }
@@ -321,7 +328,7 @@ impl Inner {
         // Under the lock that `close` takes to give everything back.
         if self.is_closed() {
             drop(holds);
-            held.give_back(false);
+            held.release(false);
             return Err(closed());
         }
         holds.insert(request.owner, held);
@@ -348,12 +355,12 @@ impl Inner {
     }
 
     /// The directory as it was last opened.
-    fn dir(&self) -> Arc<Dir> {
+    fn dir(&self) -> Arc<Directory> {
         lock(&self.dir).clone()
     }
 
     /// The directory as the path leads to it now.
-    fn current_dir(&self) -> Result<Arc<Dir>, Error> {
+    fn current_dir(&self) -> Result<Arc<Directory>, Error> {
         if self.is_closed() {
             return Err(closed());
         }
@@ -361,7 +368,7 @@ impl Inner {
         if dir.is_current() {
             return Ok(dir);
         }
-        let fresh = Arc::new(Dir::open(&self.path)?);
+        let fresh = Arc::new(Directory::open(&self.path)?);
         *lock(&self.dir) = fresh.clone();
         Ok(fresh)
     }
@@ -376,14 +383,14 @@ impl Inner {
     }
 
     /// Notes that a file was replaced under us, and opens the directory again if it was that.
-    fn again(&self, tries: &mut u32, spot: &Spot) -> Result<(), Error> {
+    fn again(&self, tries: &mut u32, lock_path: &LockPath) -> Result<(), Error> {
         *tries += 1;
-        if *tries > MAX_AGAIN {
+        if *tries > MAX_REPLACEMENTS {
             return Err(Error::new(
                 ErrorKind::Backend,
                 format!(
                     "{} is replaced again and again while we lock it; find out who does that",
-                    self.path.join(&spot.file).display()
+                    self.path.join(&lock_path.file).display()
                 ),
             ));
         }
@@ -397,25 +404,25 @@ impl Inner {
             std::mem::take(&mut *holds)
         };
         for held in holds.into_values() {
-            held.give_back(false);
+            held.release(false);
         }
         self.idle.clear();
-        self.posts.close();
+        self.threads.close();
     }
 }
 
-/// Counts down [`DOUBT`].
+/// Counts down [`AMBIGUITY_TIMEOUT`].
 #[derive(Default)]
-struct Doubts {
+struct AmbiguityTimer {
     since: Option<tenure_core::time::Time>,
     pause: Duration,
 }
 
-impl Doubts {
+impl AmbiguityTimer {
     /// Pauses for a moment; `false` when the time is up.
-    fn once_more(&mut self) -> bool {
+    fn pause(&mut self) -> bool {
         let now = Clock::system().now();
-        if now.since(*self.since.get_or_insert(now)) >= DOUBT {
+        if now.since(*self.since.get_or_insert(now)) >= AMBIGUITY_TIMEOUT {
             return false;
         }
         // At most 2 ms in all, in a situation that hardly ever comes up: not worth a timer.

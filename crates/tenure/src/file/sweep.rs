@@ -16,7 +16,7 @@ use std::time::Duration;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt;
 
-use super::dir::{Dir, Id, Locked, Spot};
+use super::directory::{Directory, FileId, KernelLock, LockPath};
 use super::names::{self, Entry};
 use super::record::{self, Contents, State};
 use super::{Backend, Inner, SCHEME};
@@ -28,7 +28,7 @@ const MANY: usize = 1_000;
 /// Most files that are removed in one go without being asked: some tenths of a second of work in the background.
 const BATCH: usize = 5_000;
 /// Leftovers of somebody who died while breaking a lock are removed when they are this old.
-const LEFTOVER: Duration = Duration::from_secs(3600);
+const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
 impl Backend {
     /// Removes at most `limit` lock files of names that are free and have not been used for about a minute.
@@ -105,7 +105,7 @@ fn sweep(inner: &Inner, limit: usize, start: u64) -> Result<usize, Error> {
 /// Removes one file if nobody uses it. Tokens count only in lock files: those have to lie below `tokens_below`.
 fn remove(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Directory,
     file: &str,
     tokens_below: Option<u64>,
     is_floor_raised: &mut bool,
@@ -118,23 +118,25 @@ fn remove(
 
 fn remove_opened(
     inner: &Inner,
-    dir: &Dir,
+    dir: &Directory,
     file: &str,
-    (opened, id): (File, Id),
+    (opened, id): (File, FileId),
     tokens_below: Option<u64>,
     is_floor_raised: &mut bool,
 ) -> Result<bool, Error> {
     let fds = inner.hold_count();
-    let trouble = |what| move |err| dir.trouble(what, file, err, fds);
+    let system_error = |what| move |err| dir.system_error(what, file, err, fds);
     match opened.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(false),
-        Err(TryLockError::Error(err)) => return Err(trouble("lock")(err)),
+        Err(TryLockError::Error(err)) => return Err(system_error("lock")(err)),
     }
-    let locked = Locked::new(opened);
-    let contents = record::read(locked.file()).map_err(trouble("read"))?;
-    let spot = Spot::new(dir.path(), file.to_owned());
-    if !is_stale(&contents, tokens_below) || !Id::at(&spot.path).is_ok_and(|there| there == id) {
+    let locked = KernelLock::new(opened);
+    let contents = record::read(locked.file()).map_err(system_error("read"))?;
+    let lock_path = LockPath::new(dir.path(), file.to_owned());
+    if !is_stale(&contents, tokens_below)
+        || !FileId::at(&lock_path.path).is_ok_and(|there| there == id)
+    {
         return Ok(false);
     }
     if let Some(start) = tokens_below
@@ -143,10 +145,10 @@ fn remove_opened(
         let _section = dir.enter(fds)?;
         // One floor for all: every file that is removed has its tokens below.
         dir.raise_floor(start)
-            .map_err(trouble("raise the floor for"))?;
+            .map_err(system_error("raise the floor for"))?;
         *is_floor_raised = true;
     }
-    dir.unlink(file).map_err(trouble("remove"))?;
+    dir.unlink(file).map_err(system_error("remove"))?;
     Ok(true)
 }
 
@@ -164,9 +166,9 @@ fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
     }
 }
 
-fn remove_leftover(dir: &Dir, file: &str) {
+fn remove_leftover(dir: &Directory, file: &str) {
     let is_temporary = file.starts_with(".break-") || file.starts_with(".check-");
-    if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER) {
+    if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER_AGE) {
         // Somebody else may have been faster.
         let _ = dir.unlink(file);
     }
@@ -322,7 +324,7 @@ mod tests {
         let (old, young) = (scratch.0.join(".break-0"), scratch.0.join(".break-1"));
         std::fs::write(&old, "").unwrap();
         std::fs::write(&young, "").unwrap();
-        make_older(&old, 2 * LEFTOVER);
+        make_older(&old, 2 * LEFTOVER_AGE);
         assert_eq!(backend.sweep(usize::MAX).unwrap(), 0);
         assert!(!old.exists() && young.exists());
     }
