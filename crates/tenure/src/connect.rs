@@ -139,7 +139,7 @@ async fn open(url: &str) -> Result<Client, Error> {
                 .into(),
         ),
         #[cfg(all(feature = "file", unix))]
-        "file" => Client::from_backend(file::Backend::open(&directory(rest)?)?),
+        "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
             Client::from_backend(redis::Backend::connect(url).await?)

@@ -1,4 +1,4 @@
-//! The directory that holds the lock files: opened once, trusted only after a look, opened again when it was replaced.
+//! The directory of the lock files: opened once, checked before it is trusted, opened again when it was replaced.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -13,16 +13,18 @@ use rustix::io::Errno;
 
 use tenure_core::error::{Error, ErrorKind};
 
+use super::errors::{refused, system_error};
 use super::file_system::FileSystem;
+use super::kernel_lock::KernelLock;
 use super::record::{self, Contents};
 
-/// Held for the moment in which a record is changed that its holder does not own alone.
+/// Locked for the moment in which a record is changed that several holders share.
 const MUTEX: &str = ".mutex";
-/// Every token of a file that was cleaned away is at most the token in this one.
+/// Every token of a file that was swept is at most the token in this file.
 const FLOOR: &str = ".floor";
-/// For the self-test; its modification time is that of the last cleaning.
+/// For the self-test; its modification time is that of the last sweep.
 const PROBE: &str = ".probe";
-/// How long the mutex may be held by somebody else. Its section takes microseconds, and one sync at worst.
+/// How long another process may hold the mutex. Its section takes microseconds, and one sync at worst.
 const MUTEX_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Identity of a file: device and inode.
@@ -55,7 +57,7 @@ pub(super) struct Directory {
     id: FileId,
 }
 
-/// Where a lock file lies: its name, and its path for the check that it still lies there.
+/// The name of a lock file, and its path for the check that the file still lies there.
 #[derive(Clone, Debug)]
 pub(super) struct LockPath {
     pub(super) file: String,
@@ -81,40 +83,6 @@ pub(super) enum Opened {
     File(File, FileId),
     /// The file or the directory vanished meanwhile; look again.
     Gone,
-}
-
-/// A kernel lock; given back by an explicit unlock.
-///
-/// Closing alone would not do: a child between fork and exec shares the open file and would keep the lock.
-#[derive(Debug)]
-pub(super) struct KernelLock(Option<File>);
-
-impl KernelLock {
-    /// Takes over the lock that was acquired on `file`.
-    pub(super) fn new(file: File) -> Self {
-        Self(Some(file))
-    }
-
-    pub(super) fn file(&self) -> &File {
-        self.0
-            .as_ref()
-            .expect("BUG: the file is taken out by `unlock` only")
-    }
-
-    /// Unlocks, and keeps the file open for the next time.
-    pub(super) fn unlock(mut self) -> Option<File> {
-        let file = self.0.take()?;
-        file.unlock().is_ok().then_some(file)
-    }
-}
-
-impl Drop for KernelLock {
-    fn drop(&mut self) {
-        if let Some(file) = &self.0 {
-            // There is nothing to be done about an error, and closing is about to do the same.
-            let _ = file.unlock();
-        }
-    }
 }
 
 impl Directory {
@@ -164,22 +132,29 @@ impl Directory {
     }
 
     /// Opens the lock file of `lock_path`, created when missing, and refuses what is not a private regular file.
-    pub(super) fn open_lock(&self, lock_path: &LockPath, fds: usize) -> Result<Opened, Error> {
+    pub(super) fn open_lock(
+        &self,
+        lock_path: &LockPath,
+        held_locks: usize,
+    ) -> Result<Opened, Error> {
         match self.open_at(&lock_path.file, OFlags::RDWR | OFlags::CREATE) {
             Ok(fd) => self.inspect_file(fd, &lock_path.file),
             // The directory was removed while we had it open.
             Err(Errno::NOENT) => Ok(Opened::Gone),
-            Err(errno) => {
-                Err(self.system_error("open the lock file", &lock_path.file, errno.into(), fds))
-            }
+            Err(errno) => Err(self.system_error(
+                "open the lock file",
+                &lock_path.file,
+                errno.into(),
+                held_locks,
+            )),
         }
     }
 
-    /// Opens a lock file to look at it.
+    /// Opens a lock file to read it.
     pub(super) fn open_existing(
         &self,
         file: &str,
-        fds: usize,
+        held_locks: usize,
     ) -> Result<Option<(File, FileId)>, Error> {
         match self.open_at(file, OFlags::RDONLY) {
             Ok(fd) => match self.inspect_file(fd, file)? {
@@ -187,15 +162,17 @@ impl Directory {
                 Opened::Gone => Ok(None),
             },
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.system_error("open the lock file", file, errno.into(), fds)),
+            Err(errno) => {
+                Err(self.system_error("open the lock file", file, errno.into(), held_locks))
+            }
         }
     }
 
     /// Creates a file that must not exist yet.
-    pub(super) fn create_new(&self, file: &str, fds: usize) -> Result<File, Error> {
+    pub(super) fn create_new(&self, file: &str, held_locks: usize) -> Result<File, Error> {
         self.open_at(file, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
             .map(File::from)
-            .map_err(|errno| self.system_error("create", file, errno.into(), fds))
+            .map_err(|errno| self.system_error("create", file, errno.into(), held_locks))
     }
 
     fn open_at(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -268,20 +245,20 @@ impl Directory {
     /// Enters the section that changes records of several holders.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when somebody has been in there for [`MUTEX_TIMEOUT`]:
-    /// a process that was stopped at a bad moment.
-    pub(super) fn enter(&self, fds: usize) -> Result<KernelLock, Error> {
+    /// [`ErrorKind::Unreachable`]: another process has had the mutex for [`MUTEX_TIMEOUT`], because it was stopped in the
+    /// section.
+    pub(super) fn enter(&self, held_locks: usize) -> Result<KernelLock, Error> {
         let lock_path = LockPath::new(&self.path, MUTEX.to_owned());
         let start = tenure_core::rt::Clock::system().now();
         let mut pause = Duration::from_micros(20);
         loop {
-            let Opened::File(file, id) = self.open_lock(&lock_path, fds)? else {
+            let Opened::File(file, id) = self.open_lock(&lock_path, held_locks)? else {
                 return Err(refused(&self.path, "was removed; nothing was locked"));
             };
             match file.try_lock() {
                 Ok(()) => {
                     let locked = KernelLock::new(file);
-                    // Whether somebody removed it; that the directory is the right one is looked at elsewhere.
+                    // The mutex may have been removed; that the directory is the right one is checked elsewhere.
                     let there = rustix::fs::statat(&self.fd, MUTEX, AtFlags::SYMLINK_NOFOLLOW);
                     if there.is_ok_and(|stat| FileId::of(&stat) == id) {
                         return Ok(locked);
@@ -289,7 +266,7 @@ impl Directory {
                 }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(err)) => {
-                    return Err(self.system_error("lock", MUTEX, err, fds));
+                    return Err(self.system_error("lock", MUTEX, err, held_locks));
                 }
             }
             if tenure_core::rt::Clock::system().now().since(start) > MUTEX_TIMEOUT {
@@ -308,7 +285,7 @@ impl Directory {
         }
     }
 
-    /// The greatest token that may have been granted from a file that was cleaned away.
+    /// The greatest token that may have been granted from a file that was swept.
     pub(super) fn floor(&self) -> io::Result<u64> {
         let file = match self.open_at(FLOOR, OFlags::RDONLY) {
             Ok(fd) => File::from(fd),
@@ -344,7 +321,7 @@ impl Directory {
     }
 
     /// Takes a lock on one descriptor and tries it on a second one: proves that locks exclude here.
-    /// Returns how long ago the directory was cleaned, `None` when it is new.
+    /// Returns how long ago the directory was swept, `None` when it is new.
     pub(super) fn self_test(&self) -> Result<Option<Duration>, Error> {
         let open = || {
             self.open_at(PROBE, OFlags::RDWR | OFlags::CREATE)
@@ -376,7 +353,7 @@ impl Directory {
             .metadata()
             .and_then(|meta| Ok((meta.len(), meta.modified()?)));
         Ok(age.ok().and_then(|(len, cleaned)| {
-            // Empty: nobody has claimed the next cleaning yet.
+            // Empty: no client has claimed the next sweep yet.
             if len == 0 {
                 None
             } else {
@@ -385,7 +362,7 @@ impl Directory {
         }))
     }
 
-    /// Notes that the directory is being cleaned now.
+    /// Notes that the directory is being swept now.
     pub(super) fn mark_cleaned(&self) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
         let fd = self.open_at(PROBE, OFlags::RDWR | OFlags::CREATE)?;
@@ -411,8 +388,14 @@ impl Directory {
         Some((stat.f_bavail.saturating_mul(stat.f_frsize), files))
     }
 
-    pub(super) fn system_error(&self, what: &str, file: &str, err: io::Error, fds: usize) -> Error {
-        system_error(what, &self.path.join(file), err, fds)
+    pub(super) fn system_error(
+        &self,
+        what: &str,
+        file: &str,
+        err: io::Error,
+        held_locks: usize,
+    ) -> Error {
+        system_error(what, &self.path.join(file), err, held_locks)
     }
 }
 
@@ -443,80 +426,4 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-fn refused(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Denied, format!("{} {why}", path.display()))
-}
-
-/// An error of the system, as one of ours, with the cure.
-/// `fds` is the number of locks that this client holds.
-pub(super) fn system_error(what: &str, path: &Path, err: io::Error, fds: usize) -> Error {
-    let errno = Errno::from_io_error(&err);
-    let (kind, cure) = match errno {
-        Some(Errno::MFILE) => (
-            ErrorKind::Backend,
-            format!(
-                "this process has no file descriptor left; this client holds {fds} locks with at least one each: \
-                 raise `ulimit -n`"
-            ),
-        ),
-        Some(Errno::NFILE) => (
-            ErrorKind::Backend,
-            "the system has no file left: raise `fs.file-max`".to_owned(),
-        ),
-        Some(Errno::NOSPC | Errno::DQUOT) => (
-            ErrorKind::Backend,
-            "no space or no inodes left: make room there".to_owned(),
-        ),
-        Some(Errno::ROFS) => (
-            ErrorKind::Denied,
-            "the file system is read-only: use another directory".to_owned(),
-        ),
-        Some(Errno::ACCESS | Errno::PERM) => (
-            ErrorKind::Denied,
-            "we may not: check owner and mode of the path and its parents".to_owned(),
-        ),
-        Some(Errno::LOOP) => (
-            ErrorKind::Denied,
-            "it is a symbolic link: remove it".to_owned(),
-        ),
-        Some(Errno::ISDIR) => (ErrorKind::Denied, "it is a directory: remove it".to_owned()),
-        Some(Errno::NOLCK | Errno::OPNOTSUPP) => (
-            ErrorKind::Unsupported,
-            "locks do not work on this file system: use a directory on a local disk".to_owned(),
-        ),
-        _ => (ErrorKind::Backend, "look at the file system".to_owned()),
-    };
-    Error::new(kind, format!("could not {what} {}: {cure}", path.display())).with_source(err)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_trouble_names_the_path_and_its_cure() {
-        let table = [
-            (Errno::MFILE, ErrorKind::Backend, "holds 7 locks"),
-            (Errno::MFILE, ErrorKind::Backend, "ulimit -n"),
-            (Errno::NFILE, ErrorKind::Backend, "fs.file-max"),
-            (Errno::NOSPC, ErrorKind::Backend, "make room"),
-            (Errno::DQUOT, ErrorKind::Backend, "make room"),
-            (Errno::ROFS, ErrorKind::Denied, "read-only"),
-            (Errno::ACCESS, ErrorKind::Denied, "owner and mode"),
-            (Errno::PERM, ErrorKind::Denied, "owner and mode"),
-            (Errno::LOOP, ErrorKind::Denied, "symbolic link"),
-            (Errno::ISDIR, ErrorKind::Denied, "directory: remove it"),
-            (Errno::NOLCK, ErrorKind::Unsupported, "local disk"),
-            (Errno::OPNOTSUPP, ErrorKind::Unsupported, "local disk"),
-            (Errno::IO, ErrorKind::Backend, "look at the file system"),
-        ];
-        for (errno, kind, cure) in table {
-            let error = system_error("open the lock file", Path::new("/locks/a"), errno.into(), 7);
-            let text = error.to_string();
-            assert_eq!(error.kind(), kind, "{text}");
-            assert!(text.contains("/locks/a") && text.contains(cure), "{text}");
-        }
-    }
 }

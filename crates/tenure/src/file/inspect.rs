@@ -1,8 +1,8 @@
-//! Looking at locks without taking them, and breaking one.
+//! Inspection for operators: who holds, breaking one hold, and whether the directory is fit for locks.
 //!
-//! The record tells who holds a name; whether that is still true tells the kernel: a lock of the opposite kind,
-//! tried for an instant on a descriptor of its own. Somebody who tries for the name in that very instant finds it taken
-//! by nobody, timer, and tries again.
+//! The record says who holds a name. The kernel says whether that is still true: a lock of the opposite kind is tried for
+//! an instant on a descriptor of its own. A process that tries for the name in that instant finds the lock taken and the
+//! record free, and tries again ([`AmbiguityTimer`]).
 
 use std::fs::{File, TryLockError};
 use std::num::NonZeroU32;
@@ -17,11 +17,13 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::{self, Clock};
 
-use super::directory::{Directory, KernelLock};
+use super::directory::Directory;
 use super::file_system::Trust;
+use super::hold;
+use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, Entry};
 use super::record::{self, Body, Contents, State};
-use super::{AmbiguityTimer, Inner, hold};
+use super::store::Shared;
 
 /// Below this much free space `check` warns: a lock file takes a block, its name a few bytes.
 const LOW_SPACE: u64 = 16 << 20;
@@ -31,30 +33,30 @@ const LOW_FILES: u64 = 1_000;
 const UNSET_CLOCK: u64 = 1_577_836_800_000_000;
 
 /// Who holds `name`.
-pub(super) fn inspect(inner: &Inner, name: &LockName) -> Result<Status, Error> {
-    let dir = inner.current_dir()?;
-    inspect_file(inner, &dir, &names::encode(name), name.clone(), None)
+pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<Status, Error> {
+    let dir = shared.current_directory()?;
+    inspect_file(shared, &dir, &names::encode(name), name.clone(), None)
 }
 
-/// Everybody who holds a name that starts with `prefix`.
-pub(super) fn list(inner: &Inner, prefix: &str) -> Result<Vec<Status>, Error> {
-    let dir = inner.current_dir()?;
+/// All names that start with `prefix` and are held.
+pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Vec<Status>, Error> {
+    let dir = shared.current_directory()?;
     let mut entries: Vec<String> = dir.entries()?.collect();
     entries.sort_unstable();
     let mut found = Vec::new();
     for file in &entries {
         let name = match names::decode(file) {
             Entry::Name(name) => Some(name),
-            Entry::Hashed => hashed_name(inner, &dir, file)?,
+            Entry::Hashed => hashed_name(shared, &dir, file)?,
             Entry::Side | Entry::Own | Entry::Foreign => None,
         };
         let Some(name) = name.filter(|name| name.as_str().starts_with(prefix)) else {
             continue;
         };
-        match inspect_file(inner, &dir, file, name, Some(&entries)) {
+        match inspect_file(shared, &dir, file, name, Some(&entries)) {
             Ok(status) if status.is_held() => found.push(status),
             Ok(_) => {}
-            // One file of somebody else must not hide all others.
+            // One file of another program must not hide all others.
             Err(err) if err.kind() == ErrorKind::Denied => {
                 tracing::warn!(error = %err, "left out of the list");
             }
@@ -65,106 +67,106 @@ pub(super) fn list(inner: &Inner, prefix: &str) -> Result<Vec<Status>, Error> {
     Ok(found)
 }
 
-fn hashed_name(inner: &Inner, dir: &Directory, file: &str) -> Result<Option<LockName>, Error> {
-    let Some((opened, _)) = dir.open_existing(file, inner.hold_count())? else {
+fn hashed_name(shared: &Shared, dir: &Directory, file: &str) -> Result<Option<LockName>, Error> {
+    let Some((opened, _)) = dir.open_existing(file, shared.hold_count())? else {
         return Ok(None);
     };
     let text = record::read_name(&opened)
-        .map_err(|err| dir.system_error("read", file, err, inner.hold_count()))?;
-    // Believed only if it leads here.
+        .map_err(|err| dir.system_error("read", file, err, shared.hold_count()))?;
+    // The name counts only if its file name is this one.
     let name = text.and_then(|text| LockName::new(text).ok());
     Ok(name.filter(|name| names::encode(name) == file))
 }
 
 fn inspect_file(
-    inner: &Inner,
+    shared: &Shared,
     dir: &Directory,
     file: &str,
     name: LockName,
     entries: Option<&[String]>,
 ) -> Result<Status, Error> {
-    let fds = inner.hold_count();
+    let held_locks = shared.hold_count();
     let mut timer = AmbiguityTimer::default();
     let mut status = Status::free(name);
     loop {
-        let Some((opened, _)) = dir.open_existing(file, fds)? else {
+        let Some((opened, _)) = dir.open_existing(file, held_locks)? else {
             return Ok(status);
         };
-        let (contents, body) =
-            record::read_all(&opened).map_err(|err| dir.system_error("read", file, err, fds))?;
+        let (contents, body) = record::read_all(&opened)
+            .map_err(|err| dir.system_error("read", file, err, held_locks))?;
         status.reserved = reserved(&contents);
         let head = contents.head();
         match head.map_or(State::Free, |head| head.state) {
             State::Exclusive => {
                 let token = head.map(|head| head.token);
-                if is_locked_by_other(dir, file, &opened, hold::Kind::Shared, fds)? {
+                if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                     status.reserved = None;
                     status.holds = vec![HoldInfo::new(holder(body), Mode::Exclusive, token, None)];
                 }
                 return Ok(status);
             }
             State::Shared => {
-                status.holds = side_holders(inner, dir, file, entries)?;
+                status.holds = side_holders(shared, dir, file, entries)?;
                 if status.is_held() {
                     return Ok(status);
                 }
             }
-            // Whoever waits for the end of the reservation holds the lock, and nobody else can.
+            // A waiter for the end of the reservation may have the kernel lock; no other process can hold the name.
             State::Free if status.reserved.is_some() => return Ok(status),
             State::Free => {}
         }
-        if !is_locked_by_other(dir, file, &opened, hold::Kind::Exclusive, fds)? {
+        if !is_locked_by_other(dir, file, &opened, Kind::Exclusive, held_locks)? {
             return Ok(status);
         }
         if !timer.pause() {
-            let mode = if is_locked_by_other(dir, file, &opened, hold::Kind::Shared, fds)? {
+            let mode = if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                 Mode::Exclusive
             } else {
                 Mode::Shared
             };
-            // Somebody who writes no record, such as flock(1).
+            // A program that writes no record, such as flock(1).
             status.holds = vec![HoldInfo::new(Holder::default(), mode, None, None)];
             return Ok(status);
         }
     }
 }
 
-/// Whether somebody else's lock keeps out one of this kind.
+/// Whether another process has a lock that excludes one of this kind.
 fn is_locked_by_other(
     dir: &Directory,
     name: &str,
     file: &File,
-    kind: hold::Kind,
-    fds: usize,
+    kind: Kind,
+    held_locks: usize,
 ) -> Result<bool, Error> {
     match kind.try_lock(file) {
         Ok(()) => {
             file.unlock()
-                .map_err(|err| dir.system_error("unlock", name, err, fds))?;
+                .map_err(|err| dir.system_error("unlock", name, err, held_locks))?;
             Ok(false)
         }
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(err)) => Err(dir.system_error("lock", name, err, fds)),
+        Err(TryLockError::Error(err)) => Err(dir.system_error("lock", name, err, held_locks)),
     }
 }
 
 /// The shared holders and permits that live.
 fn side_holders(
-    inner: &Inner,
+    shared: &Shared,
     dir: &Directory,
     file: &str,
     entries: Option<&[String]>,
 ) -> Result<Vec<HoldInfo>, Error> {
-    let fds = inner.hold_count();
+    let held_locks = shared.hold_count();
     let mut holds = Vec::new();
     for side in side_files(dir, file, entries)? {
-        let Some((opened, _)) = dir.open_existing(&side, fds)? else {
+        let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
             continue;
         };
-        let (contents, body) =
-            record::read_all(&opened).map_err(|err| dir.system_error("read", &side, err, fds))?;
+        let (contents, body) = record::read_all(&opened)
+            .map_err(|err| dir.system_error("read", &side, err, held_locks))?;
         if !hold::is_held(&contents)
-            || !is_locked_by_other(dir, &side, &opened, hold::Kind::Shared, fds)?
+            || !is_locked_by_other(dir, &side, &opened, Kind::Shared, held_locks)?
         {
             continue;
         }
@@ -218,17 +220,17 @@ fn reserved(contents: &Contents) -> Option<Duration> {
 }
 
 /// Ends the hold of `name` under `token`: puts a fresh file in the place of the one that is locked.
-pub(super) fn break_lock(inner: &Inner, name: &LockName, token: u64) -> Result<bool, Error> {
-    let fds = inner.hold_count();
-    let dir = inner.current_dir()?;
+pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result<bool, Error> {
+    let held_locks = shared.hold_count();
+    let dir = shared.current_directory()?;
     let file = names::encode(name);
-    // Two that break the same lock would undo each other.
-    let _section = dir.enter(fds)?;
-    let Some((opened, _)) = dir.open_existing(&file, fds)? else {
+    // Two breakers of the same lock would undo each other.
+    let _section = dir.enter(held_locks)?;
+    let Some((opened, _)) = dir.open_existing(&file, held_locks)? else {
         return Ok(false);
     };
     let contents =
-        record::read(&opened).map_err(|err| dir.system_error("read", &file, err, fds))?;
+        record::read(&opened).map_err(|err| dir.system_error("read", &file, err, held_locks))?;
     let Some(head) = contents.head().copied() else {
         return Ok(false);
     };
@@ -241,17 +243,17 @@ pub(super) fn break_lock(inner: &Inner, name: &LockName, token: u64) -> Result<b
             } else {
                 0
             };
-            replace(inner, &dir, &file, &opened, token, |fresh| {
-                // Above everything that the old file can still grant.
+            replace(shared, &dir, &file, &opened, token, |fresh| {
+                // Tokens start above everything that the old file can still grant.
                 record::create(fresh, head.ceiling, (until, head.delay), hashed)
             })
         }
         State::Shared => {
             for side in side_files(&dir, &file, None)? {
-                let Some((opened, _)) = dir.open_existing(&side, fds)? else {
+                let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
                     continue;
                 };
-                if replace(inner, &dir, &side, &opened, token, |fresh| {
+                if replace(shared, &dir, &side, &opened, token, |fresh| {
                     record::write_side(fresh, token, None)
                 })? {
                     return Ok(true);
@@ -264,29 +266,30 @@ pub(super) fn break_lock(inner: &Inner, name: &LockName, token: u64) -> Result<b
 
 /// Replaces `file`, which is `opened`, if a living holder has it under `token`.
 ///
-/// The fresh file is locked before it is put in place, so nobody holds it until we know that it stays.
+/// The fresh file is locked before it is put in place, so it has no holder until we know that it stays.
 /// We replace, then look at the old record; a holder writes its record, then looks at the path ([`hold`]).
-/// So if somebody else took the old file meanwhile, we see the record, or it sees the replacement and starts again.
+/// So if another process took the old file meanwhile, we see its record, or that process sees the replacement and
+/// starts again.
 fn replace(
-    inner: &Inner,
+    shared: &Shared,
     dir: &Directory,
     file: &str,
     opened: &File,
     token: u64,
     fill: impl FnOnce(&File) -> std::io::Result<()>,
 ) -> Result<bool, Error> {
-    let fds = inner.hold_count();
+    let held_locks = shared.hold_count();
     let is_it = || -> Result<bool, Error> {
         let contents =
-            record::read(opened).map_err(|err| dir.system_error("read", file, err, fds))?;
+            record::read(opened).map_err(|err| dir.system_error("read", file, err, held_locks))?;
         let head = contents.head();
         Ok(head.is_some_and(|head| head.state != State::Free && head.token == token))
     };
-    if !is_it()? || !is_locked_by_other(dir, file, opened, hold::Kind::Shared, fds)? {
+    if !is_it()? || !is_locked_by_other(dir, file, opened, Kind::Shared, held_locks)? {
         return Ok(false);
     }
     let spare = format!(".break-{:016x}", rand::random::<u64>());
-    let fresh = dir.create_new(&spare, fds)?;
+    let fresh = dir.create_new(&spare, held_locks)?;
     let swap = || {
         rustix::fs::renameat_with(dir.fd(), &spare, dir.fd(), file, RenameFlags::EXCHANGE)
             .map_err(std::io::Error::from)
@@ -299,23 +302,23 @@ fn replace(
     let fresh = KernelLock::new(fresh);
     if let Err(err) = swapped {
         let _ = dir.unlink(&spare);
-        return Err(dir.system_error("replace", file, err, fds));
+        return Err(dir.system_error("replace", file, err, held_locks));
     }
     let ended = is_it()?;
     if !ended {
-        // The hold ended by itself in that instant, and the name may be somebody else's by now.
-        swap().map_err(|err| dir.system_error("put back", file, err, fds))?;
+        // The hold ended by itself in that instant, and the name may have another holder by now.
+        swap().map_err(|err| dir.system_error("put back", file, err, held_locks))?;
     }
     drop(fresh);
     dir.unlink(&spare)
         .and_then(|()| dir.sync())
-        .map_err(|err| dir.system_error("remove", &spare, err, fds))?;
+        .map_err(|err| dir.system_error("remove", &spare, err, held_locks))?;
     Ok(ended)
 }
 
 /// What weakens or voids the guarantees here.
-pub(super) fn check(inner: &Inner) -> Result<Vec<Finding>, Error> {
-    let dir = inner.current_dir()?;
+pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
+    let dir = shared.current_directory()?;
     let shown = dir.path().display();
     let mut findings = vec![Finding::new(
         Severity::Good,
