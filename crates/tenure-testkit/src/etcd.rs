@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::{Certificates, PASSWORD, USER};
-use super::until;
+use super::skip;
+use super::wait::until;
 
 /// Another version than that on the `PATH`: the folder with the program.
 const FOLDER: &str = "TENURE_ETCD_BIN";
 
 /// Whether there is no etcd here; then it has said so.
 pub fn skip_unless_installed() -> bool {
-    std::env::var_os(FOLDER).is_none() && super::skip_unless_installed(&["etcd"])
+    std::env::var_os(FOLDER).is_none() && skip::skip_unless_installed(&["etcd"])
 }
 
 /// A cluster. Dropped, its members are killed and their directories removed.

@@ -15,8 +15,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::login::{PASSWORD, USER};
 use super::proxy::{Direction, Fault, Parcel, Plan, Proxy, Shared, deliver, lock};
-use super::zookeeper::{PASSWORD, USER};
+use super::wait::TEST_TIMEOUT;
 
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
@@ -124,7 +125,7 @@ impl Session {
     pub fn open(address: &str, login: Option<&str>) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(super::TEST_TIMEOUT))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let mut session = Self {
             stream,
             next: 0,
