@@ -7,7 +7,7 @@
 //! - Their environment: [`clock`] moves the clocks of a process, [`disk`] loses what was not synced, [`network`] cuts
 //!   servers off from each other.
 //! - Clients that are not of the library: [`resp`], [`jute`], [`sql_client`].
-//! - Between a client and its server: the proxies, and [`recorder`], which records what clients send.
+//! - Between a client and its server: [`proxy`] injects faults, and [`recorder`], which records what clients send.
 //! - Tests: [`needs!`] skips a test whose server is not installed, [`until`] waits for a condition.
 
 #![allow(missing_docs, reason = "for tests, whose authors read the code")]
@@ -15,10 +15,8 @@
 
 pub mod clock;
 mod compiler;
-pub mod database;
 pub mod disk;
 pub mod etcd;
-pub mod grpc;
 #[path = "../../tenure/src/conformance/idle.rs"]
 mod idle;
 pub mod jute;
@@ -32,15 +30,12 @@ pub mod process;
 pub mod proxy;
 pub mod recorder;
 pub mod redis;
-pub mod relay;
 pub mod resp;
 mod skip;
 pub mod sql_client;
 pub mod sqlite;
-pub mod statements;
 mod tracer;
 mod wait;
-pub mod wire;
 pub mod zookeeper;
 
 pub use login::{PASSWORD, USER};
