@@ -6,10 +6,9 @@
 use std::fmt::Write as _;
 
 use crate::checker::Verdict;
-use crate::page::escaped;
 use crate::plan::Kind;
 use crate::report::Report;
-use crate::timeline::{shortened, text_width};
+use crate::text::{escaped, shortened, text_width};
 
 /// Colours for names. More names than these share them.
 pub(crate) const NAME_COLORS: usize = 8;

@@ -33,6 +33,7 @@ pub mod random;
 pub mod register;
 pub mod report;
 pub mod runner;
+pub mod text;
 pub mod timeline;
 pub mod worker;
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::legend;
 use crate::plan::Kind;
 use crate::report::Report;
+use crate::text::escaped;
 use crate::timeline::{LABELS, Timeline};
 
 /// The page for `report`.
@@ -33,26 +34,6 @@ pub fn page(report: &Report) -> String {
     drawing(&mut out, &timeline);
     details(&mut out, report);
     out += "</body></html>\n";
-    out
-}
-
-/// What stands in a page as text and nothing else.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            // XML has no place for these.
-            other if other.is_control() || matches!(other, '\u{fffe}' | '\u{ffff}') => {
-                out.push('\u{fffd}');
-            }
-            other => out.push(other),
-        }
-    }
     out
 }
 

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use crate::history::{Claim, Trouble};
 use crate::legend;
-use crate::page::escaped;
 use crate::plan::Kind;
 use crate::report::Report;
+use crate::text::{escaped, shortened, text_width};
 
 /// Height of a row, in pixels like all lengths here.
 pub(crate) const ROW: f64 = 36.0;
@@ -23,8 +23,6 @@ pub(crate) const LABELS: f64 = 84.0;
 const MAX_WIDTH: f64 = 30_000.0;
 /// Width of the picture.
 const PICTURE_WIDTH: f64 = 900.0;
-/// Average width of a character of a label, measured with DejaVu Sans, which is a wide font.
-const CHARACTER: f64 = 6.8;
 /// Lines for labels in the row of the store.
 const STORE_LINES: usize = 3;
 /// Late writes and repeated tokens that are marked. The table of the page and the events have all of them.
@@ -440,21 +438,4 @@ fn headlines(report: &Report, workers: usize) -> [String; 2] {
         report.verdict_text()
     );
     [first, second].map(|line| escaped(&line))
-}
-
-/// Signs beyond Latin are wide at most.
-pub(crate) fn text_width(text: &str) -> f64 {
-    let widths = text
-        .chars()
-        .map(|sign| if sign < '\u{300}' { 1.0 } else { 2.2 });
-    widths.sum::<f64>() * CHARACTER
-}
-
-/// A name as far as it fits into a tooltip.
-pub(crate) fn shortened(name: &str) -> String {
-    const MAX_CHARACTERS: usize = 60;
-    match name.char_indices().nth(MAX_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
-    }
 }

@@ -5,9 +5,10 @@
 
 use tenure_torture::checker::{Findings, Overlap, Slip};
 use tenure_torture::history::{Claim, History, Trouble, Wait};
-use tenure_torture::page::{escaped, page};
+use tenure_torture::page::page;
 use tenure_torture::plan::Kind;
 use tenure_torture::report::Report;
+use tenure_torture::text::escaped;
 use tenure_torture::timeline::picture;
 
 const EVIL: &str = "<script>alert('x')</script>&\"\u{1b}";
