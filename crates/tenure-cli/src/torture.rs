@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
-use tenure_torture::crew::Program;
+use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 
 use crate::args::{self, Common};

@@ -19,7 +19,6 @@
 
 pub mod checker;
 pub mod clock;
-pub mod crew;
 pub mod event;
 pub mod history;
 mod legend;
@@ -29,6 +28,7 @@ pub mod nemesis;
 pub mod page;
 pub mod place;
 pub mod plan;
+pub mod processes;
 pub mod random;
 pub mod register;
 pub mod report;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::clock::now;
-use crate::crew::Crew;
 use crate::event::{Event, Log};
 use crate::link::{Link, Trouble};
 use crate::plan::{Kind, Planned};
+use crate::processes::WorkerProcesses;
 use crate::register::Register;
 use crate::worker::worker_of;
 
@@ -63,7 +63,7 @@ impl Nemesis {
     /// Those of starting a worker, and of the log.
     pub fn step(
         &mut self,
-        crew: &mut Crew,
+        workers: &mut WorkerProcesses,
         links: &[Link],
         register: &Register,
         names: &[String],
@@ -75,7 +75,7 @@ impl Nemesis {
             .partition(|fault| fault.over <= now);
         self.running = running;
         for fault in over {
-            self.end(fault, crew, links)?;
+            self.end(fault, workers, links)?;
         }
         let Some(next) = self.plan.peek().copied() else {
             return Ok(());
@@ -100,16 +100,16 @@ impl Nemesis {
             Some(worker) => format!("{} of worker {worker}, which holds", next.kind),
             None => next.kind.to_string(),
         });
-        self.begin(next, worker, crew, links)
+        self.begin(next, worker, workers, links)
     }
 
     /// Ends what still goes on.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
-    pub fn finish(&mut self, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
+    pub fn finish(&mut self, workers: &mut WorkerProcesses, links: &[Link]) -> io::Result<()> {
         for fault in std::mem::take(&mut self.running) {
-            self.end(fault, crew, links)?;
+            self.end(fault, workers, links)?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Nemesis {
         &mut self,
         planned: Planned,
         worker: Option<usize>,
-        crew: &Crew,
+        workers: &WorkerProcesses,
         links: &[Link],
     ) -> io::Result<()> {
         let began = now();
@@ -134,8 +134,8 @@ impl Nemesis {
             }
         };
         match (planned.kind, worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::STOP),
-            (Kind::Kill, Some(worker), _) => self.kill(worker, crew)?,
+            (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
+            (Kind::Kill, Some(worker), _) => self.kill(worker, workers)?,
             (Kind::Delay, ..) => link(Trouble::Delay(Duration::from_nanos(planned.late))),
             (Kind::Stall, ..) => link(Trouble::Stall),
             (Kind::Cut, ..) => link(Trouble::Cut),
@@ -144,7 +144,7 @@ impl Nemesis {
             (Kind::Trickle, ..) => link(Trouble::Trickle),
             (Kind::Vanish, ..) => link(Trouble::Vanish),
             (Kind::Suspend, _, Some(site)) => {
-                crew.signal_all(Signal::STOP);
+                workers.signal_all(Signal::STOP);
                 site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
             }
             (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
@@ -159,31 +159,36 @@ impl Nemesis {
         Ok(())
     }
 
-    fn kill(&mut self, worker: usize, crew: &Crew) -> io::Result<()> {
+    fn kill(&mut self, worker: usize, workers: &WorkerProcesses) -> io::Result<()> {
         // Before it is done, so that no claim is counted for longer than it was believed in.
         self.log.say(&Event::Killed { at: now(), worker })?;
-        crew.signal(worker, Signal::KILL);
+        workers.signal(worker, Signal::KILL);
         Ok(())
     }
 
-    fn end(&mut self, fault: Running, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
+    fn end(
+        &mut self,
+        fault: Running,
+        workers: &mut WorkerProcesses,
+        links: &[Link],
+    ) -> io::Result<()> {
         match (fault.planned.kind, fault.worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::CONT),
-            (Kind::Kill, Some(worker), _) => crew.replace(worker)?,
+            (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
+            (Kind::Kill, Some(worker), _) => workers.replace(worker)?,
             (kind, Some(worker), _) => {
                 if kind == Kind::Vanish {
-                    self.kill(worker, crew)?;
+                    self.kill(worker, workers)?;
                 }
                 if let Some(link) = links.get(worker) {
                     link.set(Trouble::None);
                 }
                 if kind == Kind::Vanish {
-                    crew.replace(worker)?;
+                    workers.replace(worker)?;
                 }
             }
             (Kind::Suspend, _, Some(site)) => {
                 site.end(Kind::Suspend);
-                crew.signal_all(Signal::CONT);
+                workers.signal_all(Signal::CONT);
             }
             (kind, None, Some(site)) => site.end(kind),
             _ => {}

@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::process::getpid;
 
 use crate::clock::{nanos, now};
-use crate::crew::{Crew, Program};
 use crate::event::{Event, Log};
 use crate::link::{self, Gone, Link};
 use crate::nemesis::{Nemesis, Site};
 use crate::place::Place;
 use crate::plan::{Kind, plan};
+use crate::processes::{Program, WorkerProcesses};
 use crate::register::Register;
 use crate::worker::Settings;
 
@@ -55,7 +55,7 @@ pub fn events_of(out: &Path) -> PathBuf {
 }
 
 /// What workers had to complain about.
-pub fn talk_of(out: &Path) -> PathBuf {
+pub fn worker_log_of(out: &Path) -> PathBuf {
     out.join("workers.log")
 }
 
@@ -101,18 +101,18 @@ pub fn run(
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
     let register = Register::open(log.again()?)?;
-    let talk = OpenOptions::new()
+    let worker_log = OpenOptions::new()
         .append(true)
         .create(true)
-        .open(talk_of(&setup.out))?;
+        .open(worker_log_of(&setup.out))?;
     let links = links(setup)?;
-    let mut crew = Crew::new(setup.program.clone(), talk);
+    let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
     for worker in 0..setup.workers {
         let url = match (links.get(worker), Place::of(&setup.url)) {
             (Some(link), Ok(place)) => place.with(link.addresses()),
             _ => setup.url.clone(),
         };
-        crew.start(Settings {
+        workers.start(Settings {
             url,
             worker,
             life: 0,
@@ -137,17 +137,17 @@ pub fn run(
     let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.again()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
-        nemesis.step(&mut crew, &links, &register, names, tell)?;
+        nemesis.step(&mut workers, &links, &register, names, tell)?;
         std::thread::sleep(TICK);
     }
-    nemesis.finish(&mut crew, &links)?;
+    nemesis.finish(&mut workers, &links)?;
     // All that were killed on purpose have been replaced by now.
-    for worker in crew.ended() {
+    for worker in workers.ended() {
         log.say(&Event::Vanished { at: now(), worker })?;
     }
     log.say(&Event::Over { at: now() })?;
-    crew.end(setup.ttl * 2 + Duration::from_secs(3));
-    drop(crew);
+    workers.end(setup.ttl * 2 + Duration::from_secs(3));
+    drop(workers);
     drop(register);
     Ok(links.iter().map(Link::gone).collect())
 }
@@ -175,5 +175,5 @@ pub fn prepare(out: &Path) -> io::Result<()> {
             "it has the events of another run",
         ));
     }
-    File::create(talk_of(out)).map(drop)
+    File::create(worker_log_of(out)).map(drop)
 }

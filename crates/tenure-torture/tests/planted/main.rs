@@ -16,11 +16,11 @@ use store::Store;
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_torture::checker::{self, Findings, Verdict};
 use tenure_torture::clock::now;
-use tenure_torture::crew::Program;
 use tenure_torture::event::{self, Event};
 use tenure_torture::history::History;
 use tenure_torture::nemesis::Site;
 use tenure_torture::plan::Kind;
+use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::VARIABLE;
 

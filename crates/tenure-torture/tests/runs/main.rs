@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use site::{Around, Store};
 use tenure_torture::checker::{Findings, Verdict, check};
-use tenure_torture::crew::Program;
 use tenure_torture::event;
 use tenure_torture::history::History;
 use tenure_torture::plan::Kind;
+use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::VARIABLE;

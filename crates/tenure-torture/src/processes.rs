@@ -24,25 +24,25 @@ pub struct Program {
 }
 
 /// All workers of a run.
-pub struct Crew {
+pub struct WorkerProcesses {
     program: Program,
     /// What they say when something is wrong with them.
-    talk: File,
-    members: Vec<Member>,
+    log: File,
+    workers: Vec<WorkerProcess>,
 }
 
-struct Member {
+struct WorkerProcess {
     settings: Settings,
     child: Child,
 }
 
-impl Crew {
-    /// Nobody yet; what workers say goes to `talk`.
-    pub fn new(program: Program, talk: File) -> Self {
+impl WorkerProcesses {
+    /// Nobody yet; what workers say goes to `log`.
+    pub fn new(program: Program, log: File) -> Self {
         Self {
             program,
-            talk,
-            members: Vec::new(),
+            log,
+            workers: Vec::new(),
         }
     }
 
@@ -52,7 +52,7 @@ impl Crew {
     /// Those of the system.
     pub fn start(&mut self, settings: Settings) -> io::Result<()> {
         let child = self.launch(&settings)?;
-        self.members.push(Member { settings, child });
+        self.workers.push(WorkerProcess { settings, child });
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Crew {
             // Its end is the word to stop.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(self.talk.try_clone()?)
+            .stderr(self.log.try_clone()?)
             // A Ctrl-C at the terminal is for the runner, which then ends them in order.
             .process_group(0)
             .spawn()
@@ -72,18 +72,18 @@ impl Crew {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.workers.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
+        self.workers.is_empty()
     }
 
     /// Sends a signal. A worker is not waited for before it is replaced, so its number is still its own.
     pub fn signal(&self, worker: usize, signal: Signal) {
         // It may have ended by itself, which is noticed elsewhere.
-        let _ = kill_process(Pid::from_child(&self.members[worker].child), signal);
+        let _ = kill_process(Pid::from_child(&self.workers[worker].child), signal);
     }
 
     /// The same to all of them.
@@ -96,40 +96,41 @@ impl Crew {
     /// # Errors
     /// Those of the system.
     pub fn replace(&mut self, worker: usize) -> io::Result<()> {
-        let mut settings = self.members[worker].settings.clone();
+        let mut settings = self.workers[worker].settings.clone();
         settings.life += 1;
         let child = self.launch(&settings)?;
-        let mut old = std::mem::replace(&mut self.members[worker], Member { settings, child });
+        let mut old =
+            std::mem::replace(&mut self.workers[worker], WorkerProcess { settings, child });
         old.child.wait()?;
         Ok(())
     }
 
     /// The numbers of those that ended without being asked.
     pub fn ended(&mut self) -> Vec<usize> {
-        let members = self.members.iter_mut().enumerate();
-        members
-            .filter_map(|(worker, member)| member.child.try_wait().ok().flatten().map(|_| worker))
+        let workers = self.workers.iter_mut().enumerate();
+        workers
+            .filter_map(|(worker, process)| process.child.try_wait().ok().flatten().map(|_| worker))
             .collect()
     }
 
-    /// Asks all to end, and waits for them at most `patience`. Those that are left are killed on the way out.
-    pub fn end(&mut self, patience: Duration) {
-        for member in &mut self.members {
-            drop(member.child.stdin.take());
+    /// Asks all to end, and waits for them at most `timeout`. Those that are left are killed on the way out.
+    pub fn end(&mut self, timeout: Duration) {
+        for process in &mut self.workers {
+            drop(process.child.stdin.take());
         }
         let began = Instant::now();
-        while self.ended().len() < self.len() && began.elapsed() < patience {
+        while self.ended().len() < self.len() && began.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerProcesses {
     fn drop(&mut self) {
-        for member in &mut self.members {
+        for process in &mut self.workers {
             // An error means that it is gone.
-            let _ = member.child.kill();
-            let _ = member.child.wait();
+            let _ = process.child.kill();
+            let _ = process.child.wait();
         }
     }
 }
