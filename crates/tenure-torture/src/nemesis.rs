@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use crate::clock::now;
 use crate::event::{Event, Log};
-use crate::link::{Link, Trouble};
 use crate::plan::{Kind, Planned};
 use crate::processes::WorkerProcesses;
+use crate::proxy::{ConnectionFault, Proxy};
 use crate::register::Register;
 use crate::worker::worker_of;
 
@@ -64,7 +64,7 @@ impl Nemesis {
     pub fn step(
         &mut self,
         workers: &mut WorkerProcesses,
-        links: &[Link],
+        proxies: &[Proxy],
         register: &Register,
         names: &[String],
         tell: &mut dyn FnMut(&str),
@@ -75,7 +75,7 @@ impl Nemesis {
             .partition(|fault| fault.over <= now);
         self.running = running;
         for fault in over {
-            self.end(fault, workers, links)?;
+            self.end(fault, workers, proxies)?;
         }
         let Some(next) = self.plan.peek().copied() else {
             return Ok(());
@@ -100,16 +100,16 @@ impl Nemesis {
             Some(worker) => format!("{} of worker {worker}, which holds", next.kind),
             None => next.kind.to_string(),
         });
-        self.begin(next, worker, workers, links)
+        self.begin(next, worker, workers, proxies)
     }
 
     /// Ends what still goes on.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
-    pub fn finish(&mut self, workers: &mut WorkerProcesses, links: &[Link]) -> io::Result<()> {
+    pub fn finish(&mut self, workers: &mut WorkerProcesses, proxies: &[Proxy]) -> io::Result<()> {
         for fault in std::mem::take(&mut self.running) {
-            self.end(fault, workers, links)?;
+            self.end(fault, workers, proxies)?;
         }
         Ok(())
     }
@@ -125,24 +125,24 @@ impl Nemesis {
         planned: Planned,
         worker: Option<usize>,
         workers: &WorkerProcesses,
-        links: &[Link],
+        proxies: &[Proxy],
     ) -> io::Result<()> {
         let began = now();
-        let link = |trouble| {
-            if let Some(link) = worker.and_then(|worker| links.get(worker)) {
-                link.set(trouble);
+        let proxy = |fault| {
+            if let Some(proxy) = worker.and_then(|worker| proxies.get(worker)) {
+                proxy.set(fault);
             }
         };
         match (planned.kind, worker, &self.site) {
             (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
             (Kind::Kill, Some(worker), _) => self.kill(worker, workers)?,
-            (Kind::Delay, ..) => link(Trouble::Delay(Duration::from_nanos(planned.late))),
-            (Kind::Stall, ..) => link(Trouble::Stall),
-            (Kind::Cut, ..) => link(Trouble::Cut),
-            (Kind::LostReply, ..) => link(Trouble::LostReply),
-            (Kind::Garbage, ..) => link(Trouble::Garbage),
-            (Kind::Trickle, ..) => link(Trouble::Trickle),
-            (Kind::Vanish, ..) => link(Trouble::Vanish),
+            (Kind::Delay, ..) => proxy(ConnectionFault::Delay(Duration::from_nanos(planned.late))),
+            (Kind::Stall, ..) => proxy(ConnectionFault::Stall),
+            (Kind::Cut, ..) => proxy(ConnectionFault::Cut),
+            (Kind::LostReply, ..) => proxy(ConnectionFault::LostReply),
+            (Kind::Garbage, ..) => proxy(ConnectionFault::Garbage),
+            (Kind::Trickle, ..) => proxy(ConnectionFault::Trickle),
+            (Kind::Vanish, ..) => proxy(ConnectionFault::Vanish),
             (Kind::Suspend, _, Some(site)) => {
                 workers.signal_all(Signal::STOP);
                 site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
@@ -170,7 +170,7 @@ impl Nemesis {
         &mut self,
         fault: Running,
         workers: &mut WorkerProcesses,
-        links: &[Link],
+        proxies: &[Proxy],
     ) -> io::Result<()> {
         match (fault.planned.kind, fault.worker, &self.site) {
             (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
@@ -179,8 +179,8 @@ impl Nemesis {
                 if kind == Kind::Vanish {
                     self.kill(worker, workers)?;
                 }
-                if let Some(link) = links.get(worker) {
-                    link.set(Trouble::None);
+                if let Some(proxy) = proxies.get(worker) {
+                    proxy.set(ConnectionFault::None);
                 }
                 if kind == Kind::Vanish {
                     workers.replace(worker)?;

@@ -105,7 +105,7 @@ impl Kind {
     }
 
     /// Whether it happens between a worker and its store.
-    pub const fn is_link(self) -> bool {
+    pub const fn is_of_connection(self) -> bool {
         matches!(
             self,
             Self::Delay
@@ -120,7 +120,7 @@ impl Kind {
 
     /// Whether it happens to what is around the workers, and so to all of them at once.
     pub const fn is_around(self) -> bool {
-        !self.is_link() && !matches!(self, Self::Pause | Self::Kill)
+        !self.is_of_connection() && !matches!(self, Self::Pause | Self::Kill)
     }
 
     /// The rows of the guarantee table that say what still holds; of several, the one that says least.

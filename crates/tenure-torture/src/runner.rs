@@ -11,11 +11,11 @@ use rustix::process::getpid;
 
 use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
-use crate::link::{self, Gone, Link};
 use crate::nemesis::{Nemesis, Site};
 use crate::place::Place;
 use crate::plan::{Kind, plan};
 use crate::processes::{Program, WorkerProcesses};
+use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
 use crate::worker::Settings;
 
@@ -62,16 +62,16 @@ pub fn worker_log_of(out: &Path) -> PathBuf {
 /// The faults that can be made on this store, and in words which are left out and why.
 pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String>) {
     let place = Place::of(url);
-    let deaf = link::can_deafen();
+    let can_vanish = proxy::can_drop_incoming_packets();
     let around = site.map_or_else(Vec::new, Site::kinds);
     let kinds = Kind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
-        Kind::Vanish => place.is_ok() && deaf.is_ok(),
-        kind if kind.is_link() => place.is_ok(),
+        Kind::Vanish => place.is_ok() && can_vanish.is_ok(),
+        kind if kind.is_of_connection() => place.is_ok(),
         kind if kind.is_around() => around.contains(kind),
         _ => true,
     });
-    let left_out = match (&place, &deaf) {
+    let left_out = match (&place, &can_vanish) {
         (Err(why), _) => Some(format!("faults of the connection: {why}")),
         (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
         _ => None,
@@ -97,7 +97,7 @@ pub fn run(
     names: &[String],
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
-) -> io::Result<Gone> {
+) -> io::Result<VanishedConnections> {
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
     let register = Register::open(log.again()?)?;
@@ -105,11 +105,11 @@ pub fn run(
         .append(true)
         .create(true)
         .open(worker_log_of(&setup.out))?;
-    let links = links(setup)?;
+    let proxies = proxies(setup)?;
     let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
     for worker in 0..setup.workers {
-        let url = match (links.get(worker), Place::of(&setup.url)) {
-            (Some(link), Ok(place)) => place.with(link.addresses()),
+        let url = match (proxies.get(worker), Place::of(&setup.url)) {
+            (Some(proxy), Ok(place)) => place.with(proxy.addresses()),
             _ => setup.url.clone(),
         };
         workers.start(Settings {
@@ -137,10 +137,10 @@ pub fn run(
     let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.again()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
-        nemesis.step(&mut workers, &links, &register, names, tell)?;
+        nemesis.step(&mut workers, &proxies, &register, names, tell)?;
         std::thread::sleep(TICK);
     }
-    nemesis.finish(&mut workers, &links)?;
+    nemesis.finish(&mut workers, &proxies)?;
     // All that were killed on purpose have been replaced by now.
     for worker in workers.ended() {
         log.say(&Event::Vanished { at: now(), worker })?;
@@ -149,15 +149,15 @@ pub fn run(
     workers.end(setup.ttl * 2 + Duration::from_secs(3));
     drop(workers);
     drop(register);
-    Ok(links.iter().map(Link::gone).collect())
+    Ok(proxies.iter().map(Proxy::take_vanished).collect())
 }
 
-/// A link for each worker, or none at all.
-fn links(setup: &Setup) -> io::Result<Vec<Link>> {
-    let wanted = setup.faults.iter().any(|kind| kind.is_link());
+/// A proxy for each worker, or none at all.
+fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
+    let wanted = setup.faults.iter().any(|kind| kind.is_of_connection());
     match Place::of(&setup.url) {
         Ok(place) if wanted => (0..setup.workers)
-            .map(|_| Link::open(&place.servers))
+            .map(|_| Proxy::open(&place.servers))
             .collect(),
         _ => Ok(Vec::new()),
     }
