@@ -22,7 +22,7 @@ pub mod clock;
 pub mod event;
 pub mod history;
 mod legend;
-pub mod lookout;
+pub mod monitor;
 pub mod nemesis;
 pub mod page;
 pub mod place;
@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind};
 
-use lookout::Lookout;
+use monitor::StoreMonitor;
 use report::Report;
 use runner::Setup;
 
@@ -86,8 +86,8 @@ pub async fn torture(
     let (_, left_out) = runner::possible(&setup.url, setup.site.as_deref());
     let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
-    let mut lookout = Lookout::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
-    lookout.begin().await;
+    let mut monitor = StoreMonitor::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
+    monitor.remember_state().await;
     let gone = {
         let (inner, names) = (setup.clone(), names.clone());
         // Threads and processes of its own, and it waits for them.
@@ -98,10 +98,10 @@ pub async fn torture(
                 let broke_off = |error| Error::new(ErrorKind::Backend, "the run broke off").with_source(error);
                 ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?
             }
-            never = lookout.watch() => match never {},
+            never = monitor.run() => match never {},
         }
     };
-    lookout.finish();
+    monitor.finish();
     let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
     let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);

@@ -11,78 +11,79 @@ use crate::clock::now;
 use crate::event::{Event, Log};
 
 /// Time between two looks whether it is there.
-const LOOK: Duration = Duration::from_millis(100);
+const INSPECT_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two questions how it is.
-const ASK: Duration = Duration::from_millis(700);
+const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 
 /// What was seen so far.
 #[derive(Debug)]
-pub struct Lookout {
+pub struct StoreMonitor {
     client: Client,
     name: String,
     /// A store that is silent for longer is away.
-    patience: Duration,
+    timeout: Duration,
     events: PathBuf,
     /// Since when it has been away, and what was said about that.
-    away: Option<(u64, String)>,
-    /// What is not as it should be, by its text without times, which change; none before it could be asked.
+    outage: Option<(u64, String)>,
+    /// What is not as it should be, by its text without times, which change; none before it could be checked.
     known: Option<BTreeMap<String, String>>,
 }
 
-impl Lookout {
+impl StoreMonitor {
     /// Looks at `name` from time to time, and writes to the log at `events`.
-    pub fn new(client: Client, name: String, patience: Duration, events: PathBuf) -> Self {
+    pub fn new(client: Client, name: String, timeout: Duration, events: PathBuf) -> Self {
         Self {
             client,
             name,
-            patience: patience.max(Duration::from_secs(1)),
+            timeout: timeout.max(Duration::from_secs(1)),
             events,
-            away: None,
+            outage: None,
             known: None,
         }
     }
 
     /// What it finds before the run is how the store is, and no news.
-    pub async fn begin(&mut self) {
+    pub async fn remember_state(&mut self) {
         self.known = self.state().await;
     }
 
     /// Looks until it is dropped.
-    pub async fn watch(&mut self) -> std::convert::Infallible {
-        let mut asked = now();
+    pub async fn run(&mut self) -> std::convert::Infallible {
+        let mut checked = now();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(INSPECT_INTERVAL).await;
             let began = now();
-            let look = tokio::time::timeout(self.patience, self.client.inspect(&self.name)).await;
-            match look {
-                Ok(Ok(_)) => self.is_there(),
-                Ok(Err(error)) => self.is_away(began, &error.to_string()),
-                Err(_) => self.is_away(began, "no answer"),
+            let inspected =
+                tokio::time::timeout(self.timeout, self.client.inspect(&self.name)).await;
+            match inspected {
+                Ok(Ok(_)) => self.end_outage(),
+                Ok(Err(error)) => self.begin_outage(began, &error.to_string()),
+                Err(_) => self.begin_outage(began, "no answer"),
             }
-            if now() > asked + crate::clock::nanos(ASK) && self.away.is_none() {
-                asked = now();
-                self.ask().await;
+            if now() > checked + crate::clock::nanos(CHECK_INTERVAL) && self.outage.is_none() {
+                checked = now();
+                self.compare_state().await;
             }
         }
     }
 
     /// The run is over.
     pub fn finish(&mut self) {
-        self.is_there();
+        self.end_outage();
     }
 
-    fn is_away(&mut self, since: u64, why: &str) {
-        self.away.get_or_insert_with(|| (since, why.to_owned()));
+    fn begin_outage(&mut self, since: u64, why: &str) {
+        self.outage.get_or_insert_with(|| (since, why.to_owned()));
     }
 
-    fn is_there(&mut self) {
-        if let Some((at, why)) = self.away.take() {
+    fn end_outage(&mut self) {
+        if let Some((at, why)) = self.outage.take() {
             let until = now();
-            self.say(&Event::Away { at, until, why });
+            self.log(&Event::Away { at, until, why });
         }
     }
 
-    async fn ask(&mut self) {
+    async fn compare_state(&mut self) {
         let Some(state) = self.state().await else {
             return;
         };
@@ -95,13 +96,13 @@ impl Lookout {
         let come = come.map(|(_, text)| text.clone());
         let gone = gone.map(|(_, text)| format!("no longer: {text}"));
         for what in come.chain(gone) {
-            self.say(&Event::Noticed { at: now(), what });
+            self.log(&Event::Noticed { at: now(), what });
         }
     }
 
-    /// All that `check` says which is not good; none when it could not be asked.
+    /// All that `check` says which is not good; none when it could not be checked.
     async fn state(&self) -> Option<BTreeMap<String, String>> {
-        let findings = tokio::time::timeout(self.patience * 2, self.client.check()).await;
+        let findings = tokio::time::timeout(self.timeout * 2, self.client.check()).await;
         let findings = findings.ok()?.ok()?;
         let bad = findings
             .into_iter()
@@ -116,7 +117,7 @@ impl Lookout {
         Some(bad.map(|it| (key(&it.text), it.text)).collect())
     }
 
-    fn say(&self, event: &Event) {
+    fn log(&self, event: &Event) {
         // A log that cannot be written ends the run elsewhere.
         if let Ok(mut log) = Log::open(&self.events) {
             let _ = log.say(event);
