@@ -12,11 +12,11 @@ use rustix::process::getpid;
 use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
 use crate::nemesis::{Nemesis, Site};
-use crate::place::Place;
 use crate::plan::{Kind, plan};
 use crate::processes::{Program, WorkerProcesses};
 use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
+use crate::server_url::ServerUrl;
 use crate::worker::Settings;
 
 /// Time between two looks at what is due.
@@ -61,17 +61,17 @@ pub fn worker_log_of(out: &Path) -> PathBuf {
 
 /// The faults that can be made on this store, and in words which are left out and why.
 pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String>) {
-    let place = Place::of(url);
+    let server_url = ServerUrl::parse(url);
     let can_vanish = proxy::can_drop_incoming_packets();
     let around = site.map_or_else(Vec::new, Site::kinds);
     let kinds = Kind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
-        Kind::Vanish => place.is_ok() && can_vanish.is_ok(),
-        kind if kind.is_of_connection() => place.is_ok(),
+        Kind::Vanish => server_url.is_ok() && can_vanish.is_ok(),
+        kind if kind.is_of_connection() => server_url.is_ok(),
         kind if kind.is_around() => around.contains(kind),
         _ => true,
     });
-    let left_out = match (&place, &can_vanish) {
+    let left_out = match (&server_url, &can_vanish) {
         (Err(why), _) => Some(format!("faults of the connection: {why}")),
         (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
         _ => None,
@@ -108,8 +108,8 @@ pub fn run(
     let proxies = proxies(setup)?;
     let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
     for worker in 0..setup.workers {
-        let url = match (proxies.get(worker), Place::of(&setup.url)) {
-            (Some(proxy), Ok(place)) => place.with(proxy.addresses()),
+        let url = match (proxies.get(worker), ServerUrl::parse(&setup.url)) {
+            (Some(proxy), Ok(server_url)) => server_url.with_servers(proxy.addresses()),
             _ => setup.url.clone(),
         };
         workers.start(Settings {
@@ -155,9 +155,9 @@ pub fn run(
 /// A proxy for each worker, or none at all.
 fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
     let wanted = setup.faults.iter().any(|kind| kind.is_of_connection());
-    match Place::of(&setup.url) {
-        Ok(place) if wanted => (0..setup.workers)
-            .map(|_| Proxy::open(&place.servers))
+    match ServerUrl::parse(&setup.url) {
+        Ok(server_url) if wanted => (0..setup.workers)
+            .map(|_| Proxy::open(&server_url.servers))
             .collect(),
         _ => Ok(Vec::new()),
     }
