@@ -24,13 +24,13 @@ pub mod history;
 mod legend;
 pub mod monitor;
 pub mod nemesis;
-pub mod page;
 pub mod plan;
 pub mod processes;
 pub mod proxy;
 pub mod random;
 pub mod register;
 pub mod report;
+pub mod report_page;
 pub mod runner;
 pub mod server_url;
 pub mod text;
@@ -119,7 +119,7 @@ pub async fn torture(
         page: setup.out.join("page.html"),
         picture: setup.out.join("timeline.svg"),
     };
-    std::fs::write(&report.page, page::page(&report))
+    std::fs::write(&report.page, report_page::report_page(&report))
         .and_then(|()| std::fs::write(&report.picture, timeline::picture(&report)))
         .map_err(|error| refused(&setup, error))?;
     Ok(report)

@@ -9,7 +9,7 @@ use crate::text::escaped;
 use crate::timeline::{LABELS, Timeline};
 
 /// The page for `report`.
-pub fn page(report: &Report) -> String {
+pub fn report_page(report: &Report) -> String {
     let mut out = String::new();
     let lines = report.lines();
     let timeline = Timeline::wide(report);
