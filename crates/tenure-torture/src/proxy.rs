@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use crate::random::Random;
-use crate::register::lock;
+use crate::sync::lock;
 
 /// How long a byte takes that comes alone.
 const TRICKLE_INTERVAL: Duration = Duration::from_secs(1);

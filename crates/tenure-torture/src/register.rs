@@ -7,18 +7,14 @@ use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::clock::now;
 use crate::event::{Event, Log};
-
-/// A lock that a panic elsewhere does not poison.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::sync::lock;
 
 #[derive(Default)]
-struct Cells {
+struct Values {
     /// Of each name, the greatest token on the fenced side.
     greatest: HashMap<String, u64>,
     /// Of each name, who wrote last, and when.
@@ -28,7 +24,7 @@ struct Cells {
 /// The service. Its port closes when this is dropped.
 pub struct Register {
     address: SocketAddr,
-    cells: Arc<Mutex<Cells>>,
+    values: Arc<Mutex<Values>>,
     closed: Arc<AtomicBool>,
 }
 
@@ -41,10 +37,10 @@ impl Register {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let register = Self {
             address: listener.local_addr()?,
-            cells: Arc::default(),
+            values: Arc::default(),
             closed: Arc::default(),
         };
-        let (cells, closed) = (register.cells.clone(), register.closed.clone());
+        let (values, closed) = (register.values.clone(), register.closed.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if closed.load(Ordering::SeqCst) {
@@ -52,8 +48,8 @@ impl Register {
                 }
                 // Without a log of its own a connection is not served; its worker sees it close.
                 if let Ok(log) = log.again() {
-                    let cells = cells.clone();
-                    std::thread::spawn(move || serve(&stream, &cells, log));
+                    let values = values.clone();
+                    std::thread::spawn(move || serve(&stream, &values, log));
                 }
             }
         });
@@ -67,7 +63,7 @@ impl Register {
 
     /// The acquisition that wrote last under `name`, unless that is longer ago than `within` nanoseconds.
     pub fn holder(&self, name: &str, within: u64) -> Option<u64> {
-        let (acquisition, at) = *lock(&self.cells).last.get(name)?;
+        let (acquisition, at) = *lock(&self.values).last.get(name)?;
         (now().saturating_sub(at) < within).then_some(acquisition)
     }
 }
@@ -81,7 +77,7 @@ impl Drop for Register {
 }
 
 /// Takes lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`, the word of the fenced side.
-fn serve(stream: &TcpStream, cells: &Mutex<Cells>, mut log: Log) {
+fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
     // Else small messages wait for each other's acknowledgement, 40 ms a write.
     let _ = stream.set_nodelay(true);
     let mut lines = BufReader::new(stream).lines();
@@ -93,10 +89,10 @@ fn serve(stream: &TcpStream, cells: &Mutex<Cells>, mut log: Log) {
             return;
         };
         let said = {
-            let mut cells = lock(cells);
+            let mut values = lock(values);
             let at = now();
-            cells.last.insert(name.clone(), (acquisition, at));
-            let greatest = cells.greatest.entry(name).or_default();
+            values.last.insert(name.clone(), (acquisition, at));
+            let greatest = values.greatest.entry(name).or_default();
             let accepted = token >= *greatest;
             *greatest = token.max(*greatest);
             // Under the lock, so that the log has the writes in the order in which they counted.
