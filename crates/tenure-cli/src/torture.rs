@@ -148,7 +148,7 @@ fn random() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tenure_torture::plan::Kind;
+    use tenure_torture::plan::FaultKind;
 
     use super::*;
 
@@ -159,7 +159,7 @@ mod tests {
         let torture = command.find_subcommand_mut("torture");
         let help = torture.map(|it| it.render_long_help().to_string());
         let help = help.unwrap_or_default();
-        for kind in Kind::ALL.iter().filter(|kind| !kind.is_around()) {
+        for kind in FaultKind::ALL.iter().filter(|kind| !kind.is_around()) {
             assert!(help.contains(kind.as_str()), "{kind}");
         }
     }

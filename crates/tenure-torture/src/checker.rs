@@ -7,7 +7,7 @@ use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
 use crate::history::{Claim, History};
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run says nothing.
 pub const FEWEST_ACQUISITIONS: usize = 20;
@@ -33,7 +33,7 @@ pub struct Overlap {
     /// When that ended.
     pub to: u64,
     /// The fault under which the store's table allows it; none: a violation.
-    pub documented: Option<Kind>,
+    pub documented: Option<FaultKind>,
 }
 
 /// Something that has only an instant.
@@ -44,7 +44,7 @@ pub struct Slip {
     /// When.
     pub at: u64,
     /// The fault under which the store's table allows it; none: a violation.
-    pub documented: Option<Kind>,
+    pub documented: Option<FaultKind>,
 }
 
 /// Somebody who came later was served before somebody who waited and had no trouble.
@@ -121,7 +121,12 @@ impl Findings {
 }
 
 /// Judges a history by what the store promises. `asked`: the faults that there should have been.
-pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[Kind]) -> Findings {
+pub fn check(
+    history: &History,
+    promises: &Guarantees,
+    ttl: Duration,
+    asked: &[FaultKind],
+) -> Findings {
     let judge = Judge {
         history,
         promises,
@@ -147,7 +152,7 @@ pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[K
     found
 }
 
-fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
+fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
     if let Some(worker) = history.vanished.first() {
         return Some(format!(
             "worker {worker} ended by itself; workers.log says why"
@@ -187,7 +192,7 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// The first of the faults that were at work at `at`, or not long before, whose cell says `allows`.
     /// A cell that is not filled in promises nothing.
-    fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<Kind> {
+    fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
             .history
             .troubles
@@ -197,7 +202,7 @@ impl Judge<'_> {
             .map(|it| it.kind)
     }
 
-    fn any_cell(&self, kind: Kind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
+    fn any_cell(&self, kind: FaultKind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
         let mut causes = kind.causes().iter();
         causes.any(|cause| allows(self.promises.cell(*cause)))
     }
@@ -282,12 +287,12 @@ impl Judge<'_> {
     }
 
     /// A late write is no surprise where a pause allows one: every machine has pauses of its own.
-    fn excuse_for_late(&self, at: u64) -> Option<Kind> {
+    fn excuse_for_late(&self, at: u64) -> Option<FaultKind> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
-        match self.any_cell(Kind::Pause, weak) {
-            true => Some(Kind::Pause),
+        match self.any_cell(FaultKind::Pause, weak) {
+            true => Some(FaultKind::Pause),
             false => self.excuse(at, weak),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// One line. All instants are those of [`crate::clock::now`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub enum Event {
         /// When it ended.
         until: u64,
         /// What was done.
-        kind: Kind,
+        kind: FaultKind,
         /// To which worker; to the server, if none.
         worker: Option<usize>,
     },

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::event::Event;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// One acquisition, as its owner believed in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// To which worker; to the server, if none.
     pub worker: Option<usize>,
     /// When it began.
@@ -214,7 +214,7 @@ impl History {
         const SLACK: u64 = 2_000_000_000;
         let ours = self.troubles.iter().any(|it| {
             it.kind.is_around()
-                && it.kind != Kind::Outage
+                && it.kind != FaultKind::Outage
                 && it.from <= to
                 && from <= it.to.saturating_add(SLACK)
         });
@@ -225,7 +225,7 @@ impl History {
         let text = format!("the store was away for {seconds:.1} s, and not by our doing: {why}");
         self.outages.push((from, text));
         self.troubles.push(Trouble {
-            kind: Kind::Outage,
+            kind: FaultKind::Outage,
             worker: None,
             from,
             to,

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use crate::checker::Verdict;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
 use crate::text::{escaped, shortened, text_width};
 
@@ -32,31 +32,31 @@ enum Pattern {
 }
 
 /// The colour, as a variable of [`STYLE`], and the pattern for a kind of fault.
-const fn look_of(kind: Kind) -> (&'static str, Pattern) {
+const fn look_of(kind: FaultKind) -> (&'static str, Pattern) {
     match kind {
-        Kind::Kill => ("--text", Pattern::Plain),
-        Kind::ServerKill => ("--text", Pattern::Diagonal),
-        Kind::LeaderKill => ("--text", Pattern::Vertical),
-        Kind::Cut => ("--green", Pattern::Backward),
-        Kind::LostReply => ("--green", Pattern::Horizontal),
-        Kind::Garbage => ("--green", Pattern::Dots),
-        Kind::Pause => ("--orange", Pattern::Plain),
-        Kind::ServerPause => ("--orange", Pattern::Diagonal),
-        Kind::LeaderPause => ("--orange", Pattern::Vertical),
-        Kind::Suspend => ("--orange", Pattern::Dots),
-        Kind::ClockForward => ("--gold", Pattern::Backward),
-        Kind::ClockBack => ("--gold", Pattern::Horizontal),
-        Kind::ClientClock => ("--gold", Pattern::Grid),
-        Kind::Delay => ("--sky", Pattern::Plain),
-        Kind::Stall => ("--sky", Pattern::Diagonal),
-        Kind::Trickle => ("--sky", Pattern::Dots),
-        Kind::Vanish => ("--purple", Pattern::Grid),
-        Kind::Outage => ("--purple", Pattern::Vertical),
+        FaultKind::Kill => ("--text", Pattern::Plain),
+        FaultKind::ServerKill => ("--text", Pattern::Diagonal),
+        FaultKind::LeaderKill => ("--text", Pattern::Vertical),
+        FaultKind::Cut => ("--green", Pattern::Backward),
+        FaultKind::LostReply => ("--green", Pattern::Horizontal),
+        FaultKind::Garbage => ("--green", Pattern::Dots),
+        FaultKind::Pause => ("--orange", Pattern::Plain),
+        FaultKind::ServerPause => ("--orange", Pattern::Diagonal),
+        FaultKind::LeaderPause => ("--orange", Pattern::Vertical),
+        FaultKind::Suspend => ("--orange", Pattern::Dots),
+        FaultKind::ClockForward => ("--gold", Pattern::Backward),
+        FaultKind::ClockBack => ("--gold", Pattern::Horizontal),
+        FaultKind::ClientClock => ("--gold", Pattern::Grid),
+        FaultKind::Delay => ("--sky", Pattern::Plain),
+        FaultKind::Stall => ("--sky", Pattern::Diagonal),
+        FaultKind::Trickle => ("--sky", Pattern::Dots),
+        FaultKind::Vanish => ("--purple", Pattern::Grid),
+        FaultKind::Outage => ("--purple", Pattern::Vertical),
     }
 }
 
 /// The fillings for these kinds, for `fill="url(#fault-KIND)"`.
-pub(crate) fn patterns(kinds: impl Iterator<Item = Kind>) -> String {
+pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     let mut kinds: Vec<_> = kinds.collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -120,10 +120,10 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         items.push((swatch("gap", 4, 5), text));
     }
     let outages = report.outages().0;
-    let outages = (outages > 0).then_some((Kind::Outage, outages));
+    let outages = (outages > 0).then_some((FaultKind::Outage, outages));
     for (kind, count) in report.fault_counts().into_iter().chain(outages) {
         let cross = match kind {
-            Kind::Kill => "<path class=\"cross\" d=\"M4 1l10 10m0 -10l-10 10\"/>",
+            FaultKind::Kill => "<path class=\"cross\" d=\"M4 1l10 10m0 -10l-10 10\"/>",
             _ => "",
         };
         let fill = format!("fault {kind}\" fill=\"url(#fault-{kind})");
@@ -164,8 +164,8 @@ pub(crate) fn verdict_class(report: &Report) -> &'static str {
 }
 
 /// Every kind that a run can have.
-fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().chain([Kind::Outage])
+fn kinds() -> impl Iterator<Item = FaultKind> {
+    FaultKind::ALL.into_iter().chain([FaultKind::Outage])
 }
 
 /// Colours for both schemes, and the look of the timeline: for the picture and for the page.

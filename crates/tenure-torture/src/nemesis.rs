@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::clock::now;
 use crate::event::{Event, Log};
-use crate::plan::{Kind, Planned};
+use crate::plan::{FaultKind, PlannedFault};
 use crate::processes::WorkerProcesses;
 use crate::proxy::{ConnectionFault, Proxy};
 use crate::register::Register;
@@ -20,17 +20,17 @@ const FRESH: u64 = 20_000_000;
 /// What is around the workers, for callers who run it themselves: servers and clocks.
 pub trait Site: Send + Sync {
     /// The faults that it can make.
-    fn kinds(&self) -> Vec<Kind>;
+    fn kinds(&self) -> Vec<FaultKind>;
     /// Begins one. A clock jumps by `lasts`. Workers that are to sleep stand still already, and go on after
     /// [`end`](Site::end).
-    fn begin(&self, kind: Kind, lasts: Duration);
+    fn begin(&self, kind: FaultKind, lasts: Duration);
     /// Ends it: all is as before, but for clocks that have jumped and leaders that were replaced.
-    fn end(&self, kind: Kind);
+    fn end(&self, kind: FaultKind);
 }
 
 /// A fault that has begun.
 struct Running {
-    planned: Planned,
+    planned: PlannedFault,
     worker: Option<usize>,
     began: u64,
     over: u64,
@@ -39,7 +39,7 @@ struct Running {
 /// The plan, and how far it is.
 pub struct Nemesis {
     began: u64,
-    plan: std::iter::Peekable<std::vec::IntoIter<Planned>>,
+    plan: std::iter::Peekable<std::vec::IntoIter<PlannedFault>>,
     running: Vec<Running>,
     site: Option<Arc<dyn Site>>,
     log: Log,
@@ -47,7 +47,7 @@ pub struct Nemesis {
 
 impl Nemesis {
     /// Starts the plan at the instant `began`.
-    pub fn new(began: u64, plan: Vec<Planned>, site: Option<Arc<dyn Site>>, log: Log) -> Self {
+    pub fn new(began: u64, plan: Vec<PlannedFault>, site: Option<Arc<dyn Site>>, log: Log) -> Self {
         Self {
             began,
             plan: plan.into_iter().peekable(),
@@ -85,7 +85,7 @@ impl Nemesis {
         }
         let worker = match next.kind.is_around() {
             // Nobody may be woken or replaced by another fault while all sleep.
-            true if next.kind == Kind::Suspend && !self.running.is_empty() => return Ok(()),
+            true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
             // Nobody has it: the fault waits until somebody does.
             false => match register.holder(&names[next.name], FRESH).map(worker_of) {
@@ -122,7 +122,7 @@ impl Nemesis {
 
     fn begin(
         &mut self,
-        planned: Planned,
+        planned: PlannedFault,
         worker: Option<usize>,
         workers: &WorkerProcesses,
         proxies: &[Proxy],
@@ -134,18 +134,20 @@ impl Nemesis {
             }
         };
         match (planned.kind, worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
-            (Kind::Kill, Some(worker), _) => self.kill(worker, workers)?,
-            (Kind::Delay, ..) => proxy(ConnectionFault::Delay(Duration::from_nanos(planned.late))),
-            (Kind::Stall, ..) => proxy(ConnectionFault::Stall),
-            (Kind::Cut, ..) => proxy(ConnectionFault::Cut),
-            (Kind::LostReply, ..) => proxy(ConnectionFault::LostReply),
-            (Kind::Garbage, ..) => proxy(ConnectionFault::Garbage),
-            (Kind::Trickle, ..) => proxy(ConnectionFault::Trickle),
-            (Kind::Vanish, ..) => proxy(ConnectionFault::Vanish),
-            (Kind::Suspend, _, Some(site)) => {
+            (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
+            (FaultKind::Kill, Some(worker), _) => self.kill(worker, workers)?,
+            (FaultKind::Delay, ..) => {
+                proxy(ConnectionFault::Delay(Duration::from_nanos(planned.late)))
+            }
+            (FaultKind::Stall, ..) => proxy(ConnectionFault::Stall),
+            (FaultKind::Cut, ..) => proxy(ConnectionFault::Cut),
+            (FaultKind::LostReply, ..) => proxy(ConnectionFault::LostReply),
+            (FaultKind::Garbage, ..) => proxy(ConnectionFault::Garbage),
+            (FaultKind::Trickle, ..) => proxy(ConnectionFault::Trickle),
+            (FaultKind::Vanish, ..) => proxy(ConnectionFault::Vanish),
+            (FaultKind::Suspend, _, Some(site)) => {
                 workers.signal_all(Signal::STOP);
-                site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
+                site.begin(FaultKind::Suspend, Duration::from_nanos(planned.lasts));
             }
             (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
             _ => {}
@@ -173,21 +175,21 @@ impl Nemesis {
         proxies: &[Proxy],
     ) -> io::Result<()> {
         match (fault.planned.kind, fault.worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
-            (Kind::Kill, Some(worker), _) => workers.replace(worker)?,
+            (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
+            (FaultKind::Kill, Some(worker), _) => workers.replace(worker)?,
             (kind, Some(worker), _) => {
-                if kind == Kind::Vanish {
+                if kind == FaultKind::Vanish {
                     self.kill(worker, workers)?;
                 }
                 if let Some(proxy) = proxies.get(worker) {
                     proxy.set(ConnectionFault::None);
                 }
-                if kind == Kind::Vanish {
+                if kind == FaultKind::Vanish {
                     workers.replace(worker)?;
                 }
             }
-            (Kind::Suspend, _, Some(site)) => {
-                site.end(Kind::Suspend);
+            (FaultKind::Suspend, _, Some(site)) => {
+                site.end(FaultKind::Suspend);
                 workers.signal_all(Signal::CONT);
             }
             (kind, None, Some(site)) => site.end(kind),

@@ -17,7 +17,7 @@ use crate::random::Random;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FaultKind {
     /// The holder stands still for longer than the ttl and goes on.
     Pause,
     /// The holder is killed; another process takes its place.
@@ -58,7 +58,7 @@ pub enum Kind {
     Outage,
 }
 
-impl Kind {
+impl FaultKind {
     /// All that can be planned.
     pub const ALL: [Self; 17] = [
         Self::Pause,
@@ -147,13 +147,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for FaultKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -167,14 +167,14 @@ impl FromStr for Kind {
 
 /// One fault to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedFault {
     /// When, in nanoseconds after the start.
     pub at: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// For how many nanoseconds.
     pub lasts: u64,
-    /// How late each message is, for [`Kind::Delay`].
+    /// How late each message is, for [`FaultKind::Delay`].
     pub late: u64,
     /// To the holder of which name, by its number.
     pub name: usize,
@@ -185,17 +185,17 @@ pub struct Planned {
 /// Faults start about one ttl apart. Closer ones would hide bugs: where nothing is ever granted, nothing overlaps.
 pub fn plan(
     seed: u64,
-    kinds: &[Kind],
+    kinds: &[FaultKind],
     ttl: Duration,
     lasts: Duration,
     names: usize,
-) -> Vec<Planned> {
+) -> Vec<PlannedFault> {
     let ttl = nanos(ttl).max(1);
     let mut random = Random::new(seed);
     let mut part = |low: u64, high: u64| random.between(ttl / 10 * low, ttl / 10 * high);
     let mut plan = Vec::new();
     let mut at = part(5, 10);
-    let mut turn: Vec<Kind> = Vec::new();
+    let mut turn: Vec<FaultKind> = Vec::new();
     // The last faults have a ttl left to show what they did.
     let end = nanos(lasts).saturating_sub(ttl);
     while at < end && !kinds.is_empty() {
@@ -206,23 +206,23 @@ pub fn plan(
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
             // For longer than the ttl: the store gives the name to somebody else meanwhile.
-            Kind::Pause
-            | Kind::Stall
-            | Kind::Trickle
-            | Kind::Vanish
-            | Kind::ServerPause
-            | Kind::Suspend => part(12, 20),
+            FaultKind::Pause
+            | FaultKind::Stall
+            | FaultKind::Trickle
+            | FaultKind::Vanish
+            | FaultKind::ServerPause
+            | FaultKind::Suspend => part(12, 20),
             // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
-            Kind::LeaderPause | Kind::LeaderKill => part(12, 20),
+            FaultKind::LeaderPause | FaultKind::LeaderKill => part(12, 20),
             // Not for so long, but by so much.
-            Kind::ClockForward | Kind::ClockBack | Kind::ClientClock => part(12, 20),
-            Kind::Delay => part(10, 20),
-            Kind::LostReply | Kind::Garbage => part(2, 10),
-            Kind::Kill | Kind::Cut | Kind::Outage => part(0, 5),
+            FaultKind::ClockForward | FaultKind::ClockBack | FaultKind::ClientClock => part(12, 20),
+            FaultKind::Delay => part(10, 20),
+            FaultKind::LostReply | FaultKind::Garbage => part(2, 10),
+            FaultKind::Kill | FaultKind::Cut | FaultKind::Outage => part(0, 5),
             // Up again within the leases that it may have forgotten.
-            Kind::ServerKill => part(0, 3),
+            FaultKind::ServerKill => part(0, 3),
         };
-        plan.push(Planned {
+        plan.push(PlannedFault {
             at,
             kind,
             lasts,

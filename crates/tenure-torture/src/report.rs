@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::checker::{Findings, Verdict};
 use crate::history::History;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// All about one run.
 #[derive(Clone, Debug)]
@@ -50,19 +50,19 @@ impl Report {
     }
 
     /// How many faults there were of each kind, those that there were.
-    pub fn fault_counts(&self) -> Vec<(Kind, usize)> {
+    pub fn fault_counts(&self) -> Vec<(FaultKind, usize)> {
         let count = |kind| {
             let troubles = self.history.troubles.iter();
             (kind, troubles.filter(|it| it.kind == kind).count())
         };
-        let counts = Kind::ALL.into_iter().map(count);
+        let counts = FaultKind::ALL.into_iter().map(count);
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// How often the store was away by somebody else's doing, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
         let troubles = self.history.troubles.iter();
-        let outages: Vec<_> = troubles.filter(|it| it.kind == Kind::Outage).collect();
+        let outages: Vec<_> = troubles.filter(|it| it.kind == FaultKind::Outage).collect();
         let nanos: u64 = outages.iter().map(|it| it.to - it.from).sum();
         (outages.len(), nanos as f64 / 1e9)
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::legend;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
 use crate::text::escaped;
 use crate::timeline::{LABELS, Timeline};
@@ -98,7 +98,7 @@ fn details(out: &mut String, report: &Report) {
     const BROKEN: &str = "NOT documented";
     let began = report.history.began;
     let found = &report.findings;
-    let why = |documented: Option<Kind>| match documented {
+    let why = |documented: Option<FaultKind>| match documented {
         Some(kind) => format!("as documented for {kind}"),
         None => BROKEN.to_owned(),
     };

@@ -12,7 +12,7 @@ use rustix::process::getpid;
 use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
 use crate::nemesis::{Nemesis, Site};
-use crate::plan::{Kind, plan};
+use crate::plan::{FaultKind, plan};
 use crate::processes::{Program, WorkerProcesses};
 use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
@@ -40,7 +40,7 @@ pub struct Setup {
     /// The longest hold of a worker.
     pub hold: Duration,
     /// What to do to them; see [`possible`].
-    pub faults: Vec<Kind>,
+    pub faults: Vec<FaultKind>,
     /// A directory that is there, for the events and the page.
     pub out: PathBuf,
     /// What a worker is.
@@ -60,20 +60,23 @@ pub fn worker_log_of(out: &Path) -> PathBuf {
 }
 
 /// The faults that can be made on this store, and in words which are left out and why.
-pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String>) {
+pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<FaultKind>, Option<String>) {
     let server_url = ServerUrl::parse(url);
     let can_vanish = proxy::can_drop_incoming_packets();
     let around = site.map_or_else(Vec::new, Site::kinds);
-    let kinds = Kind::ALL.into_iter();
+    let kinds = FaultKind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
-        Kind::Vanish => server_url.is_ok() && can_vanish.is_ok(),
+        FaultKind::Vanish => server_url.is_ok() && can_vanish.is_ok(),
         kind if kind.is_of_connection() => server_url.is_ok(),
         kind if kind.is_around() => around.contains(kind),
         _ => true,
     });
     let left_out = match (&server_url, &can_vanish) {
         (Err(why), _) => Some(format!("faults of the connection: {why}")),
-        (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
+        (_, Err(why)) => Some(format!(
+            "{}: this system refuses it ({why})",
+            FaultKind::Vanish
+        )),
         _ => None,
     };
     (kinds.collect(), left_out)

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::history::{Claim, Trouble};
 use crate::legend;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
 use crate::text::{escaped, shortened, text_width};
 
@@ -289,7 +289,7 @@ impl<'a> Timeline<'a> {
     /// A cross where a process ended.
     fn kills(&mut self) {
         let killed = self.report.history.troubles.iter();
-        for trouble in killed.filter(|it| it.kind == Kind::Kill) {
+        for trouble in killed.filter(|it| it.kind == FaultKind::Kill) {
             let (x, y) = (self.x(trouble.from), self.top(trouble.worker) + 23.0);
             let _ = write!(
                 self.svg,

@@ -5,7 +5,7 @@
 
 use tenure_torture::checker::{Findings, Overlap, Slip};
 use tenure_torture::history::{Claim, History, Trouble, Wait};
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
 use tenure_torture::report_page::report_page;
 use tenure_torture::text::escaped;
@@ -41,7 +41,7 @@ fn report() -> Report {
                 from: second,
                 to: 2 * second,
             }],
-            troubles: Kind::ALL
+            troubles: FaultKind::ALL
                 .map(|kind| Trouble {
                     kind,
                     worker: (!kind.is_around()).then_some(0),
@@ -62,7 +62,7 @@ fn report() -> Report {
             tokens: vec![Slip {
                 acquisition: 2,
                 at: 2 * second,
-                documented: Some(Kind::ServerKill),
+                documented: Some(FaultKind::ServerKill),
             }],
             not_enough: Some(EVIL.into()),
             ..Findings::default()
@@ -99,7 +99,7 @@ fn all_that_was_found_is_there() {
     ] {
         assert!(page.contains(word), "{word}");
     }
-    for kind in Kind::ALL {
+    for kind in FaultKind::ALL {
         assert!(page.contains(&format!("class=\"fault {kind}\"")), "{kind}");
     }
 }
@@ -168,7 +168,7 @@ fn the_picture_stands_alone() {
     ] {
         assert!(!picture.contains(foreign), "{foreign}");
     }
-    for kind in Kind::ALL {
+    for kind in FaultKind::ALL {
         assert!(
             picture.contains(&format!("<pattern id=\"fault-{kind}\"")),
             "{kind}"
