@@ -47,7 +47,7 @@ pub struct Slip {
     pub documented: Option<FaultKind>,
 }
 
-/// Somebody who came later was served before somebody who waited and had no trouble.
+/// Somebody who came later was served before somebody who waited and had no fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overtaking {
     /// Who waited, and since when.
@@ -168,7 +168,7 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
     }
     let missing: Vec<_> = asked
         .iter()
-        .filter(|kind| !history.troubles.iter().any(|it| it.kind == **kind))
+        .filter(|kind| !history.faults.iter().any(|it| it.kind == **kind))
         .map(|kind| kind.as_str())
         .collect();
     if !missing.is_empty() {
@@ -177,7 +177,7 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
             "there was no {missing}; let it run longer with --for"
         ));
     }
-    let faults = history.troubles.len();
+    let faults = history.faults.len();
     (faults < FEWEST_FAULTS).then(|| {
         format!("only {faults} faults, at least {FEWEST_FAULTS} are needed; let it run longer with --for")
     })
@@ -195,7 +195,7 @@ impl Judge<'_> {
     fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
             .history
-            .troubles
+            .faults
             .iter()
             .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
         near.find(|it| self.any_cell(it.kind, &allows))
@@ -242,7 +242,7 @@ impl Judge<'_> {
 
     /// Once a store has forgotten its counter, every later token may be too small.
     fn token_slip(&self, acquisition: u64, at: u64) -> Slip {
-        let mut earlier = self.history.troubles.iter().filter(|it| it.from <= at);
+        let mut earlier = self.history.faults.iter().filter(|it| it.from <= at);
         let documented = earlier
             .find(|it| self.any_cell(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress)))
             .map(|it| it.kind);
@@ -298,11 +298,11 @@ impl Judge<'_> {
     }
 
     /// Only somebody who came a whole ttl later has certainly come later: a request takes a while until it stands in
-    /// the queue. And who was in trouble meanwhile, or shortly before, may have lost its place.
+    /// the queue. And who was in fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         for claim in claims {
             let has_trouble = |worker: usize, since: u64| {
-                self.history.troubles.iter().any(|it| {
+                self.history.faults.iter().any(|it| {
                     it.worker.is_none_or(|hit| hit == worker)
                         && it.from <= claim.start
                         && it.to.saturating_add(2 * self.ttl) >= since
@@ -337,7 +337,7 @@ impl Judge<'_> {
                 found.longest_gap = found.longest_gap.max(to - from);
                 let near = self
                     .history
-                    .troubles
+                    .faults
                     .iter()
                     .filter(|it| it.from <= to && it.to.saturating_add(self.ttl) >= from);
                 let faults: u64 = near.map(|it| it.to - it.from).sum();

@@ -26,7 +26,7 @@ pub struct Claim {
 
 /// A fault that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct InjectedFault {
     /// What.
     pub kind: FaultKind,
     /// To which worker; to the server, if none.
@@ -75,7 +75,7 @@ pub struct History {
     /// In the order in which they counted.
     pub writes: Vec<Write>,
     /// In the order of their begin.
-    pub troubles: Vec<Trouble>,
+    pub faults: Vec<InjectedFault>,
     /// When the store was away by nobody's doing of ours, in words.
     pub outages: Vec<(u64, String)>,
     /// What else was seen of it from outside, and when.
@@ -188,7 +188,7 @@ impl History {
                     until,
                     kind,
                     worker,
-                } => all.troubles.push(Trouble {
+                } => all.faults.push(InjectedFault {
                     kind: *kind,
                     worker: *worker,
                     from: *at,
@@ -212,7 +212,7 @@ impl History {
     fn outage(&mut self, from: u64, to: u64, why: &str) {
         /// Whoever comes back takes a moment to be seen.
         const SLACK: u64 = 2_000_000_000;
-        let ours = self.troubles.iter().any(|it| {
+        let ours = self.faults.iter().any(|it| {
             it.kind.is_around()
                 && it.kind != FaultKind::Outage
                 && it.from <= to
@@ -224,13 +224,13 @@ impl History {
         let seconds = (to - from) as f64 / 1e9;
         let text = format!("the store was away for {seconds:.1} s, and not by our doing: {why}");
         self.outages.push((from, text));
-        self.troubles.push(Trouble {
+        self.faults.push(InjectedFault {
             kind: FaultKind::Outage,
             worker: None,
             from,
             to,
         });
-        self.troubles.sort_by_key(|it| it.from);
+        self.faults.sort_by_key(|it| it.from);
     }
 
     fn answer(&mut self, wait: Option<usize>, at: u64) {

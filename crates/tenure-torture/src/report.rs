@@ -52,8 +52,8 @@ impl Report {
     /// How many faults there were of each kind, those that there were.
     pub fn fault_counts(&self) -> Vec<(FaultKind, usize)> {
         let count = |kind| {
-            let troubles = self.history.troubles.iter();
-            (kind, troubles.filter(|it| it.kind == kind).count())
+            let faults = self.history.faults.iter();
+            (kind, faults.filter(|it| it.kind == kind).count())
         };
         let counts = FaultKind::ALL.into_iter().map(count);
         counts.filter(|(_, count)| *count > 0).collect()
@@ -61,8 +61,8 @@ impl Report {
 
     /// How often the store was away by somebody else's doing, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
-        let troubles = self.history.troubles.iter();
-        let outages: Vec<_> = troubles.filter(|it| it.kind == FaultKind::Outage).collect();
+        let faults = self.history.faults.iter();
+        let outages: Vec<_> = faults.filter(|it| it.kind == FaultKind::Outage).collect();
         let nanos: u64 = outages.iter().map(|it| it.to - it.from).sum();
         (outages.len(), nanos as f64 / 1e9)
     }

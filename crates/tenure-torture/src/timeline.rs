@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::history::{Claim, Trouble};
+use crate::history::{Claim, InjectedFault};
 use crate::legend;
 use crate::plan::FaultKind;
 use crate::report::Report;
@@ -64,14 +64,14 @@ impl<'a> Timeline<'a> {
         let history = &report.history;
         let waits = history.waits.iter().map(|wait| wait.worker);
         let claims = history.claims.iter().map(|claim| claim.worker);
-        let troubled = history.troubles.iter().filter_map(|it| it.worker);
+        let troubled = history.faults.iter().filter_map(|it| it.worker);
         let last = waits.chain(claims).chain(troubled).max();
         Self {
             report,
             pixels_per_second: 60.0,
             names: history.names(),
             workers: last.map_or(1, |last| last + 1),
-            has_store_row: history.troubles.iter().any(|it| it.worker.is_none()),
+            has_store_row: history.faults.iter().any(|it| it.worker.is_none()),
             has_titles,
             svg: String::new(),
             tips: Vec::new(),
@@ -81,26 +81,26 @@ impl<'a> Timeline<'a> {
     /// The line for the label of each fault: a line for each worker, and some for the store, which take turns.
     fn label_lines(&self) -> Vec<usize> {
         let mut around = 0;
-        let troubles = self.report.history.troubles.iter();
-        let line = |trouble: &Trouble| match trouble.worker {
+        let faults = self.report.history.faults.iter();
+        let line = |fault: &InjectedFault| match fault.worker {
             Some(worker) => STORE_LINES + worker,
             None => {
                 around += 1;
                 around % STORE_LINES
             }
         };
-        troubles.map(line).collect()
+        faults.map(line).collect()
     }
 
     /// Pixels per second with which no label of a fault runs into the next one of its line.
     fn scale_for_labels(&self) -> f64 {
         let mut previous = vec![None; STORE_LINES + self.workers];
         let mut scale: f64 = 0.0;
-        let troubles = self.report.history.troubles.iter();
-        for (trouble, line) in troubles.zip(self.label_lines()) {
-            let label = (trouble.from, text_width(trouble.kind.as_str()) + 6.0);
+        let faults = self.report.history.faults.iter();
+        for (fault, line) in faults.zip(self.label_lines()) {
+            let label = (fault.from, text_width(fault.kind.as_str()) + 6.0);
             if let Some((from, width)) = previous[line].replace(label) {
-                let between = trouble.from.saturating_sub(from) as f64 / 1e9;
+                let between = fault.from.saturating_sub(from) as f64 / 1e9;
                 scale = scale.max(width / between.max(0.001));
             }
         }
@@ -160,11 +160,11 @@ impl<'a> Timeline<'a> {
     }
 
     fn draw(&mut self) {
-        let kinds = self.report.history.troubles.iter().map(|it| it.kind);
+        let kinds = self.report.history.faults.iter().map(|it| it.kind);
         self.svg += &legend::patterns(kinds);
         self.axis();
-        for trouble in &self.report.history.troubles {
-            self.fault(trouble);
+        for fault in &self.report.history.faults {
+            self.fault(fault);
         }
         for wait in &self.report.history.waits {
             let (x, width) = self.span(wait.from, wait.to);
@@ -214,16 +214,16 @@ impl<'a> Timeline<'a> {
     }
 
     /// A band over the row of the worker that it hits, or over all rows.
-    fn fault(&mut self, trouble: &Trouble) {
-        let kind = trouble.kind;
-        let (x, width) = self.span(trouble.from, trouble.to);
-        let top = self.top(trouble.worker);
-        let times = self.times(trouble.from, trouble.to);
-        let text = match trouble.worker {
+    fn fault(&mut self, fault: &InjectedFault) {
+        let kind = fault.kind;
+        let (x, width) = self.span(fault.from, fault.to);
+        let top = self.top(fault.worker);
+        let times = self.times(fault.from, fault.to);
+        let text = match fault.worker {
             Some(worker) => format!("fault {kind} of worker {worker}: {times}"),
             None => format!("fault {kind}: {times}"),
         };
-        let (height, wide) = match trouble.worker {
+        let (height, wide) = match fault.worker {
             Some(_) => (ROW, ""),
             None => (self.height() - AXIS - 2.0, " wide"),
         };
@@ -241,11 +241,11 @@ impl<'a> Timeline<'a> {
     fn fault_labels(&mut self) {
         let edge = self.width() - 1.0;
         let mut next = vec![edge; STORE_LINES + self.workers];
-        let troubles = self.report.history.troubles.iter();
-        for (trouble, line) in troubles.zip(self.label_lines()).rev() {
-            let kind = trouble.kind.as_str();
+        let faults = self.report.history.faults.iter();
+        for (fault, line) in faults.zip(self.label_lines()).rev() {
+            let kind = fault.kind.as_str();
             let limit = &mut next[line];
-            let begin = self.x(trouble.from);
+            let begin = self.x(fault.from);
             // The last one of a line may start earlier than its band, so that it ends with the line.
             let start = match *limit < edge {
                 true => begin + 3.0,
@@ -259,7 +259,7 @@ impl<'a> Timeline<'a> {
                 } else {
                     0.0
                 };
-                let y = self.top(trouble.worker) + 11.0 + below;
+                let y = self.top(fault.worker) + 11.0 + below;
                 let _ = write!(
                     self.svg,
                     "<text class=\"label\" x=\"{start:.1}\" y=\"{y:.1}\">{kind}</text>"
@@ -288,9 +288,9 @@ impl<'a> Timeline<'a> {
 
     /// A cross where a process ended.
     fn kills(&mut self) {
-        let killed = self.report.history.troubles.iter();
-        for trouble in killed.filter(|it| it.kind == FaultKind::Kill) {
-            let (x, y) = (self.x(trouble.from), self.top(trouble.worker) + 23.0);
+        let killed = self.report.history.faults.iter();
+        for fault in killed.filter(|it| it.kind == FaultKind::Kill) {
+            let (x, y) = (self.x(fault.from), self.top(fault.worker) + 23.0);
             let _ = write!(
                 self.svg,
                 "<path class=\"cross\" d=\"M{:.1} {:.1}l10 10m0 -10l-10 10\"/>",

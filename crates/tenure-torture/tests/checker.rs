@@ -108,7 +108,7 @@ fn the_order_in_which_processes_wrote_makes_no_difference() {
     assert_eq!(History::of(&events), {
         let mut history = History::of(&good(30));
         // Pauses are in the order of their begin either way, and so is all else.
-        history.troubles.sort_by_key(|it| it.from);
+        history.faults.sort_by_key(|it| it.from);
         history
     });
 }
@@ -433,12 +433,7 @@ fn an_outage_of_our_own_making_is_none() {
     events.extend([fault(FaultKind::ServerKill, 500, 600), away(520, 900)]);
     let history = History::of(&events);
     assert!(history.outages.is_empty());
-    assert!(
-        history
-            .troubles
-            .iter()
-            .all(|it| it.kind != FaultKind::Outage)
-    );
+    assert!(history.faults.iter().all(|it| it.kind != FaultKind::Outage));
 }
 
 #[test]

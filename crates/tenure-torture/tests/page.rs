@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use tenure_torture::checker::{Findings, Overlap, Slip};
-use tenure_torture::history::{Claim, History, Trouble, Wait};
+use tenure_torture::history::{Claim, History, InjectedFault, Wait};
 use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
 use tenure_torture::report_page::report_page;
@@ -41,8 +41,8 @@ fn report() -> Report {
                 from: second,
                 to: 2 * second,
             }],
-            troubles: FaultKind::ALL
-                .map(|kind| Trouble {
+            faults: FaultKind::ALL
+                .map(|kind| InjectedFault {
                     kind,
                     worker: (!kind.is_around()).then_some(0),
                     from: second,

@@ -1,4 +1,4 @@
-//! The plan: the same seed is the same trouble, and all that was asked for comes.
+//! The plan: the same seed is the same fault, and all that was asked for comes.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

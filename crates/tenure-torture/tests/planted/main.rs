@@ -86,7 +86,7 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
             loop {
                 let (history, found) = look();
                 let caught = bug.is_one() && found.violations() > 0;
-                let made = history.troubles.len();
+                let made = history.faults.len();
                 if caught || made > most && found.not_enough.is_none() {
                     let time = Duration::from_nanos(history.over - history.began);
                     println!("{bug:?}: {made} faults in {time:?}, caught: {caught}");

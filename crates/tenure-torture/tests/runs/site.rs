@@ -1,4 +1,4 @@
-//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the trouble with them.
+//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the fault with them.
 
 use std::ffi::OsString;
 use std::sync::Mutex;
