@@ -10,16 +10,16 @@ use crate::history::{Claim, History};
 use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run says nothing.
-pub const FEWEST_ACQUISITIONS: usize = 20;
+pub const MIN_ACQUISITIONS: usize = 20;
 /// With fewer faults than this a run says nothing.
-pub const FEWEST_FAULTS: usize = 3;
+pub const MIN_FAULTS: usize = 3;
 /// A name may lie free for so long while somebody waits, beside three ttl and the faults that touch it. Generous:
 /// this is to find waits that never end, not slow machines.
-const GAP: Duration = Duration::from_secs(5);
+const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// A waiter that the machine forgot for a while loses its place, without any fault of ours. So many are chance, and
 /// up to a fiftieth of all acquisitions.
-const STRAY: usize = 5;
+const MAX_CHANCE_OVERTAKINGS: usize = 5;
 
 /// Two believed at the same time that they hold the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Overlap {
 
 /// Something that has only an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slip {
+pub struct Anomaly {
     /// Which acquisition.
     pub acquisition: u64,
     /// When.
@@ -64,13 +64,13 @@ pub struct Findings {
     /// Claims that overlap.
     pub overlaps: Vec<Overlap>,
     /// Tokens that are not greater than one that was granted before they were asked for.
-    pub tokens: Vec<Slip>,
+    pub tokens: Vec<Anomaly>,
     /// Writes of former holders, after somebody else had the name. Only a fence keeps them off.
-    pub stale: Vec<Slip>,
+    pub stale: Vec<Anomaly>,
     /// How many of those the fenced register refused.
     pub stale_refused: usize,
     /// Those that the fenced register took although it had taken one of the newer holder.
-    pub stale_accepted: Vec<Slip>,
+    pub stale_accepted: Vec<Anomaly>,
     /// Writes of the newest holder that the fenced register refused.
     pub lawful_refused: usize,
     /// Those who were served out of turn.
@@ -111,10 +111,10 @@ impl Findings {
     /// How much was found that the store's table does not allow.
     pub fn violations(&self) -> usize {
         let overlaps = self.overlaps.iter();
-        let slips = [&self.tokens, &self.stale, &self.stale_accepted];
-        let slips = slips.into_iter().flatten();
+        let anomalies = [&self.tokens, &self.stale, &self.stale_accepted];
+        let anomalies = anomalies.into_iter().flatten();
         overlaps.filter(|it| it.documented.is_none()).count()
-            + slips.filter(|it| it.documented.is_none()).count()
+            + anomalies.filter(|it| it.documented.is_none()).count()
             + self.gaps.len()
             + usize::from(self.unfair)
     }
@@ -147,7 +147,7 @@ pub fn check(
     }
     let overtakings = found.overtakings.len();
     found.unfair = matches!(promises.order, Order::Fair)
-        && overtakings > STRAY
+        && overtakings > MAX_CHANCE_OVERTAKINGS
         && overtakings * 50 > history.claims.len();
     found
 }
@@ -159,11 +159,11 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
         ));
     }
     let acquisitions = history.claims.len();
-    if acquisitions < FEWEST_ACQUISITIONS {
+    if acquisitions < MIN_ACQUISITIONS {
         let last = history.refusal.as_deref();
         let why = last.map_or(String::new(), |why| format!("; a worker was told: {why}"));
         return Some(format!(
-            "only {acquisitions} acquisitions, at least {FEWEST_ACQUISITIONS} are needed{why}"
+            "only {acquisitions} acquisitions, at least {MIN_ACQUISITIONS} are needed{why}"
         ));
     }
     let missing: Vec<_> = asked
@@ -178,8 +178,10 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
         ));
     }
     let faults = history.faults.len();
-    (faults < FEWEST_FAULTS).then(|| {
-        format!("only {faults} faults, at least {FEWEST_FAULTS} are needed; let it run longer with --for")
+    (faults < MIN_FAULTS).then(|| {
+        format!(
+            "only {faults} faults, at least {MIN_FAULTS} are needed; let it run longer with --for"
+        )
     })
 }
 
@@ -192,7 +194,7 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// The first of the faults that were at work at `at`, or not long before, whose cell says `allows`.
     /// A cell that is not filled in promises nothing.
-    fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
+    fn documented_at(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
             .history
             .faults
@@ -217,7 +219,7 @@ impl Judge<'_> {
                     second: (claim.acquisition, claim.worker),
                     from: at,
                     to: first.end.min(claim.end),
-                    documented: self.excuse(at, |cell| {
+                    documented: self.documented_at(at, |cell| {
                         cell.is_none_or(|cell| cell.promise == Promise::Nothing)
                     }),
                 });
@@ -234,19 +236,19 @@ impl Judge<'_> {
             let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
             let greatest = earlier.map(|it| it.token).max();
             if greatest.is_some_and(|greatest| claim.token <= greatest) {
-                let slip = self.token_slip(claim.acquisition, claim.start);
-                found.tokens.push(slip);
+                let anomaly = self.token_anomaly(claim.acquisition, claim.start);
+                found.tokens.push(anomaly);
             }
         }
     }
 
     /// Once a store has forgotten its counter, every later token may be too small.
-    fn token_slip(&self, acquisition: u64, at: u64) -> Slip {
+    fn token_anomaly(&self, acquisition: u64, at: u64) -> Anomaly {
         let mut earlier = self.history.faults.iter().filter(|it| it.from <= at);
         let documented = earlier
             .find(|it| self.any_cell(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress)))
             .map(|it| it.kind);
-        Slip {
+        Anomaly {
             acquisition,
             at,
             documented,
@@ -267,10 +269,10 @@ impl Judge<'_> {
             let acquisition = write.acquisition;
             if superseded {
                 found.stale_refused += usize::from(!write.accepted);
-                found.stale.push(Slip {
+                found.stale.push(Anomaly {
                     acquisition,
                     at: write.at,
-                    documented: self.excuse_for_late(write.at),
+                    documented: self.documented_for_late(write.at),
                 });
             } else {
                 found.lawful_refused += usize::from(!write.accepted);
@@ -279,7 +281,7 @@ impl Judge<'_> {
                 if claim.start < newest_taken {
                     found
                         .stale_accepted
-                        .push(self.token_slip(acquisition, write.at));
+                        .push(self.token_anomaly(acquisition, write.at));
                 }
                 newest_taken = newest_taken.max(claim.start);
             }
@@ -287,13 +289,13 @@ impl Judge<'_> {
     }
 
     /// A late write is no surprise where a pause allows one: every machine has pauses of its own.
-    fn excuse_for_late(&self, at: u64) -> Option<FaultKind> {
+    fn documented_for_late(&self, at: u64) -> Option<FaultKind> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
         match self.any_cell(FaultKind::Pause, weak) {
             true => Some(FaultKind::Pause),
-            false => self.excuse(at, weak),
+            false => self.documented_at(at, weak),
         }
     }
 
@@ -341,7 +343,7 @@ impl Judge<'_> {
                     .iter()
                     .filter(|it| it.from <= to && it.to.saturating_add(self.ttl) >= from);
                 let faults: u64 = near.map(|it| it.to - it.from).sum();
-                if to - from > 3 * self.ttl + nanos(GAP) + faults {
+                if to - from > 3 * self.ttl + nanos(GAP_TOLERANCE) + faults {
                     found.gaps.push((from, to));
                 }
             }
@@ -352,7 +354,7 @@ impl Judge<'_> {
     /// The longest time between `from` and `to` in which somebody waited for `name`.
     fn longest_wait(&self, name: &str, from: u64, to: u64) -> Option<(u64, u64)> {
         /// Who was told no asks again after a moment; that counts as one wait.
-        const AGAIN: u64 = 100_000_000;
+        const RETRY_GAP: u64 = 100_000_000;
         let waits = self.history.waits.iter().filter(|it| it.name == name);
         let mut longest: Option<(u64, u64)> = None;
         let mut open: Option<(u64, u64)> = None;
@@ -362,7 +364,7 @@ impl Judge<'_> {
                 continue;
             }
             let merged = match open {
-                Some((first, last)) if begin <= last + AGAIN => (first, last.max(end)),
+                Some((first, last)) if begin <= last + RETRY_GAP => (first, last.max(end)),
                 _ => (begin, end),
             };
             open = Some(merged);

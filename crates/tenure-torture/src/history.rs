@@ -211,12 +211,12 @@ impl History {
     /// Adds a time in which the store was away, unless it was us, or it is over by the time that the run begins.
     fn outage(&mut self, from: u64, to: u64, why: &str) {
         /// Whoever comes back takes a moment to be seen.
-        const SLACK: u64 = 2_000_000_000;
+        const RECOVERY_TIME: u64 = 2_000_000_000;
         let ours = self.faults.iter().any(|it| {
             it.kind.is_around()
                 && it.kind != FaultKind::Outage
                 && it.from <= to
-                && from <= it.to.saturating_add(SLACK)
+                && from <= it.to.saturating_add(RECOVERY_TIME)
         });
         if ours || to < self.began || from > self.over {
             return;

@@ -32,7 +32,7 @@ enum Pattern {
 }
 
 /// The colour, as a variable of [`STYLE`], and the pattern for a kind of fault.
-const fn look_of(kind: FaultKind) -> (&'static str, Pattern) {
+const fn style_of(kind: FaultKind) -> (&'static str, Pattern) {
     match kind {
         FaultKind::Kill => ("--text", Pattern::Plain),
         FaultKind::ServerKill => ("--text", Pattern::Diagonal),
@@ -62,7 +62,7 @@ pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     kinds.dedup();
     let mut out = String::from("<defs>");
     for kind in kinds {
-        let shape = match look_of(kind).1 {
+        let shape = match style_of(kind).1 {
             Pattern::Plain => "",
             Pattern::Diagonal => "<path d=\"M-2 2L2 -2M0 8L8 0M6 10L10 6\"/>",
             Pattern::Backward => "<path d=\"M-2 6L2 10M0 0L8 8M6 -2L10 2\"/>",
@@ -171,7 +171,7 @@ fn kinds() -> impl Iterator<Item = FaultKind> {
 /// Colours for both schemes, and the look of the timeline: for the picture and for the page.
 pub(crate) fn style() -> String {
     kinds().fold(STYLE.to_owned(), |mut style, kind| {
-        let _ = write!(style, ".{kind}{{color:var({})}}", look_of(kind).0);
+        let _ = write!(style, ".{kind}{{color:var({})}}", style_of(kind).0);
         style
     })
 }
@@ -209,7 +209,7 @@ mod tests {
     /// Green looks like grey, gold like orange, and purple like blue.
     #[test]
     fn no_two_kinds_of_faults_look_alike_without_red_and_green() {
-        let look = |kind| match look_of(kind) {
+        let look = |kind| match style_of(kind) {
             ("--green", pattern) => ("--text", pattern),
             ("--gold", pattern) => ("--orange", pattern),
             ("--purple", pattern) => ("--sky", pattern),
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn every_color_of_a_fault_is_known_in_both_schemes() {
         for kind in kinds() {
-            let definition = format!("{}:#", look_of(kind).0);
+            let definition = format!("{}:#", style_of(kind).0);
             assert_eq!(STYLE.matches(&definition).count(), 2, "{kind}");
         }
     }

@@ -15,7 +15,7 @@ use crate::register::Register;
 use crate::worker::worker_of;
 
 /// Who wrote at most this long ago holds now, in nanoseconds.
-const FRESH: u64 = 20_000_000;
+const HOLDER_MAX_AGE: u64 = 20_000_000;
 
 /// What is around the workers, for callers who run it themselves: servers and clocks.
 pub trait Site: Send + Sync {
@@ -29,7 +29,7 @@ pub trait Site: Send + Sync {
 }
 
 /// A fault that has begun.
-struct Running {
+struct RunningFault {
     planned: PlannedFault,
     worker: Option<usize>,
     began: u64,
@@ -40,7 +40,7 @@ struct Running {
 pub struct Nemesis {
     began: u64,
     plan: std::iter::Peekable<std::vec::IntoIter<PlannedFault>>,
-    running: Vec<Running>,
+    running: Vec<RunningFault>,
     site: Option<Arc<dyn Site>>,
     log: Log,
 }
@@ -88,7 +88,10 @@ impl Nemesis {
             true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
             // Nobody has it: the fault waits until somebody does.
-            false => match register.holder(&names[next.name], FRESH).map(worker_of) {
+            false => match register
+                .holder(&names[next.name], HOLDER_MAX_AGE)
+                .map(worker_of)
+            {
                 Some(worker) if !self.is_in_trouble(worker) => Some(worker),
                 _ => return Ok(()),
             },
@@ -152,7 +155,7 @@ impl Nemesis {
             (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
             _ => {}
         }
-        self.running.push(Running {
+        self.running.push(RunningFault {
             planned,
             worker,
             began,
@@ -170,7 +173,7 @@ impl Nemesis {
 
     fn end(
         &mut self,
-        fault: Running,
+        fault: RunningFault,
         workers: &mut WorkerProcesses,
         proxies: &[Proxy],
     ) -> io::Result<()> {

@@ -99,8 +99,11 @@ impl Report {
             (all, worse) if all == worse => format!("{all} NOT documented"),
             (all, worse) => format!("{all}, {worse} NOT documented"),
         };
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
+        let worse = |anomalies: &[crate::checker::Anomaly]| {
+            anomalies
+                .iter()
+                .filter(|it| it.documented.is_none())
+                .count()
         };
         let overlaps = found.overlaps.iter();
         let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
@@ -144,8 +147,11 @@ impl Report {
     /// The same for programs.
     pub fn json(&self) -> Value {
         let found = &self.findings;
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
+        let worse = |anomalies: &[crate::checker::Anomaly]| {
+            anomalies
+                .iter()
+                .filter(|it| it.documented.is_none())
+                .count()
         };
         let overlaps = found.overlaps.iter();
         let faults = self.fault_counts();

@@ -20,7 +20,7 @@ use crate::server_url::ServerUrl;
 use crate::worker::Settings;
 
 /// Time between two looks at what is due.
-const TICK: Duration = Duration::from_millis(2);
+const STEP_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What to do.
 #[derive(Clone)]
@@ -141,7 +141,7 @@ pub fn run(
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
         nemesis.step(&mut workers, &proxies, &register, names, tell)?;
-        std::thread::sleep(TICK);
+        std::thread::sleep(STEP_INTERVAL);
     }
     nemesis.finish(&mut workers, &proxies)?;
     // All that were killed on purpose have been replaced by now.

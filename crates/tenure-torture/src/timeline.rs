@@ -29,7 +29,7 @@ const STORE_LINES: usize = 3;
 const MAX_MARKS: usize = 500;
 
 /// What a bar has to say, and where the bar is.
-pub(crate) struct Tip {
+pub(crate) struct Tooltip {
     /// Left, top, width and height.
     pub(crate) area: [f64; 4],
     pub(crate) text: String,
@@ -42,10 +42,10 @@ pub(crate) struct Timeline<'a> {
     names: Vec<&'a str>,
     workers: usize,
     has_store_row: bool,
-    /// Texts go into the SVG as `<title>`, else into `tips`.
+    /// Texts go into the SVG as `<title>`, else into `tooltips`.
     has_titles: bool,
     pub(crate) svg: String,
-    pub(crate) tips: Vec<Tip>,
+    pub(crate) tooltips: Vec<Tooltip>,
 }
 
 impl<'a> Timeline<'a> {
@@ -74,7 +74,7 @@ impl<'a> Timeline<'a> {
             has_store_row: history.faults.iter().any(|it| it.worker.is_none()),
             has_titles,
             svg: String::new(),
-            tips: Vec::new(),
+            tooltips: Vec::new(),
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Timeline<'a> {
             let _ = write!(self.svg, "><title>{}</title></rect>", escaped(&text));
         } else {
             self.svg += "/>";
-            self.tips.push(Tip { area, text });
+            self.tooltips.push(Tooltip { area, text });
         }
     }
 
@@ -328,30 +328,32 @@ impl<'a> Timeline<'a> {
     /// Late writes and tokens that are not greater, each on the row of its worker.
     fn marks(&mut self) {
         let found = &self.report.findings;
-        let slips = [
+        let anomalies = [
             ("token not greater than an earlier one", &found.tokens),
             ("late write, without a fence", &found.stale),
             ("late write past the fence", &found.stale_accepted),
         ];
-        let slips = slips
+        let anomalies = anomalies
             .iter()
-            .flat_map(|(what, slips)| slips.iter().map(move |slip| (*what, slip)));
-        for (what, slip) in slips.take(MAX_MARKS) {
+            .flat_map(|(what, anomalies)| anomalies.iter().map(move |anomaly| (*what, anomaly)));
+        for (what, anomaly) in anomalies.take(MAX_MARKS) {
             let claims = &self.report.history.claims;
-            let claim = claims.iter().find(|it| it.acquisition == slip.acquisition);
+            let claim = claims
+                .iter()
+                .find(|it| it.acquisition == anomaly.acquisition);
             let Some(worker) = claim.map(|claim| claim.worker) else {
                 continue;
             };
-            let (class, why) = match slip.documented {
+            let (class, why) = match anomaly.documented {
                 Some(kind) => ("late", format!("as documented for {kind}")),
                 None => ("late bad", "NOT documented".to_owned()),
             };
             let text = format!(
                 "worker {worker}: {what}, {why}: at {:.3} s",
-                self.seconds(slip.at)
+                self.seconds(anomaly.at)
             );
             let area = [
-                self.x(slip.at) - 2.0,
+                self.x(anomaly.at) - 2.0,
                 self.top(Some(worker)) + 28.0,
                 4.0,
                 7.0,

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use tenure_torture::checker::{Findings, Overlap, Slip};
+use tenure_torture::checker::{Anomaly, Findings, Overlap};
 use tenure_torture::history::{Claim, History, InjectedFault, Wait};
 use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
@@ -59,7 +59,7 @@ fn report() -> Report {
                 to: 3 * second,
                 documented: None,
             }],
-            tokens: vec![Slip {
+            tokens: vec![Anomaly {
                 acquisition: 2,
                 at: 2 * second,
                 documented: Some(FaultKind::ServerKill),
