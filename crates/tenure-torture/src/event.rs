@@ -155,7 +155,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of the file.
-    pub fn again(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
@@ -164,7 +164,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of the file.
-    pub fn say(&mut self, event: &Event) -> io::Result<()> {
+    pub fn append(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
         self.0.write_all(&line)

@@ -120,7 +120,7 @@ impl StoreMonitor {
     fn log(&self, event: &Event) {
         // A log that cannot be written ends the run elsewhere.
         if let Ok(mut log) = Log::open(&self.events) {
-            let _ = log.say(event);
+            let _ = log.append(event);
         }
     }
 }

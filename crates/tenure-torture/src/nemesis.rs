@@ -166,7 +166,7 @@ impl Nemesis {
 
     fn kill(&mut self, worker: usize, workers: &WorkerProcesses) -> io::Result<()> {
         // Before it is done, so that no claim is counted for longer than it was believed in.
-        self.log.say(&Event::Killed { at: now(), worker })?;
+        self.log.append(&Event::Killed { at: now(), worker })?;
         workers.signal(worker, Signal::KILL);
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Nemesis {
             (kind, None, Some(site)) => site.end(kind),
             _ => {}
         }
-        self.log.say(&Event::Fault {
+        self.log.append(&Event::Fault {
             at: fault.began,
             until: now(),
             kind: fault.planned.kind,

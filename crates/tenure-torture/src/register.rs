@@ -47,7 +47,7 @@ impl Register {
                     return;
                 }
                 // Without a log of its own a connection is not served; its worker sees it close.
-                if let Ok(log) = log.again() {
+                if let Ok(log) = log.try_clone() {
                     let values = values.clone();
                     std::thread::spawn(move || serve(&stream, &values, log));
                 }
@@ -101,7 +101,7 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
                 acquisition,
                 accepted,
             };
-            log.say(&wrote).map(|()| accepted)
+            log.append(&wrote).map(|()| accepted)
         };
         let answer: &[u8] = match said {
             Ok(true) => b"yes\n",

@@ -103,7 +103,7 @@ pub fn run(
 ) -> io::Result<VanishedConnections> {
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
-    let register = Register::open(log.again()?)?;
+    let register = Register::open(log.try_clone()?)?;
     let worker_log = OpenOptions::new()
         .append(true)
         .create(true)
@@ -129,7 +129,7 @@ pub fn run(
         })?;
     }
     let began = now();
-    log.say(&Event::Began { at: began })?;
+    log.append(&Event::Began { at: began })?;
     let plan = plan(
         setup.seed,
         &setup.faults,
@@ -137,7 +137,7 @@ pub fn run(
         setup.lasts,
         setup.names,
     );
-    let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.again()?);
+    let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.try_clone()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
         nemesis.step(&mut workers, &proxies, &register, names, tell)?;
@@ -146,9 +146,9 @@ pub fn run(
     nemesis.finish(&mut workers, &proxies)?;
     // All that were killed on purpose have been replaced by now.
     for worker in workers.ended() {
-        log.say(&Event::Vanished { at: now(), worker })?;
+        log.append(&Event::Vanished { at: now(), worker })?;
     }
-    log.say(&Event::Over { at: now() })?;
+    log.append(&Event::Over { at: now() })?;
     workers.end(setup.ttl * 2 + Duration::from_secs(3));
     drop(workers);
     drop(register);

@@ -199,7 +199,7 @@ async fn work<L: Locks>(
     while !*stop.borrow() {
         let name = &settings.names[random.number() as usize % settings.names.len()];
         let asked = now();
-        log.say(&Event::Asked {
+        log.append(&Event::Asked {
             at: asked,
             worker,
             name: name.clone(),
@@ -212,7 +212,7 @@ async fn work<L: Locks>(
         let mut held = match acquired {
             Ok(held) => held,
             Err(why) => {
-                log.say(&Event::Refused {
+                log.append(&Event::Refused {
                     at,
                     worker,
                     name: name.clone(),
@@ -225,7 +225,7 @@ async fn work<L: Locks>(
         acquisition += 1;
         // Lost between the grant and here: a claim of no length.
         let deadline = held.deadline().await.unwrap_or(at);
-        log.say(&Event::Claimed {
+        log.append(&Event::Claimed {
             at,
             worker,
             name: name.clone(),
@@ -246,7 +246,7 @@ async fn work<L: Locks>(
                 break true;
             };
             // Also the last time: a client that believes again after its deadline has passed is wrong.
-            log.say(&Event::Believed {
+            log.append(&Event::Believed {
                 at,
                 acquisition,
                 deadline,
@@ -259,7 +259,7 @@ async fn work<L: Locks>(
             write(&register, name, held.token(), acquisition).await?;
             pause(random.between(1, 6)).await;
         };
-        log.say(&Event::Ended {
+        log.append(&Event::Ended {
             at: now(),
             acquisition,
             lost,

@@ -473,7 +473,7 @@ fn a_log_is_read_as_it_was_written() {
     let mut events = overlapping(Some(FaultKind::LostReply));
     events.push(claimed(1, 2, 3, u64::MAX, 4));
     for event in &events {
-        log.say(event).unwrap();
+        log.append(event).unwrap();
     }
     assert_eq!(event::read(&path).unwrap(), events);
     assert!(Log::create(&path).is_err(), "a log is never written over");
