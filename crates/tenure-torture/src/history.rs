@@ -213,7 +213,7 @@ impl History {
         /// Whoever comes back takes a moment to be seen.
         const RECOVERY_TIME: u64 = 2_000_000_000;
         let ours = self.faults.iter().any(|it| {
-            it.kind.is_around()
+            it.kind.hits_all_workers()
                 && it.kind != FaultKind::Outage
                 && it.from <= to
                 && from <= it.to.saturating_add(RECOVERY_TIME)

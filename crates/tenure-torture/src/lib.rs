@@ -84,7 +84,7 @@ pub async fn torture(
     let mut setup = setup;
     setup.ttl = lease(&client, &names[0], setup.ttl).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
-    let (_, left_out) = runner::possible(&setup.url, setup.site.as_deref());
+    let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
     let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
     let mut monitor = StoreMonitor::new(client.clone(), names[0].clone(), setup.ttl, log.clone());

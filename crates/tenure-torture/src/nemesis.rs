@@ -18,7 +18,7 @@ use crate::worker::worker_of;
 const HOLDER_MAX_AGE: u64 = 20_000_000;
 
 /// What is around the workers, for callers who run it themselves: servers and clocks.
-pub trait Site: Send + Sync {
+pub trait Environment: Send + Sync {
     /// The faults that it can make.
     fn kinds(&self) -> Vec<FaultKind>;
     /// Begins one. A clock jumps by `lasts`. Workers that are to sleep stand still already, and go on after
@@ -41,18 +41,23 @@ pub struct Nemesis {
     began: u64,
     plan: std::iter::Peekable<std::vec::IntoIter<PlannedFault>>,
     running: Vec<RunningFault>,
-    site: Option<Arc<dyn Site>>,
+    environment: Option<Arc<dyn Environment>>,
     log: Log,
 }
 
 impl Nemesis {
     /// Starts the plan at the instant `began`.
-    pub fn new(began: u64, plan: Vec<PlannedFault>, site: Option<Arc<dyn Site>>, log: Log) -> Self {
+    pub fn new(
+        began: u64,
+        plan: Vec<PlannedFault>,
+        environment: Option<Arc<dyn Environment>>,
+        log: Log,
+    ) -> Self {
         Self {
             began,
             plan: plan.into_iter().peekable(),
             running: Vec::new(),
-            site,
+            environment,
             log,
         }
     }
@@ -83,7 +88,7 @@ impl Nemesis {
         if self.began + next.at > now {
             return Ok(());
         }
-        let worker = match next.kind.is_around() {
+        let worker = match next.kind.hits_all_workers() {
             // Nobody may be woken or replaced by another fault while all sleep.
             true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
@@ -136,7 +141,7 @@ impl Nemesis {
                 proxy.set(fault);
             }
         };
-        match (planned.kind, worker, &self.site) {
+        match (planned.kind, worker, &self.environment) {
             (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
             (FaultKind::Kill, Some(worker), _) => self.kill(worker, workers)?,
             (FaultKind::Delay, ..) => {
@@ -148,11 +153,13 @@ impl Nemesis {
             (FaultKind::Garbage, ..) => proxy(ConnectionFault::Garbage),
             (FaultKind::Trickle, ..) => proxy(ConnectionFault::Trickle),
             (FaultKind::Vanish, ..) => proxy(ConnectionFault::Vanish),
-            (FaultKind::Suspend, _, Some(site)) => {
+            (FaultKind::Suspend, _, Some(environment)) => {
                 workers.signal_all(Signal::STOP);
-                site.begin(FaultKind::Suspend, Duration::from_nanos(planned.lasts));
+                environment.begin(FaultKind::Suspend, Duration::from_nanos(planned.lasts));
             }
-            (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
+            (kind, _, Some(environment)) => {
+                environment.begin(kind, Duration::from_nanos(planned.lasts))
+            }
             _ => {}
         }
         self.running.push(RunningFault {
@@ -177,7 +184,7 @@ impl Nemesis {
         workers: &mut WorkerProcesses,
         proxies: &[Proxy],
     ) -> io::Result<()> {
-        match (fault.planned.kind, fault.worker, &self.site) {
+        match (fault.planned.kind, fault.worker, &self.environment) {
             (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
             (FaultKind::Kill, Some(worker), _) => workers.replace(worker)?,
             (kind, Some(worker), _) => {
@@ -191,11 +198,11 @@ impl Nemesis {
                     workers.replace(worker)?;
                 }
             }
-            (FaultKind::Suspend, _, Some(site)) => {
-                site.end(FaultKind::Suspend);
+            (FaultKind::Suspend, _, Some(environment)) => {
+                environment.end(FaultKind::Suspend);
                 workers.signal_all(Signal::CONT);
             }
-            (kind, None, Some(site)) => site.end(kind),
+            (kind, None, Some(environment)) => environment.end(kind),
             _ => {}
         }
         self.log.append(&Event::Fault {

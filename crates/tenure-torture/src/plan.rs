@@ -119,7 +119,7 @@ impl FaultKind {
     }
 
     /// Whether it happens to what is around the workers, and so to all of them at once.
-    pub const fn is_around(self) -> bool {
+    pub const fn hits_all_workers(self) -> bool {
         !self.is_of_connection() && !matches!(self, Self::Pause | Self::Kill)
     }
 
@@ -230,7 +230,7 @@ pub fn plan(
             name: part(0, 10) as usize % names.max(1),
         });
         // What hits all leaves some time for everybody to come back.
-        at += match kind.is_around() {
+        at += match kind.hits_all_workers() {
             true => lasts + part(15, 25),
             false => part(8, 16),
         };

@@ -11,7 +11,7 @@ use rustix::process::getpid;
 
 use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
-use crate::nemesis::{Nemesis, Site};
+use crate::nemesis::{Environment, Nemesis};
 use crate::plan::{FaultKind, plan};
 use crate::processes::{Program, WorkerProcesses};
 use crate::proxy::{self, Proxy, VanishedConnections};
@@ -46,7 +46,7 @@ pub struct Setup {
     /// What a worker is.
     pub program: Program,
     /// What is around them, where the caller runs it.
-    pub site: Option<Arc<dyn Site>>,
+    pub environment: Option<Arc<dyn Environment>>,
 }
 
 /// The file of events in the directory of a run.
@@ -60,15 +60,18 @@ pub fn worker_log_of(out: &Path) -> PathBuf {
 }
 
 /// The faults that can be made on this store, and in words which are left out and why.
-pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<FaultKind>, Option<String>) {
+pub fn possible(
+    url: &str,
+    environment: Option<&dyn Environment>,
+) -> (Vec<FaultKind>, Option<String>) {
     let server_url = ServerUrl::parse(url);
     let can_vanish = proxy::can_drop_incoming_packets();
-    let around = site.map_or_else(Vec::new, Site::kinds);
+    let around = environment.map_or_else(Vec::new, Environment::kinds);
     let kinds = FaultKind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
         FaultKind::Vanish => server_url.is_ok() && can_vanish.is_ok(),
         kind if kind.is_of_connection() => server_url.is_ok(),
-        kind if kind.is_around() => around.contains(kind),
+        kind if kind.hits_all_workers() => around.contains(kind),
         _ => true,
     });
     let left_out = match (&server_url, &can_vanish) {
@@ -137,7 +140,7 @@ pub fn run(
         setup.lasts,
         setup.names,
     );
-    let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.try_clone()?);
+    let mut nemesis = Nemesis::new(began, plan, setup.environment.clone(), log.try_clone()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
         nemesis.step(&mut workers, &proxies, &register, names, tell)?;

@@ -64,7 +64,7 @@ fn fault(kind: FaultKind, at: u64, until: u64) -> Event {
         at: at * MS,
         until: until * MS,
         kind,
-        worker: (!kind.is_around()).then_some(0),
+        worker: (!kind.hits_all_workers()).then_some(0),
     }
 }
 

@@ -44,7 +44,7 @@ fn report() -> Report {
             faults: FaultKind::ALL
                 .map(|kind| InjectedFault {
                     kind,
-                    worker: (!kind.is_around()).then_some(0),
+                    worker: (!kind.hits_all_workers()).then_some(0),
                     from: second,
                     to: 2 * second,
                 })

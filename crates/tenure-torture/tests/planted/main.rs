@@ -18,7 +18,7 @@ use tenure_torture::checker::{self, Findings, Verdict};
 use tenure_torture::clock::now;
 use tenure_torture::event::{self, Event};
 use tenure_torture::history::History;
-use tenure_torture::nemesis::Site;
+use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
@@ -68,7 +68,7 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
                 .to_vec(),
             environment: store.clock.environment(),
         },
-        site: Some(store as Arc<dyn Site>),
+        environment: Some(store as Arc<dyn Environment>),
     };
     let names = runner::names(&setup);
     let stop = AtomicBool::new(false);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_torture::clock::now;
-use tenure_torture::nemesis::Site;
+use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-impl Site for Store {
+impl Environment for Store {
     fn kinds(&self) -> Vec<FaultKind> {
         vec![FaultKind::ServerKill, FaultKind::Suspend]
     }

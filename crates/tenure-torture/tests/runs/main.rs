@@ -88,7 +88,7 @@ impl Run {
                     .to_vec(),
                 environment: around.environment(),
             },
-            site: Some(Arc::new(around)),
+            environment: Some(Arc::new(around)),
         };
         Self { setup, dir, name }
     }

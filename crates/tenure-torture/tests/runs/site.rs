@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tenure_torture::nemesis::Site;
+use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
@@ -273,7 +273,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap() + 1
 }
 
-impl Site for Around {
+impl Environment for Around {
     fn kinds(&self) -> Vec<FaultKind> {
         let mut kinds = vec![FaultKind::Suspend];
         if self.store.is_some() || self.server_clock.is_none() {
