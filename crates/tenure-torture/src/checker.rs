@@ -1,4 +1,5 @@
-//! What went wrong in a run, and whether the store had promised otherwise. Pure: it sees nothing but the history.
+//! Judges a run: what went wrong, and whether the store's table of guarantees allows it. The checker reads nothing but
+//! the history, so a log can be judged again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,20 +14,20 @@ use crate::plan::FaultKind;
 pub const MIN_ACQUISITIONS: usize = 20;
 /// With fewer faults than this a run says nothing.
 pub const MIN_FAULTS: usize = 3;
-/// A name may lie free for so long while somebody waits, beside three ttl and the faults that touch it. Generous:
-/// this is to find waits that never end, not slow machines.
+/// How long a name may be free while a worker waits, in addition to three ttl and the faults in that time. Generous,
+/// because it is to find waits that never end and not slow machines.
 const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A waiter that the machine forgot for a while loses its place, without any fault of ours. So many are chance, and
-/// up to a fiftieth of all acquisitions.
+/// A waiter whose process does not run for a while loses its place without a fault of the plan. So many acquisitions
+/// out of turn are chance, and up to a fiftieth of all.
 const MAX_CHANCE_OVERTAKINGS: usize = 5;
 
-/// Two believed at the same time that they hold the name.
+/// Two workers believed at the same time that they hold the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// Acquisition and worker of the one who had it.
+    /// Acquisition and worker of the earlier holder.
     pub first: (u64, usize),
-    /// Acquisition and worker of the one who got it meanwhile.
+    /// Acquisition and worker of the later holder.
     pub second: (u64, usize),
     /// When that began.
     pub from: u64,
@@ -36,7 +37,7 @@ pub struct Overlap {
     pub documented: Option<FaultKind>,
 }
 
-/// Something that has only an instant.
+/// A write or a token that should not be: it has an instant and no duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
     /// Which acquisition.
@@ -47,39 +48,39 @@ pub struct Anomaly {
     pub documented: Option<FaultKind>,
 }
 
-/// Somebody who came later was served before somebody who waited and had no fault.
+/// A worker that came later was served before one that waited and had no fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overtaking {
-    /// Who waited, and since when.
+    /// The worker that waited, and since when.
     pub waiter: (usize, u64),
-    /// Who was served.
+    /// The acquisition that was served.
     pub acquisition: u64,
     /// When.
     pub at: u64,
 }
 
-/// All that was found.
+/// Everything that the checker found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Claims that overlap.
     pub overlaps: Vec<Overlap>,
-    /// Tokens that are not greater than one that was granted before they were asked for.
+    /// Tokens that are not greater than a token that was granted before the request for them.
     pub tokens: Vec<Anomaly>,
-    /// Writes of former holders, after somebody else had the name. Only a fence keeps them off.
+    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
     pub stale: Vec<Anomaly>,
-    /// How many of those the fenced register refused.
+    /// How many late writes the fenced register refused.
     pub stale_refused: usize,
-    /// Those that the fenced register took although it had taken one of the newer holder.
+    /// Late writes that the fenced register accepted after a write of the newer holder.
     pub stale_accepted: Vec<Anomaly>,
     /// Writes of the newest holder that the fenced register refused.
     pub lawful_refused: usize,
-    /// Those who were served out of turn.
+    /// Acquisitions out of turn.
     pub overtakings: Vec<Overtaking>,
-    /// Whether those are so many that the store cannot be as fair as its table says.
+    /// Whether acquisitions out of turn are so many that the store cannot be as fair as its table says.
     pub unfair: bool,
-    /// The longest time without a holder while somebody waited.
+    /// The longest time without a holder while a worker waited.
     pub longest_gap: u64,
-    /// Gaps beyond all reason, from and to.
+    /// The begin and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
     /// Why the run means nothing, if so.
     pub not_enough: Option<String>,
@@ -108,7 +109,7 @@ impl Findings {
         }
     }
 
-    /// How much was found that the store's table does not allow.
+    /// The number of findings that the store's table does not allow.
     pub fn violations(&self) -> usize {
         let overlaps = self.overlaps.iter();
         let anomalies = [&self.tokens, &self.stale, &self.stale_accepted];
@@ -120,7 +121,7 @@ impl Findings {
     }
 }
 
-/// Judges a history by what the store promises. `asked`: the faults that there should have been.
+/// Judges a history by what the store promises. `asked`: the faults that the run should have had.
 pub fn check(
     history: &History,
     promises: &Guarantees,
@@ -192,7 +193,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// The first of the faults that were at work at `at`, or not long before, whose cell says `allows`.
+    /// The first fault that was active at `at`, or shortly before, and under which the table `allows` the finding.
     /// A cell that is not filled in promises nothing.
     fn documented_at(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
@@ -263,7 +264,7 @@ impl Judge<'_> {
             let Some(claim) = of.get(&write.acquisition) else {
                 continue;
             };
-            // Somebody else got the name after us and before this write.
+            // Another worker got the name after this claim and before this write.
             let before = claims.partition_point(|it| it.start < write.at);
             let superseded = before > 0 && claims[before - 1].start > claim.start;
             let acquisition = write.acquisition;
@@ -288,7 +289,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A late write is no surprise where a pause allows one: every machine has pauses of its own.
+    /// A late write needs no planned fault where the table allows one after a pause: every machine has pauses of its
+    /// own.
     fn documented_for_late(&self, at: u64) -> Option<FaultKind> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
@@ -299,8 +301,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Only somebody who came a whole ttl later has certainly come later: a request takes a while until it stands in
-    /// the queue. And who was in fault meanwhile, or shortly before, may have lost its place.
+    /// A request takes a while until it is in the queue, so only a worker that asked a whole ttl later has certainly
+    /// come later. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         for claim in claims {
             let has_trouble = |worker: usize, since: u64| {
@@ -331,7 +333,7 @@ impl Judge<'_> {
         let (began, over) = (self.history.began, self.history.over);
         let mut free_from = began;
         let ends = claims.iter().map(|it| (it.start, it.end));
-        // To the end of the run: a name that nobody gets any more is the longest gap of all.
+        // The last gap ends with the run: a name that no worker gets any more is the longest gap of all.
         for (start, end) in ends.chain([(over, over)]) {
             if start > free_from
                 && let Some((from, to)) = self.longest_wait(name, free_from, start.min(over))
@@ -351,9 +353,9 @@ impl Judge<'_> {
         }
     }
 
-    /// The longest time between `from` and `to` in which somebody waited for `name`.
+    /// The longest time between `from` and `to` in which a worker waited for `name`.
     fn longest_wait(&self, name: &str, from: u64, to: u64) -> Option<(u64, u64)> {
-        /// Who was told no asks again after a moment; that counts as one wait.
+        /// A worker that was refused asks again within this time; both requests count as one wait.
         const RETRY_GAP: u64 = 100_000_000;
         let waits = self.history.waits.iter().filter(|it| it.name == name);
         let mut longest: Option<(u64, u64)> = None;

@@ -10,7 +10,7 @@ use crate::plan::FaultKind;
 use crate::report::Report;
 use crate::text::{escaped, shortened, text_width};
 
-/// Colours for names. More names than these share them.
+/// The number of colours for names. With more names, some share a colour.
 pub(crate) const NAME_COLORS: usize = 8;
 
 /// The number of the colour for `name`.
@@ -83,7 +83,7 @@ pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     out + "</defs>"
 }
 
-/// Swatches of 18 by 12 pixels, as SVG, and what they mean. Only of what is in the drawing.
+/// Swatches of 18 by 12 pixels, as SVG, and what they mean. Only what is in the drawing has one.
 pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
     let swatch = |class: &str, y: u64, height: u64| {
         format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")

@@ -1,4 +1,4 @@
-//! Watches the store from outside while workers are at it, and writes down what somebody else does to it.
+//! Monitors the store while workers use it, and records outages and changes that are not of the plan.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,27 +10,28 @@ use tenure::backend::Severity;
 use crate::clock::now;
 use crate::event::{Event, Log};
 
-/// Time between two looks whether it is there.
+/// The time between two inspections, which show whether the store answers.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two questions how it is.
+/// The time between two checks of the store's state.
 const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 
-/// What was seen so far.
+/// The monitor of one store.
 #[derive(Debug)]
 pub struct StoreMonitor {
     client: Client,
     name: String,
-    /// A store that is silent for longer is away.
+    /// A store that does not answer within this time is away.
     timeout: Duration,
     events: PathBuf,
-    /// Since when it has been away, and what was said about that.
+    /// The begin of the current outage, and its first error.
     outage: Option<(u64, String)>,
-    /// What is not as it should be, by its text without times, which change; none before it could be checked.
+    /// The findings of the last check that are not good, by their text without times, which change. None before the
+    /// first check.
     known: Option<BTreeMap<String, String>>,
 }
 
 impl StoreMonitor {
-    /// Looks at `name` from time to time, and writes to the log at `events`.
+    /// Inspects `name` at intervals, and appends to the log at `events`.
     pub fn new(client: Client, name: String, timeout: Duration, events: PathBuf) -> Self {
         Self {
             client,
@@ -42,12 +43,12 @@ impl StoreMonitor {
         }
     }
 
-    /// What it finds before the run is how the store is, and no news.
+    /// Findings from before the run are no news.
     pub async fn remember_state(&mut self) {
         self.known = self.state().await;
     }
 
-    /// Looks until it is dropped.
+    /// Monitors the store until the future is dropped.
     pub async fn run(&mut self) -> std::convert::Infallible {
         let mut checked = now();
         loop {
@@ -87,7 +88,7 @@ impl StoreMonitor {
         let Some(state) = self.state().await else {
             return;
         };
-        // The first answer is how the store is, and no news.
+        // Findings of the first check are no news.
         let Some(known) = self.known.replace(state.clone()) else {
             return;
         };
@@ -100,7 +101,7 @@ impl StoreMonitor {
         }
     }
 
-    /// All that `check` says which is not good; none when it could not be checked.
+    /// All findings of `check` that are not good; none if the check failed.
     async fn state(&self) -> Option<BTreeMap<String, String>> {
         let findings = tokio::time::timeout(self.timeout * 2, self.client.check()).await;
         let findings = findings.ok()?.ok()?;
@@ -118,7 +119,7 @@ impl StoreMonitor {
     }
 
     fn log(&self, event: &Event) {
-        // A log that cannot be written ends the run elsewhere.
+        // The runner writes to the same log and reports an error.
         if let Ok(mut log) = Log::open(&self.events) {
             let _ = log.append(event);
         }

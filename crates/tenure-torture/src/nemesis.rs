@@ -1,4 +1,5 @@
-//! Carries out the plan, against whoever holds the lock at that moment. Blind faults would need many times longer.
+//! Injects the faults of the plan into the worker that holds the lock at that moment. Faults for arbitrary workers
+//! would need many times longer to find a bug.
 
 use std::io;
 use std::sync::Arc;
@@ -14,17 +15,17 @@ use crate::proxy::{ConnectionFault, Proxy};
 use crate::register::Register;
 use crate::worker::worker_of;
 
-/// Who wrote at most this long ago holds now, in nanoseconds.
+/// A worker that wrote to the register at most this long ago is taken for the holder, in nanoseconds.
 const HOLDER_MAX_AGE: u64 = 20_000_000;
 
-/// What is around the workers, for callers who run it themselves: servers and clocks.
+/// Servers and clocks around the workers, for callers that run them.
 pub trait Environment: Send + Sync {
-    /// The faults that it can make.
+    /// The faults that can be made here.
     fn kinds(&self) -> Vec<FaultKind>;
-    /// Begins one. A clock jumps by `lasts`. Workers that are to sleep stand still already, and go on after
+    /// Begins a fault. A clock jumps by `lasts`. Workers that are to sleep are stopped before, and resumed after
     /// [`end`](Site::end).
     fn begin(&self, kind: FaultKind, lasts: Duration);
-    /// Ends it: all is as before, but for clocks that have jumped and leaders that were replaced.
+    /// Ends a fault. Clocks that have jumped and leaders that were replaced stay as they are.
     fn end(&self, kind: FaultKind);
 }
 
@@ -36,7 +37,7 @@ struct RunningFault {
     over: u64,
 }
 
-/// The plan, and how far it is.
+/// The plan, its position, and the faults that are active.
 pub struct Nemesis {
     began: u64,
     plan: std::iter::Peekable<std::vec::IntoIter<PlannedFault>>,
@@ -62,7 +63,8 @@ impl Nemesis {
         }
     }
 
-    /// Does what is due, and tells of each fault that begins. Called again and again.
+    /// Ends and begins the faults that are due. `tell` is called with each fault that begins. The runner calls this
+    /// every few milliseconds.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
@@ -89,10 +91,10 @@ impl Nemesis {
             return Ok(());
         }
         let worker = match next.kind.hits_all_workers() {
-            // Nobody may be woken or replaced by another fault while all sleep.
+            // While all workers sleep, no other fault may resume or replace one.
             true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
-            // Nobody has it: the fault waits until somebody does.
+            // Without a holder the fault waits until a worker holds.
             false => match register
                 .holder(&names[next.name], HOLDER_MAX_AGE)
                 .map(worker_of)
@@ -102,7 +104,7 @@ impl Nemesis {
             },
         };
         self.plan.next();
-        // What had to wait moves all that follows, or it would come in one heap.
+        // A fault that had to wait moves all that follow, so that they do not come all at once.
         self.began = now - next.at;
         tell(&match worker {
             Some(worker) => format!("{} of worker {worker}, which holds", next.kind),
@@ -111,7 +113,7 @@ impl Nemesis {
         self.begin(next, worker, workers, proxies)
     }
 
-    /// Ends what still goes on.
+    /// Ends the faults that are active.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
@@ -172,7 +174,7 @@ impl Nemesis {
     }
 
     fn kill(&mut self, worker: usize, workers: &WorkerProcesses) -> io::Result<()> {
-        // Before it is done, so that no claim is counted for longer than it was believed in.
+        // The event comes before the signal, so that no claim is counted for longer than its owner believed in it.
         self.log.append(&Event::Killed { at: now(), worker })?;
         workers.signal(worker, Signal::KILL);
         Ok(())

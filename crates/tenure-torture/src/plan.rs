@@ -1,7 +1,7 @@
 //! From a seed, the schedule of faults. No clock, no I/O: the same seed is the same plan.
 //!
-//! A seed fixes what is done and when, not who holds the lock at that moment. So it repeats the trouble, and
-//! not each interleaving.
+//! A seed determines which faults come and when, and not which worker holds the lock at that moment. So it repeats the
+//! faults, and not each interleaving.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use crate::random::Random;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// The holder stands still for longer than the ttl and goes on.
+    /// The holder is stopped for longer than the ttl and resumed.
     Pause,
     /// The holder is killed; another process takes its place.
     Kill,
@@ -34,14 +34,14 @@ pub enum FaultKind {
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
-    /// The holder's host is gone, without a word: nothing of it arrives any more, and nobody acknowledges what is
-    /// sent to it. Later another one takes its place.
+    /// The holder's host is gone: nothing of it arrives any more, and what is sent to it is not acknowledged. Later
+    /// another process takes its place.
     Vanish,
-    /// The server stands still for longer than the ttl and goes on.
+    /// The server is stopped for longer than the ttl and resumed.
     ServerPause,
     /// The server is killed and started again.
     ServerKill,
-    /// The leader of several servers stands still until another one leads, and goes on.
+    /// The leader of several servers is stopped until another one leads, and resumed.
     LeaderPause,
     /// The leader of several servers is killed, and started again when another one leads.
     LeaderKill,
@@ -51,15 +51,15 @@ pub enum FaultKind {
     ClockBack,
     /// The wall clock of all workers jumps forward by more than the ttl, and later back.
     ClientClock,
-    /// The machine of the workers sleeps for longer than the ttl: all of them stand still, and so does the clock
-    /// that most programs measure time on.
+    /// The machine of the workers sleeps for longer than the ttl: all workers stand still, and so does the clock on
+    /// which most programs measure time.
     Suspend,
-    /// The store was away, and not by our doing. Nobody can plan that.
+    /// The store was away without a fault of the plan. It is never planned.
     Outage,
 }
 
 impl FaultKind {
-    /// All that can be planned.
+    /// All kinds that can be planned.
     pub const ALL: [Self; 17] = [
         Self::Pause,
         Self::Kill,
@@ -80,7 +80,7 @@ impl FaultKind {
         Self::Suspend,
     ];
 
-    /// The word for it on the command line.
+    /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -104,7 +104,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether it happens between a worker and its store.
+    /// Whether the fault happens between a worker and its store.
     pub const fn is_of_connection(self) -> bool {
         matches!(
             self,
@@ -118,12 +118,12 @@ impl FaultKind {
         )
     }
 
-    /// Whether it happens to what is around the workers, and so to all of them at once.
+    /// Whether the fault happens to servers or clocks, and so to all workers at once.
     pub const fn hits_all_workers(self) -> bool {
         !self.is_of_connection() && !matches!(self, Self::Pause | Self::Kill)
     }
 
-    /// The rows of the guarantee table that say what still holds; of several, the one that says least.
+    /// The rows of the guarantee table that say what still holds. Of several rows the one that promises least counts.
     pub const fn causes(self) -> &'static [Fault] {
         match self {
             Self::Pause => &[Fault::HolderPaused],
@@ -176,7 +176,7 @@ pub struct PlannedFault {
     pub lasts: u64,
     /// How late each message is, for [`FaultKind::Delay`].
     pub late: u64,
-    /// To the holder of which name, by its number.
+    /// The number of the name whose holder gets the fault.
     pub name: usize,
 }
 
@@ -196,7 +196,7 @@ pub fn plan(
     let mut plan = Vec::new();
     let mut at = part(5, 10);
     let mut turn: Vec<FaultKind> = Vec::new();
-    // The last faults have a ttl left to show what they did.
+    // After the last fault a ttl is left, in which its effect can be seen.
     let end = nanos(lasts).saturating_sub(ttl);
     while at < end && !kinds.is_empty() {
         if turn.is_empty() {
@@ -205,21 +205,21 @@ pub fn plan(
         let pick = part(0, 10) as usize % turn.len();
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
-            // For longer than the ttl: the store gives the name to somebody else meanwhile.
+            // For longer than the ttl, so that the store gives the name to another worker meanwhile.
             FaultKind::Pause
             | FaultKind::Stall
             | FaultKind::Trickle
             | FaultKind::Vanish
             | FaultKind::ServerPause
             | FaultKind::Suspend => part(12, 20),
-            // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
+            // How long an election takes is not known here; the environment waits for it.
             FaultKind::LeaderPause | FaultKind::LeaderKill => part(12, 20),
-            // Not for so long, but by so much.
+            // By this much, and not for this long.
             FaultKind::ClockForward | FaultKind::ClockBack | FaultKind::ClientClock => part(12, 20),
             FaultKind::Delay => part(10, 20),
             FaultKind::LostReply | FaultKind::Garbage => part(2, 10),
             FaultKind::Kill | FaultKind::Cut | FaultKind::Outage => part(0, 5),
-            // Up again within the leases that it may have forgotten.
+            // The server is back within the leases that it may have forgotten.
             FaultKind::ServerKill => part(0, 3),
         };
         plan.push(PlannedFault {
@@ -229,7 +229,7 @@ pub fn plan(
             late: part(0, 2),
             name: part(0, 10) as usize % names.max(1),
         });
-        // What hits all leaves some time for everybody to come back.
+        // After a fault of all workers there is time for all of them to connect again.
         at += match kind.hits_all_workers() {
             true => lasts + part(15, 25),
             false => part(8, 16),

@@ -1,4 +1,4 @@
-//! The worker processes: started, stopped, killed, replaced, and gone in the end.
+//! The worker processes: starting, stopping, killing and replacing them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub struct Program {
 /// All workers of a run.
 pub struct WorkerProcesses {
     program: Program,
-    /// What they say when something is wrong with them.
+    /// The standard error of the workers: what kept them from working.
     log: File,
     workers: Vec<WorkerProcess>,
 }
@@ -37,7 +37,7 @@ struct WorkerProcess {
 }
 
 impl WorkerProcesses {
-    /// Nobody yet; what workers say goes to `log`.
+    /// No process yet. The standard error of the workers goes to `log`.
     pub fn new(program: Program, log: File) -> Self {
         Self {
             program,
@@ -46,7 +46,7 @@ impl WorkerProcesses {
         }
     }
 
-    /// Starts one more. Must be called by the thread that outlives them: they end with it.
+    /// Starts one more worker. Workers end with the thread that calls this, so it must outlive them.
     ///
     /// # Errors
     /// Those of the system.
@@ -61,11 +61,11 @@ impl WorkerProcesses {
             .args(&self.program.arguments)
             .envs(self.program.environment.iter().cloned())
             .env(VARIABLE, serde_json::to_string(settings)?)
-            // Its end is the word to stop.
+            // A worker stops when its standard input ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(self.log.try_clone()?)
-            // A Ctrl-C at the terminal is for the runner, which then ends them in order.
+            // A Ctrl-C at the terminal is for the runner alone, which then ends the workers in order.
             .process_group(0)
             .spawn()
     }
@@ -80,18 +80,18 @@ impl WorkerProcesses {
         self.workers.is_empty()
     }
 
-    /// Sends a signal. A worker is not waited for before it is replaced, so its number is still its own.
+    /// Sends a signal. No other process can have the pid: a worker is only waited for when it is replaced.
     pub fn signal(&self, worker: usize, signal: Signal) {
-        // It may have ended by itself, which is noticed elsewhere.
+        // A worker may have ended by itself; the runner records that at the end.
         let _ = kill_process(Pid::from_child(&self.workers[worker].child), signal);
     }
 
-    /// The same to all of them.
+    /// Sends a signal to all workers.
     pub fn signal_all(&self, signal: Signal) {
         (0..self.len()).for_each(|worker| self.signal(worker, signal));
     }
 
-    /// Puts a new process in the place of one that was killed.
+    /// Starts a new process instead of one that was killed.
     ///
     /// # Errors
     /// Those of the system.
@@ -105,7 +105,7 @@ impl WorkerProcesses {
         Ok(())
     }
 
-    /// The numbers of those that ended without being asked.
+    /// The numbers of the workers that have ended.
     pub fn ended(&mut self) -> Vec<usize> {
         let workers = self.workers.iter_mut().enumerate();
         workers
@@ -113,7 +113,7 @@ impl WorkerProcesses {
             .collect()
     }
 
-    /// Asks all to end, and waits for them at most `timeout`. Those that are left are killed on the way out.
+    /// Asks all workers to end, and waits for them at most `timeout`. Dropping this kills those that are left.
     pub fn end(&mut self, timeout: Duration) {
         for process in &mut self.workers {
             drop(process.child.stdin.take());
@@ -128,7 +128,7 @@ impl WorkerProcesses {
 impl Drop for WorkerProcesses {
     fn drop(&mut self) {
         for process in &mut self.workers {
-            // An error means that it is gone.
+            // An error means that the process has ended already.
             let _ = process.child.kill();
             let _ = process.child.wait();
         }

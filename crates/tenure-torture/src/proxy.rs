@@ -1,4 +1,4 @@
-//! What stands between one worker and its store: passes everything on, until it makes fault.
+//! A proxy between one worker and its store. It forwards everything until a fault begins.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::random::Random;
 use crate::sync::lock;
 
-/// How long a byte takes that comes alone.
+/// The time between two bytes of a trickle.
 const TRICKLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is done to the messages of one worker.
@@ -17,33 +17,33 @@ const TRICKLE_INTERVAL: Duration = Duration::from_secs(1);
 pub enum ConnectionFault {
     /// Nothing.
     None,
-    /// Each is late by this much, in both directions.
+    /// Messages are late by this much, in both directions.
     Delay(Duration),
-    /// They wait until the fault is over.
+    /// Messages wait until the fault is over.
     Stall,
     /// Connections break, new ones as well.
     Cut,
-    /// Requests pass, replies do not; whoever missed one is cut off afterwards.
+    /// Requests pass, replies do not. A connection that missed one is cut afterwards.
     LostReply,
-    /// Requests pass, replies are noise of the same length; whoever got some is cut off afterwards.
+    /// Requests pass, replies are noise of the same length. A connection that got some is cut afterwards.
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
-    /// The host at our end is gone: it sends nothing and acknowledges nothing, also not what the system would by
-    /// itself. For the connections of that time there is no way back.
+    /// The host of the worker is gone: it sends nothing and acknowledges nothing, not even what the system would send
+    /// by itself. Connections of that time never come back.
     Vanish,
 }
 
-/// What cannot be undone on a connection.
+/// What a fault left on a connection and cannot be undone.
 #[derive(Default)]
 struct Marks {
-    /// A reply was kept back or spoilt: what comes later must not be taken for it.
+    /// A reply was lost or spoiled: the client must not take a later reply for it.
     is_spoiled: AtomicBool,
-    /// Its host vanished.
+    /// The host of the connection vanished.
     has_vanished: AtomicBool,
 }
 
-/// One connection through us.
+/// One connection through the proxy.
 struct ProxiedConnection {
     id: u64,
     client: TcpStream,
@@ -52,20 +52,20 @@ struct ProxiedConnection {
 }
 
 impl ProxiedConnection {
-    /// Both ends fall silent. What comes back must be kept: to close it would tell the server.
+    /// Both ends fall silent. The sockets must be kept open: closing them would tell the server.
     fn vanish(self) -> [TcpStream; 2] {
         self.marks.has_vanished.store(true, Ordering::SeqCst);
-        // An error means that it is closed already, and then there is nothing to keep.
+        // An error means that the socket is closed already.
         let _ = drop_incoming_packets(&self.server);
         for end in [&self.server, &self.client] {
-            // Ends our threads, and sends nothing.
+            // This ends the threads that read, and sends nothing.
             let _ = end.shutdown(Shutdown::Read);
         }
         [self.server, self.client]
     }
 
     fn cut(&self) {
-        // It may be closed already.
+        // An error means that the socket is closed already.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -74,13 +74,13 @@ impl ProxiedConnection {
 struct State {
     fault: ConnectionFault,
     connections: Vec<ProxiedConnection>,
-    /// Those whose host vanished, until the end.
+    /// The sockets of hosts that vanished, kept open until the end of the run.
     vanished: Vec<TcpStream>,
     next: u64,
     is_closed: bool,
 }
 
-/// Connections whose host vanished. Nobody else holds them: with this they are closed, and the servers hear it.
+/// Connections whose host vanished. Dropping this closes them, which the servers notice.
 #[must_use]
 #[derive(Debug, Default)]
 pub struct VanishedConnections(Vec<TcpStream>);
@@ -131,7 +131,7 @@ impl Proxy {
                     if lock(&shared.state).is_closed {
                         return;
                     }
-                    // Where the server refuses, the client finds its connection closed.
+                    // If the server refuses, the client finds its connection closed.
                     let _ = open(&shared, client, &server);
                 }
             });
@@ -144,12 +144,12 @@ impl Proxy {
         &self.addresses
     }
 
-    /// Those of [`ConnectionFault::Vanish`], which would be closed with the proxy.
+    /// The connections of [`ConnectionFault::Vanish`], which dropping the proxy would close.
     pub fn take_vanished(&self) -> VanishedConnections {
         VanishedConnections(std::mem::take(&mut lock(&self.shared.state).vanished))
     }
 
-    /// Begins or ends a fault.
+    /// Begins a fault, or ends it with [`ConnectionFault::None`].
     pub fn set(&self, fault: ConnectionFault) {
         let mut state = lock(&self.shared.state);
         state.fault = fault;
@@ -172,17 +172,17 @@ impl Drop for Proxy {
         self.set(ConnectionFault::Cut);
         lock(&self.shared.state).is_closed = true;
         for address in &self.addresses {
-            // Wakes the thread that waits for connections, which then sees that it is over.
+            // Wakes the thread that accepts connections, so that it ends.
             let _ = TcpStream::connect(address);
         }
     }
 }
 
-/// Whatever comes in on this connection is dropped before our system looks at it: it acknowledges nothing and resets
-/// nothing, like one that is switched off.
+/// Everything that arrives on this connection is dropped before the system handles it: the system acknowledges nothing
+/// and resets nothing, like a host that is switched off.
 ///
 /// # Errors
-/// Those of the socket; [`io::ErrorKind::Unsupported`] where systems have no such thing.
+/// Those of the socket; [`io::ErrorKind::Unsupported`] on systems without socket filters.
 #[cfg(target_os = "linux")]
 fn drop_incoming_packets<'a>(socket: impl Into<socket2::SockRef<'a>>) -> io::Result<()> {
     // BPF_RET | BPF_K of <linux/bpf_common.h>, and how many bytes of each packet to keep.
@@ -205,7 +205,7 @@ fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()>
         let mut state = lock(&shared.state);
         match state.fault {
             ConnectionFault::Cut => return Ok(()),
-            // Nobody is there who could refuse.
+            // A host that is gone does not refuse a connection.
             ConnectionFault::Vanish => {
                 state.vanished.push(client);
                 return Ok(());
@@ -287,7 +287,7 @@ fn pass(
                 ConnectionFault::LostReply | ConnectionFault::Garbage
             );
             if spoils && is_reply {
-                // Under the lock: who ends the fault sees the mark, or we see the end.
+                // Under the lock: either the end of the fault finds the mark, or this thread sees that it has ended.
                 marks.is_spoiled.store(true, Ordering::SeqCst);
             }
             state.fault
@@ -350,7 +350,7 @@ mod tests {
         client.write_all(b"2").unwrap();
         drop(client);
         proxy.set(ConnectionFault::None);
-        // A system that is there would answer for the process that is not.
+        // The system of a host that runs would answer although the process has ended.
         let timeout = Some(Duration::from_millis(100));
         socket2::SockRef::from(&server)
             .set_tcp_user_timeout(timeout)

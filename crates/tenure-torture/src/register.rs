@@ -1,7 +1,7 @@
-//! The thing that the lock is to protect: a register that everybody may write to, on a loopback port.
+//! What the lock protects: a register on a loopback port, to which every worker may write.
 //!
-//! It has two sides. The unfenced one takes every write; the fenced one refuses a token that is less than one
-//! it has seen. Which writes were late is for the checker to say, which knows all claims.
+//! The register has two sides. The unfenced side accepts every write; the fenced side refuses a token that is less than
+//! the greatest one so far. The checker, which knows all claims, decides which writes were late.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -17,11 +17,11 @@ use crate::sync::lock;
 struct Values {
     /// Of each name, the greatest token on the fenced side.
     greatest: HashMap<String, u64>,
-    /// Of each name, who wrote last, and when.
+    /// Of each name, the acquisition of the last write, and when it came.
     last: HashMap<String, (u64, u64)>,
 }
 
-/// The service. Its port closes when this is dropped.
+/// The register. Dropping it closes its port.
 pub struct Register {
     address: SocketAddr,
     values: Arc<Mutex<Values>>,
@@ -46,7 +46,7 @@ impl Register {
                 if closed.load(Ordering::SeqCst) {
                     return;
                 }
-                // Without a log of its own a connection is not served; its worker sees it close.
+                // Without a log a connection is not served; its worker finds it closed.
                 if let Ok(log) = log.try_clone() {
                     let values = values.clone();
                     std::thread::spawn(move || serve(&stream, &values, log));
@@ -71,12 +71,12 @@ impl Register {
 impl Drop for Register {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::SeqCst);
-        // Wakes the thread that waits for connections, which then sees that it is over.
+        // Wakes the thread that accepts connections, so that it ends.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-/// Takes lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`, the word of the fenced side.
+/// Reads lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`: whether the fenced side accepted it.
 fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
     // Else small messages wait for each other's acknowledgement, 40 ms a write.
     let _ = stream.set_nodelay(true);
@@ -95,7 +95,7 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
             let greatest = values.greatest.entry(name).or_default();
             let accepted = token >= *greatest;
             *greatest = token.max(*greatest);
-            // Under the lock, so that the log has the writes in the order in which they counted.
+            // Under the lock, so that the log has the writes in the order in which they reached the register.
             let wrote = Event::Wrote {
                 at,
                 acquisition,

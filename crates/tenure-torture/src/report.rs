@@ -25,7 +25,7 @@ pub struct Report {
     pub left_out: Option<String>,
     /// The events.
     pub events: PathBuf,
-    /// The page, with the timeline and all that was found.
+    /// The page, with the timeline and the findings.
     pub page: PathBuf,
     /// The timeline as an SVG file.
     pub picture: PathBuf,
@@ -49,7 +49,7 @@ impl Report {
         }
     }
 
-    /// How many faults there were of each kind, those that there were.
+    /// The number of faults of each kind that was injected.
     pub fn fault_counts(&self) -> Vec<(FaultKind, usize)> {
         let count = |kind| {
             let faults = self.history.faults.iter();
@@ -59,7 +59,7 @@ impl Report {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// How often the store was away by somebody else's doing, and for how many seconds in all.
+    /// How often the store was away without a fault of the plan, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
         let faults = self.history.faults.iter();
         let outages: Vec<_> = faults.filter(|it| it.kind == FaultKind::Outage).collect();
@@ -72,7 +72,7 @@ impl Report {
         (self.history.over - self.history.began) as f64 / 1e9
     }
 
-    /// What was done, what was found, and where it lies.
+    /// What was done, what was found, and where the files are.
     pub fn lines(&self) -> [String; 3] {
         let counts: Vec<_> = self
             .fault_counts()

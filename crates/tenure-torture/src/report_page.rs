@@ -92,7 +92,7 @@ fn legend(out: &mut String, report: &Report) {
     *out += "</ul>";
 }
 
-/// What was found, one row each, as far as somebody will read.
+/// The findings, one row each. Longer tables are not read.
 fn details(out: &mut String, report: &Report) {
     const MAX_ROWS: usize = 200;
     const NOT_DOCUMENTED: &str = "NOT documented";

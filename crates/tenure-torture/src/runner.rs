@@ -1,4 +1,4 @@
-//! One run, from the first worker to the last: what comes of it is a file of events.
+//! One run: starts the workers, steps the nemesis, ends both. The result is a file of events.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ use crate::register::Register;
 use crate::server_url::ServerUrl;
 use crate::worker::Settings;
 
-/// Time between two looks at what is due.
+/// The time between two steps of the nemesis.
 const STEP_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What to do.
@@ -41,11 +41,11 @@ pub struct Setup {
     pub hold: Duration,
     /// What to do to them; see [`possible`].
     pub faults: Vec<FaultKind>,
-    /// A directory that is there, for the events and the page.
+    /// The directory for the events and the page.
     pub out: PathBuf,
     /// What a worker is.
     pub program: Program,
-    /// What is around them, where the caller runs it.
+    /// Servers and clocks, if the caller runs them.
     pub environment: Option<Arc<dyn Environment>>,
 }
 
@@ -54,12 +54,12 @@ pub fn events_of(out: &Path) -> PathBuf {
     out.join("events.jsonl")
 }
 
-/// What workers had to complain about.
+/// The standard error of the workers.
 pub fn worker_log_of(out: &Path) -> PathBuf {
     out.join("workers.log")
 }
 
-/// The faults that can be made on this store, and in words which are left out and why.
+/// The faults that can be injected on this store, and a text about those that are left out.
 pub fn possible(
     url: &str,
     environment: Option<&dyn Environment>,
@@ -85,16 +85,15 @@ pub fn possible(
     (kinds.collect(), left_out)
 }
 
-/// The names that a run locks. The same in each run: stores keep a record of every name,
-/// some of them for ever.
+/// The names that a run locks. They are the same in each run, because some stores keep a record of every name for ever.
 pub fn names(setup: &Setup) -> Vec<String> {
     (0..setup.names)
         .map(|number| format!("tenure-torture-{number}"))
         .collect()
 }
 
-/// Lets workers work and faults happen, until time is over or `stop` is raised; returns when all workers are
-/// gone. `tell` hears of each fault as it begins. What is returned must be kept for as long as the store is looked at.
+/// Runs workers and injects faults until the time is over or `stop` is set; returns when all workers are gone. `tell`
+/// is called with each fault when it begins. The result must be kept for as long as the store is inspected.
 ///
 /// # Errors
 /// Those of the system: no port, no process, no file.
@@ -147,7 +146,7 @@ pub fn run(
         std::thread::sleep(STEP_INTERVAL);
     }
     nemesis.finish(&mut workers, &proxies)?;
-    // All that were killed on purpose have been replaced by now.
+    // Workers that were killed by a fault have been replaced by now.
     for worker in workers.ended() {
         log.append(&Event::Vanished { at: now(), worker })?;
     }
@@ -172,7 +171,7 @@ fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
 /// Makes the directory of a run.
 ///
 /// # Errors
-/// Those of the directory, and when a run has left its events there.
+/// Those of the directory, and one if it has the events of another run.
 pub fn prepare(out: &Path) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     if events_of(out).exists() {

@@ -1,4 +1,4 @@
-//! Where the servers stand in a URL, so that a proxy can stand in their server_url; or why it cannot.
+//! Finds the servers in a URL and replaces them by proxies, or says why that is not possible.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ impl ServerUrl {
     /// Finds the servers in `url`.
     ///
     /// # Errors
-    /// The reason why nobody can stand between, in words.
+    /// The reason why no proxy is possible, in words.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err("this store has no network");
@@ -60,7 +60,7 @@ impl ServerUrl {
             .split(',')
             .map(|host| with_port(host, *port))
             .collect();
-        // A proxy is on this host, where clients may be content without TLS. Over the network they would not.
+        // The proxy is on this host, where clients may connect without TLS. Over the network they would not.
         if !is_plain && !servers.iter().all(|server| is_local(server)) {
             return Err("TLS would notice a proxy; write tls=off if this store has none");
         }

@@ -13,7 +13,7 @@ pub fn escaped(text: &str) -> String {
             '>' => out += "&gt;",
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
-            // XML has no place for these.
+            // XML does not allow these.
             other if other.is_control() || matches!(other, '\u{fffe}' | '\u{ffff}') => {
                 out.push('\u{fffd}');
             }
@@ -23,7 +23,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Signs beyond Latin are wide at most.
+/// The width in pixels. Characters beyond Latin count as the widest ones.
 pub(crate) fn text_width(text: &str) -> f64 {
     let widths = text
         .chars()

@@ -28,14 +28,14 @@ const STORE_LINES: usize = 3;
 /// Late writes and repeated tokens that are marked. The table of the page and the events have all of them.
 const MAX_MARKS: usize = 500;
 
-/// What a bar has to say, and where the bar is.
+/// The tooltip of a bar, and where the bar is.
 pub(crate) struct Tooltip {
     /// Left, top, width and height.
     pub(crate) area: [f64; 4],
     pub(crate) text: String,
 }
 
-/// A timeline that is being drawn.
+/// The drawing of a run.
 pub(crate) struct Timeline<'a> {
     report: &'a Report,
     pixels_per_second: f64,
@@ -144,7 +144,7 @@ impl<'a> Timeline<'a> {
         format!("{:.3} s, from {from:.3} s to {to:.3} s", to - from)
     }
 
-    /// A rectangle, and what it has to say.
+    /// A rectangle and its tooltip.
     fn bar(&mut self, class: &str, area: [f64; 4], text: String) {
         let [x, y, width, height] = area;
         let _ = write!(
@@ -213,7 +213,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// A band over the row of the worker that it hits, or over all rows.
+    /// A band over the row of the worker that has the fault, or over all rows.
     fn fault(&mut self, fault: &InjectedFault) {
         let kind = fault.kind;
         let (x, width) = self.span(fault.from, fault.to);
@@ -237,7 +237,7 @@ impl<'a> Timeline<'a> {
         self.bar(&format!("cap {kind}"), [x, top, width, 14.0], text);
     }
 
-    /// Labels lie on all bands. One that would run into the next is left out: the tooltip says the same.
+    /// Labels lie on all bands. A label that would run into the next one is left out: the tooltip says the same.
     fn fault_labels(&mut self) {
         let edge = self.width() - 1.0;
         let mut next = vec![edge; STORE_LINES + self.workers];
