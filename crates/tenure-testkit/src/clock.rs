@@ -3,30 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::compiler::preload;
 use super::process::Directory;
+use super::skip::{print_skip, skip_unless_installed};
 use super::tracer;
-
-/// Compiles what is to be put before libc, into `dir/NAME.so`.
-pub fn preload(dir: &Path, name: &str, source: &str) {
-    let library = dir.join(format!("{name}.so"));
-    compile(&library, source, &["-shared", "-fPIC"]);
-}
-
-/// Its source is left beside it.
-pub fn compile(program: &Path, source: &str, flags: &[&str]) {
-    let file = program.with_extension("c");
-    std::fs::write(&file, source).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(flags).args(["-O1", "-Wall", "-Werror", "-o"]);
-    let output = cc.arg(program).arg(file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-}
 
 /// Made by the compiler from `clock.c`, put before libc in that process.
 pub struct Clock {
@@ -38,7 +22,7 @@ pub struct Clock {
 
 impl Clock {
     pub fn skip_unless_possible() -> bool {
-        super::skip_unless_installed(&["redis-server", "cc"])
+        skip_unless_installed(&["redis-server", "cc"])
     }
 
     pub fn make() -> Self {
@@ -114,4 +98,30 @@ impl Clock {
             .write_all_at(&number.to_ne_bytes(), place * 8)
             .unwrap();
     }
+}
+
+/// Returns `true`, which ends the test, where a process may not trace another one. It prints that as
+/// [`skip_unless_installed`] does.
+pub fn skip_unless_traceable() -> bool {
+    if skip_unless_installed(&["cc"]) {
+        return true;
+    }
+    let clock = Clock::make();
+    clock.set(-1_000_000_000);
+    let words = clock.traced_command();
+    let mut date = Command::new(&words[0]);
+    let date = date.args(&words[1..]).args(["date", "+%Y"]).output();
+    let date = date.unwrap();
+    if !date.status.success() {
+        let why = String::from_utf8_lossy(&date.stderr);
+        print_skip(&format!("no process may be traced here ({})", why.trim()));
+        return true;
+    }
+    // Without this check, a test would pass although the program does not see the clock of the test.
+    let year: u64 = String::from_utf8_lossy(&date.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(year < 2020, "thirty years back it is {year}");
+    false
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::clock::preload;
+use super::compiler::preload;
 use super::process::{Directory, copy};
 use super::tracer;
 

@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::{Certificates, PASSWORD, USER};
-use super::until;
+use super::skip;
+use super::wait::until;
 
 /// Another version than that on the `PATH`: the folder with the program.
 const FOLDER: &str = "TENURE_ETCD_BIN";
 
 /// Whether there is no etcd here; then it has said so.
 pub fn skip_unless_installed() -> bool {
-    std::env::var_os(FOLDER).is_none() && super::skip_unless_installed(&["etcd"])
+    std::env::var_os(FOLDER).is_none() && skip::skip_unless_installed(&["etcd"])
 }
 
 /// A cluster. Dropped, its members are killed and their directories removed.
@@ -31,9 +32,11 @@ pub struct Etcd {
 
 /// One process, which can be killed and started again on its ports and directory.
 pub struct Member {
+    name: String,
     host: Host,
     client: Port,
     tls: Port,
+    peer: Port,
     dir: PathBuf,
     command: Vec<String>,
     process: Mutex<Option<Process>>,
@@ -84,86 +87,23 @@ impl Etcd {
         tls: Option<(&Certificates, &str)>,
         flags: &[&str],
     ) -> Self {
-        let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
-        let places: Vec<_> = hosts
-            .iter()
-            .map(|host| (host.clone(), [(); 3].map(|()| Port::reserve())))
-            .collect();
-        let url = |host: &Host, port: &Port| format!("http://{}:{}", host.address(), port.number());
-        let cluster = places.iter().enumerate();
-        let cluster: Vec<_> = cluster
-            .map(|(i, (host, [_, _, peer]))| format!("m{i}={}", url(host, peer)))
-            .collect();
-        let cluster = cluster.join(",");
-        let member = |(i, (host, [client, tls_port, peer])): (usize, (Host, [Port; 3]))| {
-            let dir = new_directory("etcd");
-            let mut listen = url(&host, &client);
-            if tls.is_some() {
-                listen += &format!(",https://{}:{}", host.address(), tls_port.number());
+        let prepare = |(at, host): (usize, &Host)| Member::prepare(format!("m{at}"), host);
+        let mut members: Vec<_> = hosts.iter().enumerate().map(prepare).collect();
+        let peers = members.iter();
+        let peers = peers.map(|member| format!("{}={}", member.name, member.url(&member.peer)));
+        let cluster = peers.collect::<Vec<_>>().join(",");
+        for member in &mut members {
+            let mut command = member.host.command();
+            command.extend(before.iter().cloned());
+            command.extend(member.command(&cluster, tls.is_some()));
+            if let Some((certificates, name)) = tls {
+                command.extend(tls_options(certificates, name));
             }
-            let data = dir.join("data").display().to_string();
-            let (client_url, peer_url) = (url(&host, &client), url(&host, &peer));
-            let name = format!("m{i}");
-            let mut words = vec![
-                binary.as_str(),
-                "--name",
-                &name,
-                "--data-dir",
-                &data,
-                "--initial-cluster",
-                &cluster,
-                "--initial-cluster-state",
-                "new",
-                "--listen-client-urls",
-                &listen,
-                "--advertise-client-urls",
-                &client_url,
-                "--listen-peer-urls",
-                &peer_url,
-                "--initial-advertise-peer-urls",
-                &peer_url,
-                "--unsafe-no-fsync",
-                "--heartbeat-interval",
-                "50",
-                "--election-timeout",
-                "500",
-                // Else each login takes as long as it should on an earnest server.
-                "--bcrypt-cost",
-                "4",
-                "--logger",
-                "zap",
-                "--log-level",
-                "error",
-            ];
-            let files = tls.map(|(certificates, name)| {
-                let file = |name: &str| certificates.file(name).display().to_string();
-                [
-                    file(&format!("{name}.crt")),
-                    file(&format!("{name}.key")),
-                    file("ca.crt"),
-                ]
-            });
-            if let Some([cert, key, ca]) = &files {
-                words.extend(["--cert-file", cert, "--key-file", key]);
-                words.extend(["--trusted-ca-file", ca, "--client-cert-auth"]);
-            }
-            words.extend(flags);
-            Member {
-                command: host
-                    .command()
-                    .into_iter()
-                    .chain(before.iter().cloned())
-                    .chain(words.into_iter().map(str::to_owned))
-                    .collect(),
-                host,
-                client,
-                tls: tls_port,
-                dir,
-                process: Mutex::new(None),
-            }
-        };
+            command.extend(flags.iter().map(ToString::to_string));
+            member.command = command;
+        }
         let etcd = Self {
-            members: places.into_iter().enumerate().map(member).collect(),
+            members,
             is_secured: false,
             token: Mutex::new(None),
         };
@@ -372,6 +312,52 @@ impl Etcd {
 }
 
 impl Member {
+    fn prepare(name: String, host: &Host) -> Self {
+        Self {
+            name,
+            host: host.clone(),
+            client: Port::reserve(),
+            tls: Port::reserve(),
+            peer: Port::reserve(),
+            dir: new_directory("etcd"),
+            command: Vec::new(),
+            process: Mutex::new(None),
+        }
+    }
+
+    fn url(&self, port: &Port) -> String {
+        format!("http://{}:{}", self.host.address(), port.number())
+    }
+
+    /// The program and its options. `cluster`: `name=url` of each member.
+    fn command(&self, cluster: &str, has_tls: bool) -> Vec<String> {
+        let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
+        let (client, peer) = (self.url(&self.client), self.url(&self.peer));
+        let listen = match has_tls {
+            true => format!("{client},https://{}", self.tls_address()),
+            false => client.clone(),
+        };
+        let options = [
+            ("name", self.name.as_str()),
+            ("data-dir", &self.dir.join("data").display().to_string()),
+            ("initial-cluster", cluster),
+            ("initial-cluster-state", "new"),
+            ("listen-client-urls", &listen),
+            ("advertise-client-urls", &client),
+            ("listen-peer-urls", &peer),
+            ("initial-advertise-peer-urls", &peer),
+            ("heartbeat-interval", "50"),
+            ("election-timeout", "500"),
+            // With the default cost each login takes as long as it should on a server in production.
+            ("bcrypt-cost", "4"),
+            ("logger", "zap"),
+            ("log-level", "error"),
+        ];
+        let options = options.map(|(name, value)| format!("--{name}={value}"));
+        let no_sync = "--unsafe-no-fsync".to_owned();
+        [binary, no_sync].into_iter().chain(options).collect()
+    }
+
     pub fn port(&self) -> u16 {
         self.client.number()
     }
@@ -469,6 +455,16 @@ impl Drop for Member {
     fn drop(&mut self) {
         super::process::end(&mut self.process, &self.dir);
     }
+}
+
+fn tls_options(certificates: &Certificates, name: &str) -> Vec<String> {
+    let file = |name: &str| certificates.file(name).display().to_string();
+    vec![
+        format!("--cert-file={}", file(&format!("{name}.crt"))),
+        format!("--key-file={}", file(&format!("{name}.key"))),
+        format!("--trusted-ca-file={}", file("ca.crt")),
+        "--client-cert-auth".into(),
+    ]
 }
 
 /// The gateway writes 64-bit numbers as text, and leaves zeros out.

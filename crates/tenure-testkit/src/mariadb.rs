@@ -8,13 +8,12 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
 use super::redis::Certificates;
+use super::skip;
 use super::sql_client::SqlClient;
-use super::until;
+use super::wait::until;
 
-pub use super::PASSWORD;
+pub use super::login::{PASSWORD, USER};
 
-/// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
-pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
@@ -23,7 +22,7 @@ pub fn skip_unless_installed() -> bool {
     if std::path::Path::new(PROGRAM).is_file() {
         return false;
     }
-    super::print_missing(program);
+    skip::print_missing(program);
     true
 }
 

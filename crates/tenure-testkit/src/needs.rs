@@ -20,7 +20,7 @@ macro_rules! needs {
         $crate::skip_unless_installed(&[$program])
     };
     (@skip_unless_installed tracer) => {
-        $crate::tracer::skip_unless_possible()
+        $crate::clock::skip_unless_traceable()
     };
     (@skip_unless_installed $server:ident) => {
         $crate::$server::skip_unless_installed()

@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::skip;
+
 /// Where a server runs.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -104,7 +106,7 @@ impl Network {
         };
         for line in lines {
             if let Err(why) = ip(&line) {
-                super::print_skip(&format!("no network of our own (ip {line}: {why})"));
+                skip::print_skip(&format!("no network of our own (ip {line}: {why})"));
                 return None;
             }
         }

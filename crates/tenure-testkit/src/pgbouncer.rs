@@ -4,10 +4,12 @@ use std::process::Command;
 
 use super::postgres::{self, PASSWORD, Postgres, USER};
 use super::process::{Directory, Port, Process, is_root};
+use super::skip;
+use super::wait::until;
 
 /// Without it, or without PostgreSQL, says so.
 pub fn skip_unless_installed() -> bool {
-    postgres::skip_unless_installed() || super::skip_unless_installed(&["pgbouncer"])
+    postgres::skip_unless_installed() || skip::skip_unless_installed(&["pgbouncer"])
 }
 
 /// It ends when dropped.
@@ -51,7 +53,7 @@ impl Pooler {
         }
         command.extend(["pgbouncer".to_owned(), settings.display().to_string()]);
         let process = Process::start(directory.path(), &command);
-        super::until("PgBouncer listens", || {
+        until("PgBouncer listens", || {
             assert!(!process.has_ended(), "pgbouncer ended");
             std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
         });

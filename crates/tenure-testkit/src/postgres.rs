@@ -9,13 +9,12 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::process::{Directory, Port, Process, is_root, new_directory};
 use super::redis::Certificates;
+use super::skip;
 use super::sql_client::SqlClient;
-use super::until;
+use super::wait::until;
 
-pub use super::PASSWORD;
+pub use super::login::{PASSWORD, USER};
 
-/// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
-pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
 /// Whether there is no server here; then it has said so.
@@ -23,7 +22,7 @@ pub fn skip_unless_installed() -> bool {
     if programs().is_some() {
         return false;
     }
-    super::print_missing("postgres");
+    skip::print_missing("postgres");
     true
 }
 

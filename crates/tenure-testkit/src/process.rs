@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpSocket;
 
-use super::until;
+use super::wait::until;
 
 /// A loopback port. Bound for as long as this lives, and never listened on: so nobody else gets it, also while the
 /// server is down, and the server (which sets SO_REUSEADDR, as we do) can listen on it.

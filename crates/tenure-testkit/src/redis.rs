@@ -7,19 +7,17 @@ use std::sync::Mutex;
 use super::clock::Clock;
 use super::process::{Directory, Port, Process, new_directory};
 use super::resp::{Connection, Value};
-use super::until;
+use super::skip;
+use super::wait::until;
 
-pub use super::PASSWORD;
-
-/// The user and password of servers that have one, and of their URLs.
-pub const USER: &str = "tenure";
+pub use super::login::{PASSWORD, USER};
 
 /// The name under which the sentinels of [`SentinelSetup`] know their primary.
 pub const SERVICE: &str = "mymaster";
 
 /// Whether there is no redis-server here; then it has said so.
 pub fn skip_unless_installed() -> bool {
-    super::skip_unless_installed(&["redis-server"])
+    skip::skip_unless_installed(&["redis-server"])
 }
 
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
@@ -288,7 +286,7 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn skip_unless_possible() -> bool {
-        super::skip_unless_installed(&["redis-server", "openssl"])
+        skip::skip_unless_installed(&["redis-server", "openssl"])
     }
 
     pub fn make() -> Self {

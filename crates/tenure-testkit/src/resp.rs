@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use super::TEST_TIMEOUT;
+use super::wait::TEST_TIMEOUT;
 
 /// A value on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _, ValueRef
 
 use super::process::Directory;
 use super::sql_client::Row;
+use super::wait::TEST_TIMEOUT;
 
 /// A database in a file of its own.
 pub struct DatabaseFile {
@@ -76,6 +77,6 @@ impl DatabaseFile {
 pub async fn open(path: &std::path::Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .busy_timeout(super::TEST_TIMEOUT);
+        .busy_timeout(TEST_TIMEOUT);
     options.connect().await.unwrap()
 }

@@ -12,12 +12,10 @@ use super::jute::Session;
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
-use super::until;
+use super::skip;
+use super::wait::until;
 
-pub use super::PASSWORD;
-
-/// The user and password of our clients, where they have one.
-pub const USER: &str = "tenure";
+pub use super::login::{PASSWORD, USER};
 
 /// Where the jars are, or those of another version.
 fn jars() -> PathBuf {
@@ -26,18 +24,18 @@ fn jars() -> PathBuf {
 
 /// Whether there is no ZooKeeper here; then it has said so.
 pub fn skip_unless_installed() -> bool {
-    if super::skip_unless_installed(&["java"]) {
+    if skip::skip_unless_installed(&["java"]) {
         return true;
     }
     let is_there = jars().join("zookeeper.jar").is_file();
     if !is_there {
-        super::print_missing("zookeeper.jar");
+        skip::print_missing("zookeeper.jar");
     }
     !is_there
 }
 
 pub fn skip_unless_installed_for_tls() -> bool {
-    skip_unless_installed() || super::skip_unless_installed(&["openssl"])
+    skip_unless_installed() || skip::skip_unless_installed(&["openssl"])
 }
 
 /// In ms: how exactly a server measures sessions. The shortest session is two of them.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::checker::{Findings, Verdict};
 use crate::history::History;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// All about one run.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Report {
     pub left_out: Option<String>,
     /// The events.
     pub events: PathBuf,
-    /// The page, with the timeline and all that was found.
+    /// The page, with the timeline and the findings.
     pub page: PathBuf,
     /// The timeline as an SVG file.
     pub picture: PathBuf,
@@ -49,20 +49,20 @@ impl Report {
         }
     }
 
-    /// How many faults there were of each kind, those that there were.
-    pub fn fault_counts(&self) -> Vec<(Kind, usize)> {
+    /// The number of faults of each kind that was injected.
+    pub fn fault_counts(&self) -> Vec<(FaultKind, usize)> {
         let count = |kind| {
-            let troubles = self.history.troubles.iter();
-            (kind, troubles.filter(|it| it.kind == kind).count())
+            let faults = self.history.faults.iter();
+            (kind, faults.filter(|it| it.kind == kind).count())
         };
-        let counts = Kind::ALL.into_iter().map(count);
+        let counts = FaultKind::ALL.into_iter().map(count);
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// How often the store was away by somebody else's doing, and for how many seconds in all.
+    /// How often the store was away without a fault of the plan, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
-        let troubles = self.history.troubles.iter();
-        let outages: Vec<_> = troubles.filter(|it| it.kind == Kind::Outage).collect();
+        let faults = self.history.faults.iter();
+        let outages: Vec<_> = faults.filter(|it| it.kind == FaultKind::Outage).collect();
         let nanos: u64 = outages.iter().map(|it| it.to - it.from).sum();
         (outages.len(), nanos as f64 / 1e9)
     }
@@ -72,7 +72,7 @@ impl Report {
         (self.history.over - self.history.began) as f64 / 1e9
     }
 
-    /// What was done, what was found, and where it lies.
+    /// What was done, what was found, and where the files are.
     pub fn lines(&self) -> [String; 3] {
         let counts: Vec<_> = self
             .fault_counts()
@@ -99,8 +99,11 @@ impl Report {
             (all, worse) if all == worse => format!("{all} NOT documented"),
             (all, worse) => format!("{all}, {worse} NOT documented"),
         };
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
+        let worse = |anomalies: &[crate::checker::Anomaly]| {
+            anomalies
+                .iter()
+                .filter(|it| it.documented.is_none())
+                .count()
         };
         let overlaps = found.overlaps.iter();
         let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
@@ -144,8 +147,11 @@ impl Report {
     /// The same for programs.
     pub fn json(&self) -> Value {
         let found = &self.findings;
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
+        let worse = |anomalies: &[crate::checker::Anomaly]| {
+            anomalies
+                .iter()
+                .filter(|it| it.documented.is_none())
+                .count()
         };
         let overlaps = found.overlaps.iter();
         let faults = self.fault_counts();

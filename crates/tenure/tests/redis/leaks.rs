@@ -163,7 +163,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
     needs!(redis);
     for dialect in ["", "&dialect=redisson"] {
         let server = Redis::start(&[]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let options = format!("{TRUSTED}{dialect}");
         let late = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
         let other = connect(&format!("{}{options}", server.url())).await;

@@ -1,4 +1,4 @@
-//! Where the servers stand in a URL, so that a proxy can stand in their place; or why it cannot.
+//! Finds the servers in a URL and replaces them by proxies, or says why that is not possible.
 
 use std::net::SocketAddr;
 
@@ -14,19 +14,19 @@ const PORTS: [(&str, u16); 6] = [
 
 /// A URL, cut where its hosts are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ServerUrl {
     before: String,
     /// Each `host:port`.
     pub servers: Vec<String>,
     after: String,
 }
 
-impl Place {
+impl ServerUrl {
     /// Finds the servers in `url`.
     ///
     /// # Errors
-    /// The reason why nobody can stand between, in words.
-    pub fn of(url: &str) -> Result<Self, &'static str> {
+    /// The reason why no proxy is possible, in words.
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err("this store has no network");
         };
@@ -60,7 +60,7 @@ impl Place {
             .split(',')
             .map(|host| with_port(host, *port))
             .collect();
-        // A proxy is on this host, where clients may be content without TLS. Over the network they would not.
+        // The proxy is on this host, where clients may connect without TLS. Over the network they would not.
         if !is_plain && !servers.iter().all(|server| is_local(server)) {
             return Err("TLS would notice a proxy; write tls=off if this store has none");
         }
@@ -72,7 +72,7 @@ impl Place {
     }
 
     /// The URL with other servers.
-    pub fn with(&self, servers: &[SocketAddr]) -> String {
+    pub fn with_servers(&self, servers: &[SocketAddr]) -> String {
         let hosts: Vec<_> = servers.iter().map(ToString::to_string).collect();
         format!("{}{}{}", self.before, hosts.join(","), self.after)
     }
@@ -115,9 +115,12 @@ mod tests {
             ),
             ("mysql://[::1]/db", "[::1]:3306", "mysql://127.0.0.1:1/db"),
         ] {
-            let place = Place::of(url).unwrap();
-            assert_eq!(place.servers.join(","), servers);
-            assert_eq!(place.with(&new[..place.servers.len()]), through);
+            let server_url = ServerUrl::parse(url).unwrap();
+            assert_eq!(server_url.servers.join(","), servers);
+            assert_eq!(
+                server_url.with_servers(&new[..server_url.servers.len()]),
+                through
+            );
         }
     }
 
@@ -135,7 +138,7 @@ mod tests {
             ("postgres:///x?socket=/y", "no host"),
             ("redis://a/b@c", "slash"),
         ] {
-            assert!(Place::of(url).unwrap_err().contains(word), "{url}");
+            assert!(ServerUrl::parse(url).unwrap_err().contains(word), "{url}");
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use crate::legend;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
+use crate::text::escaped;
 use crate::timeline::{LABELS, Timeline};
 
 /// The page for `report`.
-pub fn page(report: &Report) -> String {
+pub fn report_page(report: &Report) -> String {
     let mut out = String::new();
     let lines = report.lines();
     let timeline = Timeline::wide(report);
@@ -36,26 +37,6 @@ pub fn page(report: &Report) -> String {
     out
 }
 
-/// What stands in a page as text and nothing else.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            // XML has no place for these.
-            other if other.is_control() || matches!(other, '\u{fffe}' | '\u{ffff}') => {
-                out.push('\u{fffd}');
-            }
-            other => out.push(other),
-        }
-    }
-    out
-}
-
 /// The timeline: names of rows, which stay where they are, and what scrolls beside them. Over each bar lies an
 /// element that shows its text to the pointer and to the keyboard.
 fn drawing(out: &mut String, timeline: &Timeline) {
@@ -74,12 +55,12 @@ fn drawing(out: &mut String, timeline: &Timeline) {
         timeline.row_labels(),
         timeline.svg,
     );
-    for tip in &timeline.tips {
+    for tooltip in &timeline.tooltips {
         /// What is narrower is hard to point at.
-        const LEAST: f64 = 4.0;
-        let [x, y, width, tall] = tip.area;
-        let (x, width) = match width < LEAST {
-            true => (x - (LEAST - width) / 2.0, LEAST),
+        const MIN_WIDTH: f64 = 4.0;
+        let [x, y, width, tall] = tooltip.area;
+        let (x, width) = match width < MIN_WIDTH {
+            true => (x - (MIN_WIDTH - width) / 2.0, MIN_WIDTH),
             false => (x, width),
         };
         // The text opens towards the middle of the drawing, where there is space for it.
@@ -93,7 +74,7 @@ fn drawing(out: &mut String, timeline: &Timeline) {
             out,
             "<b class=\"{left}{up}\" role=\"img\" tabindex=\"0\" \
              style=\"left:{x:.1}px;top:{y:.1}px;width:{width:.1}px;height:{tall:.1}px\" aria-label=\"{}\"></b>",
-            escaped(&tip.text)
+            escaped(&tooltip.text)
         );
     }
     *out += "</div></div><div id=\"after\"></div>";
@@ -111,15 +92,15 @@ fn legend(out: &mut String, report: &Report) {
     *out += "</ul>";
 }
 
-/// What was found, one row each, as far as somebody will read.
+/// The findings, one row each. Longer tables are not read.
 fn details(out: &mut String, report: &Report) {
-    const MOST: usize = 200;
-    const BROKEN: &str = "NOT documented";
+    const MAX_ROWS: usize = 200;
+    const NOT_DOCUMENTED: &str = "NOT documented";
     let began = report.history.began;
     let found = &report.findings;
-    let why = |documented: Option<Kind>| match documented {
+    let why = |documented: Option<FaultKind>| match documented {
         Some(kind) => format!("as documented for {kind}"),
-        None => BROKEN.to_owned(),
+        None => NOT_DOCUMENTED.to_owned(),
     };
     let time = |at: u64| at.saturating_sub(began) as f64 / 1e9;
     let mut rows = Vec::new();
@@ -128,13 +109,13 @@ fn details(out: &mut String, report: &Report) {
         let what = format!("workers {first} and {second} both hold");
         rows.push((time(it.from), what, why(it.documented)));
     }
-    let slips = [
+    let anomalies = [
         ("token not greater than an earlier one", &found.tokens),
         ("late write, without a fence", &found.stale),
         ("late write past the fence", &found.stale_accepted),
     ];
-    for (what, slips) in slips {
-        for it in slips {
+    for (what, anomalies) in anomalies {
+        for it in anomalies {
             rows.push((time(it.at), what.to_owned(), why(it.documented)));
         }
     }
@@ -154,12 +135,12 @@ fn details(out: &mut String, report: &Report) {
         return;
     }
     *out += "<table><tr><th>at</th><th>what</th><th>promise</th></tr>";
-    for (at, what, why) in rows.iter().take(MOST) {
+    for (at, what, why) in rows.iter().take(MAX_ROWS) {
         let _ = write!(
             out,
             "<tr><td>{at:.3} s</td><td>{}</td><td{}>{}</td></tr>",
             escaped(what),
-            if why == BROKEN {
+            if why == NOT_DOCUMENTED {
                 " class=\"broken\""
             } else {
                 ""
@@ -168,11 +149,11 @@ fn details(out: &mut String, report: &Report) {
         );
     }
     *out += "</table>";
-    if rows.len() > MOST {
+    if rows.len() > MAX_ROWS {
         let _ = write!(
             out,
             "<p>and {} more; all are in the events.</p>",
-            rows.len() - MOST
+            rows.len() - MAX_ROWS
         );
     }
 }
