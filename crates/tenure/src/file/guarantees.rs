@@ -2,7 +2,8 @@
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-use super::store::SCHEME;
+/// The name of this store in URLs, errors and tables.
+pub(super) const SCHEME: &str = "file";
 
 /// The promises of locks in a directory.
 pub fn guarantees() -> Guarantees {

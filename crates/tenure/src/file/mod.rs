@@ -60,13 +60,14 @@ use tenure_core::name::LockName;
 
 use crate::capabilities::stores_with;
 
+use self::guarantees::SCHEME;
 pub use self::guarantees::guarantees;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::record::fuzz as fuzz_record;
+use self::store::Shared;
 pub use self::store::Store;
-use self::store::{SCHEME, Shared};
 
 impl Store {
     /// Opens the lock directory at `path`, and creates the directory with its parents, for this user only, when it

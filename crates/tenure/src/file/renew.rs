@@ -5,7 +5,8 @@ use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::lost::LostReason;
 use tenure_core::rt::Clock;
 
-use super::store::{SCHEME, Shared};
+use super::guarantees::SCHEME;
+use super::store::Shared;
 
 pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
     let sent = Clock::system().now();

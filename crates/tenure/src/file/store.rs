@@ -18,9 +18,6 @@ use super::hold::Held;
 use super::idle_files::IdleFiles;
 use super::waiter_threads::WaiterThreads;
 
-/// The name of this store in URLs, errors and tables.
-pub(super) const SCHEME: &str = "file";
-
 /// How often in a row a lock file may be replaced while a client locks it before that is an error.
 const MAX_REPLACEMENTS: u32 = 1_000;
 

@@ -17,10 +17,11 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt;
 
 use super::directory::{Directory, FileId, LockPath};
+use super::guarantees::SCHEME;
 use super::kernel_lock::KernelLock;
 use super::names::{self, Entry};
 use super::record::{self, Contents, State};
-use super::store::{SCHEME, Shared, Store};
+use super::store::{Shared, Store};
 
 /// How often a directory is swept without a request.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
