@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-use super::facts::Persistence;
-use super::link::Session;
-use super::settings::{Dialect, Settings, Shape};
+use super::connection::server::Connection;
+use super::server_info::Persistence;
+use super::settings::{Format, Settings, Topology};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    pub(super) fn of(settings: &Settings, sessions: &[Arc<Session>]) -> Self {
+    pub(super) fn of(settings: &Settings, sessions: &[Arc<Connection>]) -> Self {
         let facts = || sessions.iter().map(|session| &session.facts);
         let rank = |persistence: &Persistence| match persistence {
             Persistence::None => 0,
@@ -32,10 +32,10 @@ impl Configuration {
         let weakest = facts().map(|facts| facts.persistence).min_by_key(rank);
         Self {
             persistence: weakest.unwrap_or_default(),
-            fails_over: !matches!(settings.shape, Shape::One(_))
+            fails_over: !matches!(settings.shape, Topology::One(_))
                 || facts().any(|facts| facts.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
-            is_redisson: settings.dialect == Dialect::Redisson,
+            is_redisson: settings.dialect == Format::Redisson,
         }
     }
 }

@@ -19,31 +19,31 @@ use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
-use super::crowd::Crowd;
-use super::facts::Persistence;
-use super::inbox::Inbox;
-use super::link::Session;
+use super::batch::Batcher;
+use super::connection::server::Connection;
+use super::connection::{Connections, Reply};
+use super::errors;
+use super::events::ServerEvents;
 use super::names::Keys;
-use super::nodes::{Nodes, Reply};
-use super::outcome;
-use super::settings::{Dialect, Settings};
+use super::server_info::Persistence;
+use super::settings::{Format, Settings};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
 /// those behind it this long.
-pub(super) const PLACE: Duration = Duration::from_secs(5);
+pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
 
 /// A token outlives its hold by a day, so that it grows even when the server's clock is set back by hours.
-const KEEP: Duration = Duration::from_secs(24 * 3600);
+const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// What one client knows of its store.
 pub(super) struct Store {
     pub(super) settings: Settings,
     pub(super) guarantees: Guarantees,
-    pub(super) nodes: Nodes,
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) nodes: Connections,
+    pub(super) inbox: Arc<ServerEvents>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
-    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    pub(super) holds: Mutex<HashMap<OwnerId, HeldEntry, RandomAlready>>,
     pub(super) closing: Flag,
     /// The task that looks after the holds when a connection broke was started.
     pub(super) watched: AtomicBool,
@@ -51,12 +51,12 @@ pub(super) struct Store {
     pub(super) is_stranded: AtomicBool,
     /// The last holder that was written, and how.
     written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
-    pub(super) crowd: Crowd,
+    pub(super) crowd: Batcher,
 }
 
 /// What has to be remembered of a hold to keep it and to give it back.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct HeldEntry {
     pub(super) name: LockName,
     /// By how much the key outlives the lease (`lock_delay`), in ms.
     delay: u64,
@@ -68,7 +68,7 @@ pub(super) struct Kept {
 
 /// How something is given back.
 #[derive(Clone, Copy)]
-pub(super) struct Ending {
+pub(super) struct ReleaseKind {
     /// See [`Hold::unclean`].
     unclean: bool,
     /// Whether the name may stay taken after it.
@@ -77,7 +77,7 @@ pub(super) struct Ending {
     next: Option<u64>,
 }
 
-impl Ending {
+impl ReleaseKind {
     /// Of what may be held, or may not: the server knows the rest.
     pub(super) const UNKNOWN: Self = Self {
         unclean: false,
@@ -87,13 +87,13 @@ impl Ending {
 }
 
 /// The answer to one request for the lock.
-pub(super) enum Asked {
-    Held(Grant),
-    Busy(Busy),
+pub(super) enum AcquireReply {
+    Granted(Grant),
+    Queued(QueuePosition),
 }
 
 /// Why not, and when to ask again.
-pub(super) struct Busy {
+pub(super) struct QueuePosition {
     /// Time until the holder's lease is over, if it has one.
     pub(super) left: Option<Duration>,
     /// The holder is another program, which will not tell us when it is done.
@@ -140,12 +140,12 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 /// How long the place of a waiter is good for.
 pub(super) fn place(ttl: Duration) -> Duration {
-    ttl.min(PLACE)
+    ttl.min(WAITER_TTL)
 }
 
 /// For how long a token is kept, in ms.
 pub(super) fn keep(ttl: Duration) -> u64 {
-    millis(KEEP.max(ttl * 2))
+    millis(TOKEN_RETENTION.max(ttl * 2))
 }
 
 /// The lease in whole ms, because what is granted counts.
@@ -157,8 +157,8 @@ impl Store {
     pub(super) fn new(
         settings: Settings,
         guarantees: Guarantees,
-        nodes: Nodes,
-        inbox: Arc<Inbox>,
+        nodes: Connections,
+        inbox: Arc<ServerEvents>,
         clock: Clock,
         spawner: Spawner,
     ) -> Self {
@@ -174,7 +174,7 @@ impl Store {
             watched: AtomicBool::new(false),
             is_stranded: AtomicBool::new(false),
             written: Mutex::default(),
-            crowd: Crowd::default(),
+            crowd: Batcher::default(),
         }
     }
 
@@ -185,9 +185,9 @@ impl Store {
     /// The owner as it is written.
     pub(super) fn owner(&self, owner: OwnerId) -> OwnerText {
         match self.settings.dialect {
-            Dialect::Token => OwnerText::Hex(owner.to_digits()),
+            Format::Token => OwnerText::Hex(owner.to_digits()),
             // Redisson writes the id of a client and that of a thread, and reads neither.
-            Dialect::Redisson => {
+            Format::Redisson => {
                 OwnerText::Long([&self.inbox.client, ":", &owner.to_hex()].concat())
             }
         }
@@ -201,7 +201,7 @@ impl Store {
         request: &Request,
         keys: &Keys,
         is_first: bool,
-    ) -> Result<(Asked, Arc<Session>), Error> {
+    ) -> Result<(AcquireReply, Arc<Connection>), Error> {
         let _under_way = self.crowd.enter();
         if is_first && let Some(taken) = self.take_with_others(request, keys).await? {
             let Reply {
@@ -210,7 +210,7 @@ impl Store {
                 session,
             } = taken;
             let grant = self.grant(request, keys, &session, sent, value).await?;
-            return Ok((Asked::Held(grant), session));
+            return Ok((AcquireReply::Granted(grant), session));
         }
         let nodes = &self.nodes;
         let ttl = lease(request);
@@ -238,7 +238,7 @@ impl Store {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| nonsense())?;
                 let grant = self.grant(request, keys, &reply.session, sent, token).await;
-                grant.map(Asked::Held)
+                grant.map(AcquireReply::Granted)
             }
             Value::Array(words) => match &words[..] {
                 [
@@ -247,7 +247,7 @@ impl Store {
                     Value::Int(stranger),
                     Value::Int(ahead),
                     token @ ..,
-                ] => Ok(Asked::Busy(Busy {
+                ] => Ok(AcquireReply::Queued(QueuePosition {
                     left: u64::try_from(*left).ok().map(Duration::from_millis),
                     is_stranger: *stranger == 1,
                     ahead: u64::try_from(*ahead).unwrap_or(0),
@@ -261,7 +261,7 @@ impl Store {
                 })),
                 [Value::Int(-1), found] => {
                     let found = String::from_redis_value_ref(found).unwrap_or_default();
-                    Err(outcome::wrong_type(&found, self.wanted_type()))
+                    Err(errors::wrong_type(&found, self.wanted_type()))
                 }
                 _ => Err(nonsense()),
             },
@@ -275,14 +275,14 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        session: &Session,
+        session: &Connection,
         sent: Time,
         token: u64,
     ) -> Result<Grant, Error> {
         let ttl = Some(Duration::from_millis(lease(request)));
         let grant = Grant::new(token, sent, self.clock.now().since(sent), ttl);
         if self.settings.wait_replicas > 0 {
-            // In a box, as in `Link::session`.
+            // In a box, as in `Server::session`.
             Box::pin(self.acknowledged(request, keys, session)).await?;
         }
         Ok(grant)
@@ -290,14 +290,14 @@ impl Store {
 
     fn wanted_type(&self) -> &'static str {
         match self.settings.dialect {
-            Dialect::Token => "string",
-            Dialect::Redisson => "hash",
+            Format::Token => "string",
+            Format::Redisson => "hash",
         }
     }
 
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn keep(&self, request: &Request) {
-        let kept = Kept {
+        let kept = HeldEntry {
             name: request.name.clone(),
             delay: millis(request.lock_delay),
             rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
@@ -311,16 +311,17 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        session: &Session,
+        session: &Connection,
     ) -> Result<(), Error> {
         let (wanted, limit) = (self.settings.wait_replicas, self.settings.timeout / 2);
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(millis(limit));
-        let acknowledged: u32 = session.send(&wait).await.map_err(outcome::asking)?;
+        let acknowledged: u32 = session.send(&wait).await.map_err(errors::asking)?;
         if acknowledged >= wanted {
             return Ok(());
         }
-        self.give_back(keys, request.owner, Ending::UNKNOWN).await?;
+        self.give_back(keys, request.owner, ReleaseKind::UNKNOWN)
+            .await?;
         Err(Error::new(
             ErrorKind::Unreachable,
             format!(
@@ -331,21 +332,21 @@ impl Store {
 
     /// Whether the server that has the key started so lately that it may have forgotten who holds the key:
     /// until when.
-    pub(super) fn distrusted(&self, session: &Session, ttl: Duration) -> Option<Time> {
+    pub(super) fn distrusted(&self, session: &Connection, ttl: Duration) -> Option<Time> {
         let guard = self.guard_of(session)?;
         let until = session.trusted_from(guard.max(ttl));
         (until > self.clock.now()).then_some(until)
     }
 
     /// The same for people. `None`: this server forgets nothing, or `restart_guard=off` says so.
-    pub(super) fn restart_guard(&self, session: &Session) -> Option<RestartGuard> {
+    pub(super) fn restart_guard(&self, session: &Connection) -> Option<RestartGuard> {
         let guard = self.guard_of(session)?;
         let uptime = session.uptime(self.clock.now());
         Some(RestartGuard::new(session.host.to_string(), uptime, guard))
     }
 
     /// For how long after its start that server grants nothing.
-    fn guard_of(&self, session: &Session) -> Option<Duration> {
+    fn guard_of(&self, session: &Connection) -> Option<Duration> {
         let forgets = session.facts.persistence != Persistence::Full;
         self.settings.restart_guard.filter(|_| forgets)
     }
@@ -473,7 +474,7 @@ impl Store {
                 "the runtime of this client is gone; the lease runs out by itself",
             ));
         }
-        let ending = Ending {
+        let ending = ReleaseKind {
             unclean: hold.unclean,
             // Of unknown fate: the server knows.
             rests: kept.as_ref().is_none_or(|kept| kept.rests),
@@ -494,7 +495,7 @@ impl Store {
         self: &Arc<Self>,
         keys: &Keys,
         owner: OwnerId,
-        ending: Ending,
+        ending: ReleaseKind,
     ) -> Result<Release, Error> {
         let _under_way = self.crowd.enter();
         if !ending.rests && self.give_with_others(keys, owner).await? {

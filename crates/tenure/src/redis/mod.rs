@@ -8,21 +8,20 @@
 //! waiter that has been heard of lately and tells only that one.
 //!
 //! # Reading order
-//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `crowd` (many at once) ·
-//! `wait` (the queue, from the waiter's side) · `link` and `nodes` (connections, and which server has a
-//! key) · `facts` (what a server says about itself) · `outcome` (what its errors mean) · `look`.
+//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `batch` (many at once) ·
+//! `wait` (the queue, from the waiter's side) · `connection` (connections, and which server has a
+//! key) · `server_info` (what a server says about itself) · `errors` (what its errors mean) · `inspect`.
 
-mod crowd;
-mod facts;
+mod batch;
+mod connection;
+mod errors;
+mod events;
 mod guarantees;
 mod hold;
-mod inbox;
-mod link;
-mod look;
+mod inspect;
 mod names;
-mod nodes;
-mod outcome;
-mod script;
+mod scripts;
+mod server_info;
 mod settings;
 mod wait;
 
@@ -47,15 +46,15 @@ use tenure_core::rt::{Clock, Spawner, lock};
 
 use crate::capabilities::stores_with;
 
-pub use self::facts::Persistence;
+use self::connection::Connections;
+use self::events::ServerEvents;
 pub use self::guarantees::{Configuration, guarantees};
 use self::hold::Store;
-use self::inbox::Inbox;
-use self::nodes::Nodes;
+pub use self::server_info::Persistence;
 use self::settings::Settings;
 
 /// How long [`Door::close`] may take: the server may be gone, and leases end by themselves.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks in Redis, Valkey, and what else speaks their protocol and runs their scripts.
 pub struct Backend(Arc<Store>);
@@ -110,8 +109,8 @@ impl Backend {
                 "connect was called outside a tokio runtime; use `tenure::blocking` there",
             ));
         };
-        let (inbox, clock) = (Arc::new(Inbox::new()), Clock::system());
-        let nodes = Nodes::connect(&settings, &inbox, &clock, &spawner).await?;
+        let (inbox, clock) = (Arc::new(ServerEvents::new()), Clock::system());
+        let nodes = Connections::connect(&settings, &inbox, &clock, &spawner).await?;
         let sessions = match nodes.reachable().await {
             // Nothing is known of a server that is away.
             Err(_) if settings.may_be_away => Vec::new(),
@@ -199,7 +198,7 @@ impl Store {
         if self.is_stranded.load(Ordering::SeqCst) {
             return;
         }
-        let limit = self.clock.now().after(FAREWELL);
+        let limit = self.clock.now().after(CLOSE_TIMEOUT);
         let farewell = async {
             let holds: Vec<_> = {
                 let kept = lock(&self.holds);

@@ -13,17 +13,17 @@ use tenure_core::logic::pace;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use super::hold::{Asked, Busy, Ending, Kept, PLACE, Store, place};
-use super::inbox::News;
-use super::link::Session;
+use super::connection::server::Connection;
+use super::events::WakeUp;
+use super::hold::{AcquireReply, HeldEntry, QueuePosition, ReleaseKind, Store, WAITER_TTL, place};
 use super::names::Keys;
-use super::settings::Dialect;
+use super::settings::Format;
 
 /// The next thing that happens to a waiter.
 enum Next {
     /// Nobody wants the lock any more.
     Stop,
-    News(News),
+    WakeUp(WakeUp),
     /// It is time to ask again, or the connection broke.
     Ask,
 }
@@ -31,7 +31,7 @@ enum Next {
 /// A channel that is listened to for one waiter, until it is dropped.
 struct Listening {
     store: Arc<Store>,
-    session: Arc<Session>,
+    session: Arc<Connection>,
     channel: String,
 }
 
@@ -39,7 +39,7 @@ impl Listening {
     /// `None`: the connection is broken; the next one is tried.
     async fn start(
         store: &Arc<Store>,
-        session: &Arc<Session>,
+        session: &Arc<Connection>,
         channel: &str,
         owner: OwnerId,
     ) -> Option<Self> {
@@ -56,7 +56,7 @@ impl Listening {
             .then_some(listening)
     }
 
-    fn is_on(&self, session: &Arc<Session>) -> bool {
+    fn is_on(&self, session: &Arc<Connection>) -> bool {
         Arc::ptr_eq(&self.session, session)
     }
 }
@@ -100,11 +100,11 @@ impl Store {
         let _busy = self.inbox.enter();
         let keys = self.keys(&request.name);
         match self.ask_trusted(&request, &keys, true).await? {
-            Asked::Held(grant) => Ok(self.granted(&request, grant)),
-            Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
-            Asked::Busy(busy) => {
+            AcquireReply::Granted(grant) => Ok(self.granted(&request, grant)),
+            AcquireReply::Queued(_) if !request.wait => Ok(Answer::Busy),
+            AcquireReply::Queued(busy) => {
                 let mut news = self.inbox.expect(request.owner);
-                // In a box, as in `Link::session`.
+                // In a box, as in `Server::session`.
                 let answer = Box::pin(self.wait(&request, &keys, busy, &mut news)).await;
                 self.inbox.forget(request.owner);
                 answer
@@ -154,7 +154,7 @@ impl Store {
         request: &Request,
         keys: &Keys,
         is_first: bool,
-    ) -> Result<Asked, Error> {
+    ) -> Result<AcquireReply, Error> {
         loop {
             self.trust(request, keys).await?;
             let (asked, session) = self.ask(request, keys, is_first).await?;
@@ -162,7 +162,7 @@ impl Store {
                 return Ok(asked);
             }
             // What it granted does not count: who held the name before may believe so still.
-            Box::pin(self.give_back(keys, request.owner, Ending::UNKNOWN)).await?;
+            Box::pin(self.give_back(keys, request.owner, ReleaseKind::UNKNOWN)).await?;
         }
     }
 
@@ -170,8 +170,8 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        mut busy: Busy,
-        news: &mut UnboundedReceiver<News>,
+        mut busy: QueuePosition,
+        news: &mut UnboundedReceiver<WakeUp>,
     ) -> Result<Answer, Error> {
         let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
         let mut tries = 0;
@@ -181,7 +181,7 @@ impl Store {
         loop {
             let session = self.nodes.session(keys.lock()).await;
             if let Ok(session) = &session
-                && self.settings.dialect == Dialect::Redisson
+                && self.settings.dialect == Format::Redisson
                 && !listening.as_ref().is_some_and(|it| it.is_on(session))
             {
                 // Heard from now on; what was said before, the next answer tells.
@@ -201,14 +201,14 @@ impl Store {
             };
             let next = tokio::select! {
                 biased;
-                Some(news) = news.recv() => Next::News(news),
+                Some(news) = news.recv() => Next::WakeUp(news),
                 () = request.stop.raised() => Next::Stop,
                 () = broken => Next::Ask,
                 () = self.clock.sleep_until(pause) => Next::Ask,
             };
             match next {
                 Next::Stop => return self.leave(request, keys).await,
-                Next::News(News::Granted(token)) => {
+                Next::WakeUp(WakeUp::HandedOver(token)) => {
                     let is_trusted = session.is_ok_and(|session| {
                         !session.ended.is_raised()
                             && self.distrusted(&session, request.ttl).is_none()
@@ -217,7 +217,7 @@ impl Store {
                         return Ok(self.granted(request, grant));
                     }
                 }
-                Next::News(News::Left(sent)) => {
+                Next::WakeUp(WakeUp::Released(sent)) => {
                     // What was asked after the release, or has no answer, may have got a place again.
                     let is_over = !busy.is_stranger && busy.sent.after(busy.round_trip) <= sent;
                     return match is_over {
@@ -225,11 +225,11 @@ impl Store {
                         false => self.leave(request, keys).await,
                     };
                 }
-                Next::News(News::Look) | Next::Ask => {}
+                Next::WakeUp(WakeUp::AskAgain) | Next::Ask => {}
             }
             match self.ask_trusted(request, keys, false).await {
-                Ok(Asked::Held(grant)) => return Ok(self.granted(request, grant)),
-                Ok(Asked::Busy(now)) => {
+                Ok(AcquireReply::Granted(grant)) => return Ok(self.granted(request, grant)),
+                Ok(AcquireReply::Queued(now)) => {
                     // A stranger that holds on: look less and less often.
                     tries = if now.is_stranger && now.ahead == 0 {
                         tries + 1
@@ -249,7 +249,7 @@ impl Store {
                     }
                     tries += 1;
                     // As behind a stranger: nobody will tell us when the server is back.
-                    busy = Busy {
+                    busy = QueuePosition {
                         left: None,
                         is_stranger: true,
                         ahead: 0,
@@ -261,11 +261,11 @@ impl Store {
     }
 
     /// When to ask again, if nothing happens before.
-    fn pause(&self, request: &Request, busy: &Busy, tries: u32) -> Time {
+    fn pause(&self, request: &Request, busy: &QueuePosition, tries: u32) -> Time {
         let sign_of_life = match self.settings.dialect {
-            Dialect::Token => busy.sent.after(place(request.ttl) / 3),
+            Format::Token => busy.sent.after(place(request.ttl) / 3),
             // There is no place to be kept; in case a message is lost.
-            Dialect::Redisson => busy.sent.after(PLACE),
+            Format::Redisson => busy.sent.after(WAITER_TTL),
         };
         if busy.ahead > 0 {
             return sign_of_life;
@@ -286,7 +286,7 @@ impl Store {
     }
 
     /// The hold that was handed over, if there is enough left of it.
-    fn handed_over(&self, request: &Request, busy: &Busy, token: u64) -> Option<Grant> {
+    fn handed_over(&self, request: &Request, busy: &QueuePosition, token: u64) -> Option<Grant> {
         let lease = place(request.ttl);
         let is_fresh = self.clock.now().since(busy.sent) <= lease / 2;
         // Else asking once more makes a whole lease of it.
@@ -301,7 +301,10 @@ impl Store {
 
     /// Leaves the queue; a lock that was granted meanwhile is given back.
     async fn leave(self: &Arc<Self>, request: &Request, keys: &Keys) -> Result<Answer, Error> {
-        match self.give_back(keys, request.owner, Ending::UNKNOWN).await {
+        match self
+            .give_back(keys, request.owner, ReleaseKind::UNKNOWN)
+            .await
+        {
             Ok(_) => Ok(Answer::Busy),
             Err(err) => Err(Error::new(
                 ErrorKind::Indeterminate,
@@ -346,7 +349,7 @@ impl Store {
         for attempt in 0_u32.. {
             let holds: Vec<_> = {
                 let kept = lock(&self.holds);
-                let hold = |(owner, kept): (&OwnerId, &Kept)| {
+                let hold = |(owner, kept): (&OwnerId, &HeldEntry)| {
                     Hold::new(&Request::new(kept.name.clone(), *owner, Duration::ZERO), 0)
                 };
                 kept.iter().map(hold).collect()

@@ -15,48 +15,48 @@ use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::facts::Facts;
-use super::inbox::Inbox;
-use super::outcome;
-use super::settings::{Settings, Shape};
+use super::super::errors;
+use super::super::events::ServerEvents;
+use super::super::server_info::ServerInfo;
+use super::super::settings::{Settings, Topology};
 
 /// Requests that may be on their way to the connection's task at a time before the next one has to wait.
-const BUFFER: usize = 256;
+const PIPELINE_BUFFER: usize = 256;
 
 /// One server, and the connection to it.
-pub(super) struct Link {
-    pub(super) host: Host,
+pub(in crate::redis) struct Server {
+    pub(in crate::redis) host: Host,
     client: Client,
     timeout: Duration,
     is_tls: bool,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ServerEvents>,
     clock: Clock,
     /// What a user can do when this server turns out to be a replica.
     hint: &'static str,
     retired: Arc<AtomicBool>,
-    current: Mutex<Option<Arc<Session>>>,
+    current: Mutex<Option<Arc<Connection>>>,
     /// Held by the one who connects; has the last failure, for those who waited for that attempt.
     connecting: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
 }
 
 /// One connection, from its making to its end.
-pub(super) struct Session {
-    pub(super) host: Host,
+pub(in crate::redis) struct Connection {
+    pub(in crate::redis) host: Host,
     connection: MultiplexedConnection,
-    pub(super) facts: Facts,
+    pub(in crate::redis) facts: ServerInfo,
     connected: Time,
     /// How long the server ran by then, at least.
     uptime: Duration,
     /// Raised when it is over.
-    pub(super) ended: Arc<Flag>,
+    pub(in crate::redis) ended: Arc<Flag>,
     retired: Arc<AtomicBool>,
 }
 
-impl Link {
-    pub(super) fn new(
+impl Server {
+    pub(in crate::redis) fn new(
         host: Host,
         settings: &Settings,
-        inbox: Arc<Inbox>,
+        inbox: Arc<ServerEvents>,
         clock: Clock,
     ) -> Result<Self, Error> {
         Ok(Self {
@@ -67,8 +67,10 @@ impl Link {
             inbox,
             clock,
             hint: match settings.shape {
-                Shape::One(_) => "name the primary, or use redis+sentinel:// which follows it",
-                Shape::Sentinel { .. } | Shape::Cluster(_) => "a failover seems to be under way",
+                Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
+                Topology::Sentinel { .. } | Topology::Cluster(_) => {
+                    "a failover seems to be under way"
+                }
             },
             retired: Arc::default(),
             current: Mutex::default(),
@@ -77,13 +79,13 @@ impl Link {
     }
 
     /// The connection, if there is one that is not known to be broken.
-    pub(super) fn live(&self) -> Option<Arc<Session>> {
+    pub(in crate::redis) fn live(&self) -> Option<Arc<Connection>> {
         let current = lock(&self.current);
         current.clone().filter(|session| !session.ended.is_raised())
     }
 
     /// The connection; makes one if need be. Everybody who asks meanwhile shares the attempt.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+    pub(in crate::redis) async fn session(&self) -> Result<Arc<Connection>, Error> {
         if let Some(session) = self.live() {
             return Ok(session);
         }
@@ -119,7 +121,7 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<Session, Error> {
+    async fn connect(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
             let (inbox, ended) = (self.inbox.clone(), ended.clone());
@@ -138,9 +140,9 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
-            .set_pipeline_buffer_size(BUFFER)
+            .set_pipeline_buffer_size(PIPELINE_BUFFER)
             .set_push_sender(push);
-        let failed = |err| outcome::connecting(err, &self.host, self.is_tls);
+        let failed = |err| errors::connecting(err, &self.host, self.is_tls);
         let connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -158,7 +160,7 @@ impl Link {
         // The uptime is the difference of two whole seconds.
         let uptime = facts.uptime.saturating_sub(Duration::from_secs(1));
         tracing::debug!(host = %self.host, version = facts.version, "connected");
-        Ok(Session {
+        Ok(Connection {
             host: self.host.clone(),
             connection,
             connected: self.clock.now(),
@@ -170,11 +172,14 @@ impl Link {
     }
 
     /// What the server says about itself, once it has loaded its data.
-    async fn facts(&self, connection: &mut MultiplexedConnection) -> Result<Facts, RedisError> {
+    async fn facts(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<ServerInfo, RedisError> {
         let limit = self.clock.now().after(self.timeout);
         let mut attempt = 0;
         loop {
-            let facts = Facts::ask(connection).await?;
+            let facts = ServerInfo::ask(connection).await?;
             if !facts.is_loading || self.clock.now() >= limit {
                 return Ok(facts);
             }
@@ -185,49 +190,55 @@ impl Link {
     }
 
     /// Another server has taken over. Whoever waits here asks there, and all holds are looked at.
-    pub(super) fn retire(&self) {
+    pub(in crate::redis) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         self.disconnect();
         self.inbox.broken.notify_one();
     }
 
     /// Drops the connection; requests that are on their way still get their answers.
-    pub(super) fn disconnect(&self) {
+    pub(in crate::redis) fn disconnect(&self) {
         if let Some(session) = lock(&self.current).take() {
             session.ended.raise();
         }
     }
 }
 
-impl Session {
+impl Connection {
     /// When the server will have run for that long; in the past if it has.
-    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
+    pub(in crate::redis) fn trusted_from(&self, guard: Duration) -> Time {
         self.connected.after(guard.saturating_sub(self.uptime))
     }
 
     /// How long the server has run, at least.
-    pub(super) fn uptime(&self, now: Time) -> Duration {
+    pub(in crate::redis) fn uptime(&self, now: Time) -> Duration {
         self.uptime + now.since(self.connected)
     }
 
     /// Listens to one more channel, that of a cluster's shard too.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(in crate::redis) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.connection.clone().subscribe(channel).await
     }
 
-    pub(super) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(in crate::redis) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.connection.clone().unsubscribe(channel).await
     }
 
     /// Sends one command. After a failure that leaves the connection in doubt it is used no more.
-    pub(super) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
+    pub(in crate::redis) async fn send<T: FromRedisValue>(
+        &self,
+        cmd: &Cmd,
+    ) -> Result<T, RedisError> {
         let mut connection = self.connection.clone();
         let answer = cmd.query_async(&mut connection).await;
         self.look_at(answer)
     }
 
     /// The same to a node of a cluster that is just taking over the slot.
-    pub(super) async fn send_asking<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
+    pub(in crate::redis) async fn send_asking<T: FromRedisValue>(
+        &self,
+        cmd: &Cmd,
+    ) -> Result<T, RedisError> {
         let mut connection = self.connection.clone();
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(cmd.clone());
@@ -242,7 +253,7 @@ impl Session {
 
     fn look_at<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
         if let Err(err) = &answer
-            && (err.is_io_error() || err.is_unrecoverable_error() || outcome::is_readonly(err))
+            && (err.is_io_error() || err.is_unrecoverable_error() || errors::is_readonly(err))
         {
             self.ended.raise();
         }
@@ -250,7 +261,7 @@ impl Session {
     }
 
     /// Whether another server has taken over: then what this one says counts no more.
-    pub(super) fn is_retired(&self) -> bool {
+    pub(in crate::redis) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::SeqCst)
     }
 }

@@ -16,18 +16,18 @@ use tenure_core::time::Time;
 
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum WakeUp {
     /// The lock was handed over, under this token.
-    Granted(u64),
+    HandedOver(u64),
     /// Something changed: ask again.
-    Look,
+    AskAgain,
     /// A release of ours, sent at that time or later, has taken the place away, or the lock that came of it.
-    Left(Time),
+    Released(Time),
 }
 
 /// Who of this client waits for news.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct ServerEvents {
     /// The client's id.
     pub(super) client: String,
     /// The client's own; in a cluster there are others beside it.
@@ -44,16 +44,16 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    by_owner: HashMap<OwnerId, UnboundedSender<News>, RandomAlready>,
+    by_owner: HashMap<OwnerId, UnboundedSender<WakeUp>, RandomAlready>,
     /// Grants to owners that have not said yet that they wait: the message may be here before the owner
     /// has seen the answer that put it into the queue. The latest only; who misses one asks again.
-    early: VecDeque<(OwnerId, News)>,
+    early: VecDeque<(OwnerId, WakeUp)>,
 }
 
 /// As many as may be on their way to the queue at a time.
 const EARLY: usize = 256;
 
-impl Inbox {
+impl ServerEvents {
     pub(super) fn new() -> Self {
         let client = OwnerId::random().to_hex();
         Self {
@@ -72,8 +72,8 @@ impl Inbox {
         let _ = self.alarm.set(alarm);
     }
 
-    /// News for `owner` from now on, until the receiver is dropped and [`Inbox::forget`] is called.
-    pub(super) fn expect(&self, owner: OwnerId) -> UnboundedReceiver<News> {
+    /// WakeUp for `owner` from now on, until the receiver is dropped and [`ServerEvents::forget`] is called.
+    pub(super) fn expect(&self, owner: OwnerId) -> UnboundedReceiver<WakeUp> {
         let (sender, receiver) = unbounded_channel();
         let mut waiting = lock(&self.waiting);
         if let Some(at) = waiting.early.iter().position(|(early, _)| *early == owner)
@@ -94,7 +94,7 @@ impl Inbox {
     pub(super) fn left(&self, owner: OwnerId, sent: Time) {
         if let Some(waiter) = lock(&self.waiting).by_owner.get(&owner) {
             // One that is gone does not want to know.
-            let _ = waiter.send(News::Left(sent));
+            let _ = waiter.send(WakeUp::Released(sent));
         }
     }
 
@@ -143,7 +143,7 @@ impl Inbox {
         };
         let listener = lock(&self.others).get(channel).copied();
         if let Some(owner) = listener {
-            return self.tell(owner, News::Look);
+            return self.tell(owner, WakeUp::AskAgain);
         }
         let mut words = payload.split(' ');
         let (word, owner) = (words.next(), words.next().and_then(owner));
@@ -151,15 +151,15 @@ impl Inbox {
             return;
         };
         let news = match (word, words.next().map(str::parse)) {
-            ("granted", Some(Ok(token))) => News::Granted(token),
-            ("look", None) => News::Look,
+            ("granted", Some(Ok(token))) => WakeUp::HandedOver(token),
+            ("look", None) => WakeUp::AskAgain,
             ("lost", None) => return self.lost(owner, LostReason::TakenOver),
             _ => return,
         };
         self.tell(owner, news);
     }
 
-    pub(super) fn tell(&self, owner: OwnerId, news: News) {
+    pub(super) fn tell(&self, owner: OwnerId, news: WakeUp) {
         let mut waiting = lock(&self.waiting);
         match waiting.by_owner.get(&owner) {
             // A waiter that has just left sees to its own clean-up.
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn news_reach_the_waiter_they_are_for_and_no_other() {
-        let (inbox, one, two) = (Inbox::new(), OwnerId::random(), OwnerId::random());
+        let (inbox, one, two) = (ServerEvents::new(), OwnerId::random(), OwnerId::random());
         let (mut first, mut second) = (inbox.expect(one), inbox.expect(two));
         inbox.deliver(&push(&format!("granted {} 17", one.to_hex())));
         inbox.deliver(&push(&format!("look {}", two.to_hex())));
@@ -204,9 +204,9 @@ mod tests {
             inbox.deliver(&push(nonsense));
         }
         inbox.deliver(&push(&format!("granted {} x", one.to_hex())));
-        assert_eq!(first.try_recv(), Ok(News::Granted(17)));
+        assert_eq!(first.try_recv(), Ok(WakeUp::HandedOver(17)));
         assert!(first.try_recv().is_err());
-        assert_eq!(second.try_recv(), Ok(News::Look));
+        assert_eq!(second.try_recv(), Ok(WakeUp::AskAgain));
         inbox.forget(one);
         inbox.forget(two);
         assert!(inbox.is_idle());

@@ -22,18 +22,18 @@ use tenure_core::rt::{Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::inbox::News;
-use super::super::link::{Link, Session};
+use super::super::errors;
+use super::super::events::WakeUp;
 use super::super::names;
-use super::super::outcome;
 use super::cluster::Inner;
+use super::server::{Connection, Server};
 
 /// How long a channel is kept after the last waiter has left: the next one may be near.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What this client wants to hear.
 #[derive(Default)]
-pub(super) struct Ears(Mutex<BTreeMap<u16, Slot>>);
+pub(super) struct ShardSubscriptions(Mutex<BTreeMap<u16, Slot>>);
 
 struct Slot {
     waiting: Vec<OwnerId>,
@@ -44,17 +44,17 @@ struct Slot {
 }
 
 /// One connection for subscriptions.
-pub(super) struct Ear {
+pub(super) struct SubscriptionConnection {
     host: Host,
     connection: MultiplexedConnection,
     /// Slots whose channel it is subscribed to, by the node's word.
     heard: Arc<Mutex<BTreeSet<u16>>>,
     ended: Arc<Flag>,
     /// The connection for requests to the same node: when that is broken, so is this.
-    session: Arc<Session>,
+    session: Arc<Connection>,
 }
 
-/// News of a slot reach this client while it lives.
+/// WakeUp of a slot reach this client while it lives.
 pub(in crate::redis) struct Listening {
     cluster: Arc<Inner>,
     slot: u16,
@@ -71,7 +71,7 @@ impl Drop for Listening {
     }
 }
 
-impl Ears {
+impl ShardSubscriptions {
     pub(super) fn are_idle(&self) -> bool {
         lock(&self.0).is_empty()
     }
@@ -91,7 +91,7 @@ impl Ears {
         match heard_since {
             Some(since) if since <= sent => {}
             // Its turn may have come before that.
-            Some(_) => cluster.inbox.tell(owner, News::Look),
+            Some(_) => cluster.inbox.tell(owner, WakeUp::AskAgain),
             None => cluster.wake.notify_one(),
         }
         Listening {
@@ -104,14 +104,14 @@ impl Ears {
 
 impl Inner {
     /// Subscribes where it has to be and is not, and ends what nobody needs any more.
-    pub(super) async fn tend(&self, ears: &mut Vec<Ear>) {
+    pub(super) async fn tend(&self, ears: &mut Vec<SubscriptionConnection>) {
         let wanted: Vec<u16> = {
             let now = self.clock.now();
             let mut slots = lock(&self.ears.0);
-            slots.retain(|_, slot| !slot.waiting.is_empty() || now.since(slot.left) < IDLE);
+            slots.retain(|_, slot| !slot.waiting.is_empty() || now.since(slot.left) < IDLE_TIMEOUT);
             slots.keys().copied().collect()
         };
-        let mut nodes: Vec<(Arc<Link>, BTreeSet<u16>)> = Vec::new();
+        let mut nodes: Vec<(Arc<Server>, BTreeSet<u16>)> = Vec::new();
         for slot in wanted {
             // Nobody has it: that is found out by whoever waits there.
             let Some(link) = self.owner(slot) else {
@@ -145,7 +145,7 @@ impl Inner {
     }
 
     /// Writes down which slots are heard, and tells those who may have missed something to look.
-    fn spread(&self, ears: &[Ear]) {
+    fn spread(&self, ears: &[SubscriptionConnection]) {
         let mut heard = BTreeSet::new();
         for ear in ears {
             heard.extend(
@@ -169,11 +169,11 @@ impl Inner {
         }
         drop(slots);
         for owner in nudged {
-            self.inbox.tell(owner, News::Look);
+            self.inbox.tell(owner, WakeUp::AskAgain);
         }
     }
 
-    async fn open_ear(&self, link: &Link) -> Result<Ear, Error> {
+    async fn open_ear(&self, link: &Server) -> Result<SubscriptionConnection, Error> {
         let session = link.session().await?;
         let (heard, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
         let push = {
@@ -207,8 +207,8 @@ impl Inner {
             .set_push_sender(push);
         let client = self.settings.client(&link.host)?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let failed = |err| outcome::connecting(err, &link.host, self.settings.is_tls());
-        Ok(Ear {
+        let failed = |err| errors::connecting(err, &link.host, self.settings.is_tls());
+        Ok(SubscriptionConnection {
             host: link.host.clone(),
             connection: connection.await.map_err(failed)?,
             heard,
@@ -218,7 +218,7 @@ impl Inner {
     }
 
     /// Subscribes to the channels of these slots and to no others.
-    async fn adjust(&self, ear: &Ear, slots: &BTreeSet<u16>) {
+    async fn adjust(&self, ear: &SubscriptionConnection, slots: &BTreeSet<u16>) {
         let heard = lock(&ear.heard).clone();
         let say = |command: &'static str, slot: u16| {
             let mut connection = ear.connection.clone();

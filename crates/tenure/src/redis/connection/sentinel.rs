@@ -20,24 +20,24 @@ use tenure_core::rt::{Clock, Spawner, Task, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::inbox::Inbox;
-use super::super::link::{Link, Session};
-use super::super::outcome;
+use super::super::errors;
+use super::super::events::ServerEvents;
 use super::super::settings::Settings;
+use super::server::{Connection, Server};
 use super::{Call, Reply};
 
 /// What sentinels announce: the replica that was chosen has obeyed, and later that all is done.
-const ANNOUNCED: [&str; 2] = ["+promoted-slave", "+switch-master"];
+const ANNOUNCEMENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// How often all of them are asked although nothing was announced: a connection may be dead
 /// without our knowing, and a sentinel cut off from the others.
-const REVIEW: Duration = Duration::from_secs(5);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(5);
 
 /// At least this long between two reviews, however much is announced.
-const BREATH: Duration = Duration::from_millis(50);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How much longer the others may take when most sentinels have answered.
-const GRACE: Duration = Duration::from_millis(100);
+const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The sentinels of one store, and the primary that they name.
 pub(super) struct Sentinels {
@@ -49,10 +49,10 @@ struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
     settings: Settings,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ServerEvents>,
     clock: Clock,
     spawner: Spawner,
-    primary: Mutex<Option<Arc<Link>>>,
+    primary: Mutex<Option<Arc<Server>>>,
     /// Held by the one who looks for the primary; has the last failure, for those who waited for that.
     looking: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
     /// A sentinel announced something or hung up.
@@ -78,7 +78,7 @@ impl Sentinels {
         hosts: &[Host],
         service: &str,
         settings: &Settings,
-        inbox: &Arc<Inbox>,
+        inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
@@ -105,10 +105,10 @@ impl Sentinels {
     }
 
     /// The connection to the primary.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+    pub(super) async fn session(&self) -> Result<Arc<Connection>, Error> {
         match self.inner.live() {
             Some(session) => Ok(session),
-            // In a box, as in `Link::session`.
+            // In a box, as in `Server::session`.
             None => Box::pin(self.inner.follow()).await,
         }
     }
@@ -122,7 +122,7 @@ impl Sentinels {
             let session = self.session().await?;
             match call.send(session, false).await {
                 // Nothing was applied, so it can be asked of another server.
-                Err(err) if outcome::is_readonly(&err) && clock.now() < limit => {}
+                Err(err) if errors::is_readonly(&err) && clock.now() < limit => {}
                 // What the old primary did after the failover is lost; whether this was after it, who knows?
                 Ok(Reply { session, .. }) if session.is_retired() => {
                     return Err(Error::new(
@@ -133,7 +133,7 @@ impl Sentinels {
                         ),
                     ));
                 }
-                answer => return answer.map_err(outcome::asking),
+                answer => return answer.map_err(errors::asking),
             }
             self.inner.pause(attempt).await?;
         }
@@ -161,7 +161,7 @@ impl Drop for Sentinels {
 }
 
 impl Inner {
-    fn live(&self) -> Option<Arc<Session>> {
+    fn live(&self) -> Option<Arc<Connection>> {
         lock(&self.primary).as_ref().and_then(|link| link.live())
     }
 
@@ -170,7 +170,7 @@ impl Inner {
     }
 
     /// Finds the primary and connects. Everybody who asks meanwhile shares the attempt.
-    async fn follow(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
+    async fn follow(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         let asked = self.clock.now();
         let mut failure = self.looking.lock().await;
         if let Some(session) = self.live() {
@@ -188,9 +188,9 @@ impl Inner {
         found
     }
 
-    async fn search(self: &Arc<Self>, limit: Time) -> Result<Arc<Session>, Error> {
+    async fn search(self: &Arc<Self>, limit: Time) -> Result<Arc<Connection>, Error> {
         for attempt in 0.. {
-            let host = self.find(Some(GRACE)).await?;
+            let host = self.find(Some(GRACE_PERIOD)).await?;
             let link = self.turn_to(host)?;
             match link.session().await {
                 // Dead, or a replica again: the sentinels will notice.
@@ -203,12 +203,12 @@ impl Inner {
     }
 
     /// The link to that server, which is the primary from now on.
-    fn turn_to(&self, host: Host) -> Result<Arc<Link>, Error> {
+    fn turn_to(&self, host: Host) -> Result<Arc<Server>, Error> {
         let mut primary = lock(&self.primary);
         if let Some(link) = primary.as_ref().filter(|link| link.host == host) {
             return Ok(link.clone());
         }
-        let link = Link::new(host, &self.settings, self.inbox.clone(), self.clock.clone())?;
+        let link = Server::new(host, &self.settings, self.inbox.clone(), self.clock.clone())?;
         let link = Arc::new(link);
         if let Some(old) = primary.replace(link.clone()) {
             old.retire();
@@ -277,7 +277,7 @@ impl Inner {
             return Ok(view);
         }
         // None, or it broke.
-        let failed = |err| outcome::connecting(err, &sentinel.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &sentinel.host, self.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
         *kept = Some(connection);
@@ -304,7 +304,7 @@ impl Inner {
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         // Before it is asked, so that it can say nothing unheard afterwards.
-        connection.subscribe(&ANNOUNCED[..]).await?;
+        connection.subscribe(&ANNOUNCEMENTS[..]).await?;
         Ok(connection)
     }
 
@@ -354,13 +354,15 @@ impl Inner {
         loop {
             tokio::select! {
                 () = self.news.notified() => {}
-                () = self.clock.sleep_until(self.clock.now().after(REVIEW)) => {}
+                () = self.clock.sleep_until(self.clock.now().after(RESYNC_INTERVAL)) => {}
             }
             // Without an answer it stays as it is: a primary does not need its sentinels.
             if let Ok(host) = self.find(None).await {
                 self.leave_unless(&host);
             }
-            self.clock.sleep_until(self.clock.now().after(BREATH)).await;
+            self.clock
+                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
+                .await;
         }
     }
 }
@@ -384,7 +386,7 @@ fn switched(info: &PushInfo, service: &str) -> Option<Host> {
     let [channel, payload] = &info.data[..] else {
         return None;
     };
-    let payload = text(payload).filter(|_| text(channel).as_deref() == Some(ANNOUNCED[1]))?;
+    let payload = text(payload).filter(|_| text(channel).as_deref() == Some(ANNOUNCEMENTS[1]))?;
     // SERVICE OLD-HOST OLD-PORT NEW-HOST NEW-PORT
     let mut words = payload.split(' ');
     let name = words.next()?;

@@ -1,8 +1,9 @@
 //! Which server has a key: one server, the primary that sentinels name, or a node of a cluster.
 
 mod cluster;
-mod ears;
 mod sentinel;
+pub(super) mod server;
+mod shard_subscriptions;
 mod slots;
 
 use std::borrow::Cow;
@@ -18,28 +19,28 @@ use tenure_core::rt::{Clock, Spawner};
 use tenure_core::time::Time;
 
 use self::cluster::Cluster;
-use self::ears::Listening;
 use self::sentinel::Sentinels;
-use super::inbox::Inbox;
-use super::link::{Link, Session};
+use self::server::{Connection, Server};
+use self::shard_subscriptions::Listening;
+use super::errors;
+use super::events::ServerEvents;
 use super::names::{self, Keys};
-use super::outcome;
-use super::script::{Publish, Script, Scripts};
-use super::settings::{Settings, Shape};
+use super::scripts::{Publish, Script, Scripts};
+use super::settings::{Settings, Topology};
 
 /// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
-const BATCH: usize = 100;
+const MAX_RENEWALS: usize = 100;
 
 /// All servers of one store.
-pub(super) struct Nodes {
-    shape: Kind,
-    inbox: Arc<Inbox>,
+pub(super) struct Connections {
+    shape: Servers,
+    inbox: Arc<ServerEvents>,
     clock: Clock,
     pub(super) scripts: &'static Scripts,
 }
 
-enum Kind {
-    One(Box<Link>),
+enum Servers {
+    One(Box<Server>),
     Sentinel(Sentinels),
     Cluster(Cluster),
 }
@@ -58,11 +59,11 @@ async fn pause(clock: &Clock, spawner: &Spawner, attempt: u32) -> Result<(), Err
 
 /// What came of a call.
 pub(super) struct Reply<T> {
-    pub(super) value: T,
+    pub(in crate::redis) value: T,
     /// When the request was sent that was answered; it may have gone to other servers before, which had
     /// nothing to do with it.
-    pub(super) sent: Time,
-    pub(super) session: Arc<Session>,
+    pub(in crate::redis) sent: Time,
+    pub(in crate::redis) session: Arc<Connection>,
 }
 
 /// A call of a script, to be sent to one server or another.
@@ -77,7 +78,7 @@ impl Call<'_> {
     /// Sends it: by its digest, and by its text when the server does not know that.
     async fn send<T: FromRedisValue>(
         &self,
-        session: Arc<Session>,
+        session: Arc<Connection>,
         asking: bool,
     ) -> Result<Reply<T>, RedisError> {
         let mut cmd = self.script.by_digest(self.keys);
@@ -85,7 +86,7 @@ impl Call<'_> {
             let sent = self.clock.now();
             (self.fill)(&mut cmd);
             let answer = if asking {
-                // In a box, as in `Link::session`.
+                // In a box, as in `Server::session`.
                 Box::pin(session.send_asking(&cmd)).await
             } else {
                 session.send(&cmd).await
@@ -103,18 +104,18 @@ impl Call<'_> {
     }
 }
 
-impl Nodes {
+impl Connections {
     /// Connects.
     pub(super) async fn connect(
         settings: &Settings,
-        inbox: &Arc<Inbox>,
+        inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
         let mut publish = Publish::Everywhere;
         let shape = match &settings.shape {
-            Shape::One(host) => {
-                let link = Link::new(host.clone(), settings, inbox.clone(), clock.clone())?;
+            Topology::One(host) => {
+                let link = Server::new(host.clone(), settings, inbox.clone(), clock.clone())?;
                 match link.session().await {
                     // One of several that are independent: it may come later.
                     Err(err) if settings.may_be_away && err.kind() == ErrorKind::Unreachable => {
@@ -122,18 +123,18 @@ impl Nodes {
                     }
                     session => drop(session?),
                 }
-                Kind::One(Box::new(link))
+                Servers::One(Box::new(link))
             }
-            Shape::Sentinel { sentinels, service } => {
+            Topology::Sentinel { sentinels, service } => {
                 let sentinels =
                     Sentinels::new(sentinels, service, settings, inbox, clock, spawner)?;
                 sentinels.session().await?;
-                Kind::Sentinel(sentinels)
+                Servers::Sentinel(sentinels)
             }
-            Shape::Cluster(seeds) => {
+            Topology::Cluster(seeds) => {
                 let cluster = Cluster::connect(seeds, settings, inbox, clock, spawner).await?;
                 publish = cluster.publish();
-                Kind::Cluster(cluster)
+                Servers::Cluster(cluster)
             }
         };
         Ok(Self {
@@ -145,27 +146,27 @@ impl Nodes {
     }
 
     /// The connection to the server that has this key.
-    pub(super) async fn session(&self, key: &str) -> Result<Arc<Session>, Error> {
+    pub(super) async fn session(&self, key: &str) -> Result<Arc<Connection>, Error> {
         match &self.shape {
-            Kind::One(link) => link.session().await,
-            Kind::Sentinel(sentinels) => sentinels.session().await,
-            Kind::Cluster(cluster) => cluster.session(key).await,
+            Servers::One(link) => link.session().await,
+            Servers::Sentinel(sentinels) => sentinels.session().await,
+            Servers::Cluster(cluster) => cluster.session(key).await,
         }
     }
 
     /// The connections to all servers that have keys.
-    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Session>>, Error> {
+    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Connection>>, Error> {
         match &self.shape {
-            Kind::One(link) => Ok(vec![link.session().await?]),
-            Kind::Sentinel(sentinels) => Ok(vec![sentinels.session().await?]),
-            Kind::Cluster(cluster) => cluster.sessions().await,
+            Servers::One(link) => Ok(vec![link.session().await?]),
+            Servers::Sentinel(sentinels) => Ok(vec![sentinels.session().await?]),
+            Servers::Cluster(cluster) => cluster.sessions().await,
         }
     }
 
     /// The same, without those that cannot be reached.
-    pub(super) async fn reachable(&self) -> Result<Vec<Arc<Session>>, Error> {
+    pub(super) async fn reachable(&self) -> Result<Vec<Arc<Connection>>, Error> {
         match &self.shape {
-            Kind::Cluster(cluster) => Ok(cluster.reachable().await),
+            Servers::Cluster(cluster) => Ok(cluster.reachable().await),
             _ => self.sessions().await,
         }
     }
@@ -213,19 +214,19 @@ impl Nodes {
             clock,
         };
         match &self.shape {
-            Kind::One(link) => {
+            Servers::One(link) => {
                 let session = link.session().await?;
-                call.send(session, false).await.map_err(outcome::asking)
+                call.send(session, false).await.map_err(errors::asking)
             }
-            Kind::Sentinel(sentinels) => sentinels.call(&call).await,
-            Kind::Cluster(cluster) => cluster.call(key, &call).await,
+            Servers::Sentinel(sentinels) => sentinels.call(&call).await,
+            Servers::Cluster(cluster) => cluster.call(key, &call).await,
         }
     }
 
     /// Refuses what no script can do with `lock` in one step: another server may have that key.
     pub(super) fn check_slot(&self, lock: &str, key: &str) -> Result<(), Error> {
         let is_apart =
-            matches!(self.shape, Kind::Cluster(_)) && names::slot(key) != names::slot(lock);
+            matches!(self.shape, Servers::Cluster(_)) && names::slot(key) != names::slot(lock);
         if !is_apart {
             return Ok(());
         }
@@ -242,24 +243,24 @@ impl Nodes {
     /// Which locks go into one script together, by their places in `keys`.
     pub(super) fn batches(&self, keys: &[Keys]) -> Vec<Vec<usize>> {
         match &self.shape {
-            Kind::One(_) | Kind::Sentinel(_) => {
+            Servers::One(_) | Servers::Sentinel(_) => {
                 let all: Vec<_> = (0..keys.len()).collect();
-                all.chunks(BATCH).map(<[usize]>::to_vec).collect()
+                all.chunks(MAX_RENEWALS).map(<[usize]>::to_vec).collect()
             }
-            Kind::Cluster(cluster) => cluster.batches(keys, BATCH),
+            Servers::Cluster(cluster) => cluster.batches(keys, MAX_RENEWALS),
         }
     }
 
     /// Whether one lock may be out of reach while another one is not.
     pub(super) fn are_many(&self) -> bool {
-        matches!(self.shape, Kind::Cluster(_))
+        matches!(self.shape, Servers::Cluster(_))
     }
 
     /// The channel on which a waiter for this lock is told.
     pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
         match &self.shape {
-            Kind::Cluster(cluster) => cluster.channel(key),
-            Kind::One(_) | Kind::Sentinel(_) => Cow::Borrowed(&self.inbox.channel),
+            Servers::Cluster(cluster) => cluster.channel(key),
+            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.inbox.channel),
         }
     }
 
@@ -267,17 +268,17 @@ impl Nodes {
     /// as the answer lives. Whoever may have missed something is told to look.
     pub(super) fn listen(&self, key: &str, owner: OwnerId, sent: Time) -> Option<Listening> {
         match &self.shape {
-            Kind::Cluster(cluster) => cluster.listen(key, owner, sent),
-            Kind::One(_) | Kind::Sentinel(_) => None,
+            Servers::Cluster(cluster) => cluster.listen(key, owner, sent),
+            Servers::One(_) | Servers::Sentinel(_) => None,
         }
     }
 
     /// Ends all connections.
     pub(super) fn close(&self) {
         match &self.shape {
-            Kind::One(link) => link.disconnect(),
-            Kind::Sentinel(sentinels) => sentinels.close(),
-            Kind::Cluster(cluster) => cluster.close(),
+            Servers::One(link) => link.disconnect(),
+            Servers::Sentinel(sentinels) => sentinels.close(),
+            Servers::Cluster(cluster) => cluster.close(),
         }
     }
 }

@@ -12,13 +12,13 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::support::HolderRecord;
 
+use super::errors;
 use super::hold::{Store, nonsense};
 use super::names::{Keys, lock_of_hold_key, name_of};
-use super::outcome;
-use super::settings::Dialect;
+use super::settings::Format;
 
 /// Keys that one step of a search looks at: some 0.2 ms of the server's time.
-const STEP: usize = 1_000;
+const SCAN_COUNT: usize = 1_000;
 
 impl Store {
     pub(super) async fn inspect(&self, name: LockName) -> Result<Status, Error> {
@@ -64,7 +64,7 @@ impl Store {
             }
         }
         // Redisson's waiters stand nowhere.
-        status.queue = (self.settings.dialect == Dialect::Token)
+        status.queue = (self.settings.dialect == Format::Token)
             .then(|| waiting.iter().map(|entry| parse_self(entry).0).collect());
         Ok(status)
     }
@@ -73,8 +73,8 @@ impl Store {
     fn stranger(&self, value: &str) -> Holder {
         let label = match (value.strip_prefix('?'), self.settings.dialect) {
             (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
-            (None, Dialect::Redisson) => format!("Redisson, {value}"),
-            (None, Dialect::Token) => "another program".into(),
+            (None, Format::Redisson) => format!("Redisson, {value}"),
+            (None, Format::Token) => "another program".into(),
         };
         let mut holder = Holder::default();
         holder.label = label;
@@ -89,9 +89,9 @@ impl Store {
             loop {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(cursor).arg("MATCH").arg("tenure:{*");
-                scan.arg("COUNT").arg(STEP);
+                scan.arg("COUNT").arg(SCAN_COUNT);
                 let (next, keys): (u64, Vec<Vec<u8>>) =
-                    session.send(&scan).await.map_err(outcome::asking)?;
+                    session.send(&scan).await.map_err(errors::asking)?;
                 let name = |key: Vec<u8>| {
                     let key = String::from_utf8(key).ok()?;
                     let name = name_of(&self.settings.prefix, lock_of_hold_key(&key)?)?;

@@ -21,30 +21,30 @@ use tenure_core::rt::{Clock, Spawner, Task, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::inbox::Inbox;
-use super::super::link::{Link, Session};
+use super::super::errors;
+use super::super::events::ServerEvents;
 use super::super::names::{self, Keys, SLOTS};
-use super::super::outcome;
-use super::super::script::Publish;
-use super::super::settings::{Dialect, Settings};
-use super::ears::{Ears, Listening};
+use super::super::scripts::Publish;
+use super::super::settings::{Format, Settings};
+use super::server::{Connection, Server};
+use super::shard_subscriptions::{Listening, ShardSubscriptions};
 use super::slots::{self, Range};
 use super::{Call, Reply};
 
-/// Nodes that are asked at the same time who has which slot; the first answer counts.
-const AT_ONCE: usize = 3;
+/// Connections that are asked at the same time who has which slot; the first answer counts.
+const PARALLEL_NODES: usize = 3;
 
 /// So often a request is sent on at once; then there is a pause before each time.
-const HOPS: u32 = 5;
+const MAX_REDIRECTS: u32 = 5;
 
 /// For so long after a sign of it a slot counts as being moved.
-const MOVING: Duration = Duration::from_secs(10);
+const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 
 /// How often the keeper looks around while anybody waits.
-const TICK: Duration = Duration::from_millis(500);
+const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
 
 /// At least this long between two looks, however much happens.
-const BREATH: Duration = Duration::from_millis(20);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// All nodes of one cluster.
 pub(super) struct Cluster {
@@ -56,7 +56,7 @@ pub(super) struct Cluster {
 pub(super) struct Inner {
     seeds: Vec<Host>,
     pub(super) settings: Settings,
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<ServerEvents>,
     pub(super) clock: Clock,
     spawner: Spawner,
     map: Mutex<Map>,
@@ -64,7 +64,7 @@ pub(super) struct Inner {
     refreshing: tokio::sync::Mutex<Option<Refreshed>>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
-    pub(super) ears: Ears,
+    pub(super) ears: ShardSubscriptions,
     /// The map is known to be old.
     is_stale: AtomicBool,
     /// There is something to do for the keeper.
@@ -75,7 +75,7 @@ pub(super) struct Inner {
 struct Map {
     /// By slot the place in `links`, if anybody has it.
     owners: Vec<Option<u16>>,
-    links: Vec<Arc<Link>>,
+    links: Vec<Arc<Server>>,
 }
 
 /// When the map was asked for, and what was wrong.
@@ -92,7 +92,7 @@ impl Map {
         }
     }
 
-    fn owner(&self, slot: u16) -> Option<&Arc<Link>> {
+    fn owner(&self, slot: u16) -> Option<&Arc<Server>> {
         let place = self.owners[usize::from(slot)]?;
         self.links.get(usize::from(place))
     }
@@ -104,7 +104,7 @@ impl Map {
     fn place_or_add(
         &mut self,
         host: &Host,
-        make: impl FnOnce() -> Result<Arc<Link>, Error>,
+        make: impl FnOnce() -> Result<Arc<Server>, Error>,
     ) -> Result<usize, Error> {
         if let Some(place) = self.place(host) {
             return Ok(place);
@@ -118,7 +118,7 @@ impl Cluster {
     pub(super) async fn connect(
         seeds: &[Host],
         settings: &Settings,
-        inbox: &Arc<Inbox>,
+        inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
@@ -131,7 +131,7 @@ impl Cluster {
             map: Mutex::new(Map::new()),
             refreshing: tokio::sync::Mutex::default(),
             moving: Mutex::default(),
-            ears: Ears::default(),
+            ears: ShardSubscriptions::default(),
             is_stale: AtomicBool::new(false),
             wake: Arc::default(),
         });
@@ -147,7 +147,7 @@ impl Cluster {
         if let (true, Some(err)) = (sessions.is_empty(), failure) {
             return Err(err);
         }
-        let is_new = |session: &Arc<Session>| session.facts.has_shard_messages();
+        let is_new = |session: &Arc<Connection>| session.facts.has_shard_messages();
         let publish = match sessions.iter().all(is_new) {
             true => Publish::Shard,
             false => Publish::Everywhere,
@@ -165,18 +165,18 @@ impl Cluster {
         self.publish
     }
 
-    pub(super) async fn session(&self, key: &str) -> Result<Arc<Session>, Error> {
+    pub(super) async fn session(&self, key: &str) -> Result<Arc<Connection>, Error> {
         let limit = self.inner.limit();
         self.inner.reach(names::slot(key), limit).await
     }
 
     /// Of all nodes that have slots.
-    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Session>>, Error> {
+    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Connection>>, Error> {
         self.inner.refresh(self.inner.clock.now()).await?;
         self.inner.connect_all().await.into_iter().collect()
     }
 
-    pub(super) async fn reachable(&self) -> Vec<Arc<Session>> {
+    pub(super) async fn reachable(&self) -> Vec<Arc<Connection>> {
         let all = self.inner.connect_all().await;
         all.into_iter().filter_map(Result::ok).collect()
     }
@@ -188,10 +188,10 @@ impl Cluster {
     ) -> Result<Reply<T>, Error> {
         let (inner, slot) = (&self.inner, names::slot(key));
         let limit = inner.limit();
-        let mut asking: Option<Arc<Link>> = None;
+        let mut asking: Option<Arc<Server>> = None;
         for hops in 0.. {
-            if hops > HOPS {
-                inner.pause(hops - HOPS).await?;
+            if hops > MAX_REDIRECTS {
+                inner.pause(hops - MAX_REDIRECTS).await?;
             }
             let is_asking = asking.is_some();
             let session = match asking.take() {
@@ -212,12 +212,12 @@ impl Cluster {
                 Ok(answer) => return Ok(answer),
                 Err(err) => err,
             };
-            let Some(detour) = Detour::of(&err, &host) else {
+            let Some(detour) = Redirect::of(&err, &host) else {
                 if err.is_io_error() {
                     // A replica may be about to take over.
                     inner.distrust_map();
                 }
-                return Err(outcome::asking(err));
+                return Err(errors::asking(err));
             };
             if inner.clock.now() >= limit {
                 return Err(Error::new(
@@ -227,19 +227,19 @@ impl Cluster {
                 .with_source(err));
             }
             match detour {
-                Detour::Moved(host) => {
+                Redirect::Moved(host) => {
                     inner.assign(slot, &host)?;
                     inner.distrust_map();
                 }
-                Detour::Ask(host) => {
+                Redirect::Ask(host) => {
                     inner.see_moving(slot);
                     asking = Some(inner.link(&host)?);
                 }
-                Detour::Pause => {
+                Redirect::Pause => {
                     inner.see_moving(slot);
                     inner.pause(hops).await?;
                 }
-                Detour::Refresh => {
+                Redirect::Refresh => {
                     let asked = inner.clock.now();
                     inner.pause(hops).await?;
                     // Without a new map the old one is tried again.
@@ -259,7 +259,7 @@ impl Cluster {
         }
         let now = self.inner.clock.now();
         let mut moving = lock(&self.inner.moving);
-        moving.retain(|_, seen| now.since(*seen) < MOVING);
+        moving.retain(|_, seen| now.since(*seen) < SLOT_MOVE_WINDOW);
         let batches = slots.iter().flat_map(|(slot, all)| {
             let most = if moving.contains_key(slot) { 1 } else { most };
             all.chunks(most).map(<[usize]>::to_vec)
@@ -277,12 +277,12 @@ impl Cluster {
 
     /// Redisson's locks have a channel each, and tell it everywhere.
     fn has_shard_channels(&self) -> bool {
-        self.publish == Publish::Shard && self.inner.settings.dialect == Dialect::Token
+        self.publish == Publish::Shard && self.inner.settings.dialect == Format::Token
     }
 
     pub(super) fn listen(&self, key: &str, owner: OwnerId, sent: Time) -> Option<Listening> {
         self.has_shard_channels()
-            .then(|| Ears::listen(&self.inner, names::slot(key), owner, sent))
+            .then(|| ShardSubscriptions::listen(&self.inner, names::slot(key), owner, sent))
     }
 
     pub(super) fn close(&self) {
@@ -301,7 +301,7 @@ impl Drop for Cluster {
 
 /// An error after which nothing was applied and something else is to be tried.
 #[derive(Debug, PartialEq, Eq)]
-enum Detour {
+enum Redirect {
     /// That node has the slot.
     Moved(Host),
     /// That node has this key already.
@@ -312,7 +312,7 @@ enum Detour {
     Refresh,
 }
 
-impl Detour {
+impl Redirect {
     fn of(err: &RedisError, asked: &Host) -> Option<Self> {
         let to = || {
             let (address, _) = err.redirect_node()?;
@@ -323,7 +323,7 @@ impl Detour {
             Some("ASK") => to().map(Self::Ask),
             Some("TRYAGAIN") => Some(Self::Pause),
             Some("CLUSTERDOWN" | "MASTERDOWN") => Some(Self::Refresh),
-            _ => outcome::is_readonly(err).then_some(Self::Refresh),
+            _ => errors::is_readonly(err).then_some(Self::Refresh),
         }
     }
 }
@@ -337,7 +337,7 @@ impl Inner {
         super::pause(&self.clock, &self.spawner, attempt).await
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Link>> {
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
         lock(&self.map).owner(slot).cloned()
     }
 
@@ -348,7 +348,7 @@ impl Inner {
 
     /// The connection to the node that has the slot; when that cannot be reached, to the one that takes
     /// over, if that happens in time.
-    async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Session>, Error> {
+    async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
         for attempt in 0.. {
             let asked = self.clock.now();
             let owner = self.owner(slot);
@@ -365,7 +365,7 @@ impl Inner {
             if self.clock.now() >= limit {
                 return Err(failure);
             }
-            // In a box, as in `Link::session`.
+            // In a box, as in `Server::session`.
             match Box::pin(self.refresh(asked)).await {
                 Err(err) if err.kind() != ErrorKind::Unreachable => return Err(err),
                 // Perhaps all are down, perhaps for a moment only.
@@ -383,7 +383,7 @@ impl Inner {
     }
 
     /// Connections to all nodes that have slots.
-    async fn connect_all(&self) -> Vec<Result<Arc<Session>, Error>> {
+    async fn connect_all(&self) -> Vec<Result<Arc<Connection>, Error>> {
         let links: Vec<_> = {
             let map = lock(&self.map);
             let has_slots = |place: &usize| {
@@ -398,12 +398,12 @@ impl Inner {
         join_all(links.iter().map(|link| link.session())).await
     }
 
-    fn make_link(&self, host: &Host) -> Result<Arc<Link>, Error> {
+    fn make_link(&self, host: &Host) -> Result<Arc<Server>, Error> {
         let (inbox, clock) = (self.inbox.clone(), self.clock.clone());
-        Link::new(host.clone(), &self.settings, inbox, clock).map(Arc::new)
+        Server::new(host.clone(), &self.settings, inbox, clock).map(Arc::new)
     }
 
-    fn link(&self, host: &Host) -> Result<Arc<Link>, Error> {
+    fn link(&self, host: &Host) -> Result<Arc<Server>, Error> {
         let mut map = lock(&self.map);
         let place = map.place_or_add(host, || self.make_link(host))?;
         Ok(map.links[place].clone())
@@ -470,7 +470,7 @@ impl Inner {
     async fn find_map(&self) -> Result<Vec<Range>, Error> {
         let mut nodes: Vec<_> = {
             let map = lock(&self.map);
-            let node = |link: &Arc<Link>| (link.host.clone(), link.live());
+            let node = |link: &Arc<Server>| (link.host.clone(), link.live());
             map.links.iter().map(node).collect()
         };
         // Not always the same ones: one that is cut off from the others knows no better for ever.
@@ -484,7 +484,7 @@ impl Inner {
             }
         }
         let mut failure: Option<Error> = None;
-        for some in nodes.chunks(AT_ONCE) {
+        for some in nodes.chunks(PARALLEL_NODES) {
             let asked = some
                 .iter()
                 .map(|(host, live)| self.ask_for_map(host, live.as_deref()));
@@ -501,7 +501,11 @@ impl Inner {
         Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "no node is known")))
     }
 
-    async fn ask_for_map(&self, host: &Host, live: Option<&Session>) -> Result<Vec<Range>, Error> {
+    async fn ask_for_map(
+        &self,
+        host: &Host,
+        live: Option<&Connection>,
+    ) -> Result<Vec<Range>, Error> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let failed = |err: RedisError| {
@@ -511,7 +515,7 @@ impl Inner {
                     format!("{host} is no node of a cluster; write redis://"),
                 );
             }
-            outcome::connecting(err, host, self.settings.is_tls())
+            errors::connecting(err, host, self.settings.is_tls())
         };
         let answer: Value = match live {
             Some(session) => session.send(&cmd).await.map_err(failed)?,
@@ -548,7 +552,9 @@ impl Inner {
                 if self.ears.are_idle() {
                     return std::future::pending().await;
                 }
-                self.clock.sleep_until(self.clock.now().after(TICK)).await;
+                self.clock
+                    .sleep_until(self.clock.now().after(RESYNC_INTERVAL))
+                    .await;
             };
             tokio::select! {
                 () = self.wake.notified() => {}
@@ -559,7 +565,9 @@ impl Inner {
                 let _ = self.refresh(self.clock.now()).await;
             }
             self.tend(&mut ears).await;
-            self.clock.sleep_until(self.clock.now().after(BREATH)).await;
+            self.clock
+                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
+                .await;
         }
     }
 }
