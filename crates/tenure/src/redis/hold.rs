@@ -12,7 +12,7 @@ use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::guarantees::Guarantees;
-use tenure_core::holder::{Holder, RestartGuard};
+use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
@@ -25,7 +25,6 @@ use super::connection::{Connections, Reply};
 use super::errors;
 use super::events::ServerEvents;
 use super::names::Keys;
-use super::server_info::Persistence;
 use super::settings::{Format, Settings};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
@@ -37,7 +36,7 @@ const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// What one client knows of its store.
 pub(super) struct Store {
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     pub(super) guarantees: Guarantees,
     pub(super) nodes: Connections,
     pub(super) inbox: Arc<ServerEvents>,
@@ -155,7 +154,7 @@ pub(super) fn lease(request: &Request) -> u64 {
 
 impl Store {
     pub(super) fn new(
-        settings: Settings,
+        settings: Arc<Settings>,
         guarantees: Guarantees,
         nodes: Connections,
         inbox: Arc<ServerEvents>,
@@ -328,27 +327,6 @@ impl Store {
                 "{acknowledged} of {wanted} replicas acknowledged within {limit:?}, so it was given back; see wait_replicas in the URL"
             ),
         ))
-    }
-
-    /// Whether the server that has the key started so lately that it may have forgotten who holds the key:
-    /// until when.
-    pub(super) fn distrusted(&self, session: &Connection, ttl: Duration) -> Option<Time> {
-        let guard = self.guard_of(session)?;
-        let until = session.trusted_from(guard.max(ttl));
-        (until > self.clock.now()).then_some(until)
-    }
-
-    /// The same for people. `None`: this server forgets nothing, or `restart_guard=off` says so.
-    pub(super) fn restart_guard(&self, session: &Connection) -> Option<RestartGuard> {
-        let guard = self.guard_of(session)?;
-        let uptime = session.uptime(self.clock.now());
-        Some(RestartGuard::new(session.host.to_string(), uptime, guard))
-    }
-
-    /// For how long after its start that server grants nothing.
-    fn guard_of(&self, session: &Connection) -> Option<Duration> {
-        let forgets = session.facts.persistence != Persistence::Full;
-        self.settings.restart_guard.filter(|_| forgets)
     }
 
     /// Renews, or with `only_look` asks whether it is still ours: in batches, all on their way at once.

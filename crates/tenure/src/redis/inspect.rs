@@ -45,7 +45,8 @@ impl Store {
             // The server grants nothing before it can be trusted to know who holds what.
             "" => {
                 let session = self.nodes.session(keys.lock()).await.ok();
-                status.set_restart_guard(session.and_then(|session| self.restart_guard(&session)));
+                let now = self.clock.now();
+                status.set_restart_guard(session.and_then(|session| session.restart_guard(now)));
             }
             "-" => status.reserved = left,
             owner => {
@@ -137,8 +138,9 @@ impl Store {
                 is_tls,
                 "rediss://, or tls=on",
             ));
-            if let Some(until) = self.distrusted(&session, Duration::ZERO) {
-                let left = until.since(self.clock.now());
+            let now = self.clock.now();
+            if let Some(until) = session.untrusted_until(now, Duration::ZERO) {
+                let left = until.since(now);
                 findings.push(Finding::new(
                     Severity::Warning,
                     format!("{}: started lately: nothing is granted for another {left:.0?} (restart_guard)", session.host),

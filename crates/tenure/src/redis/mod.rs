@@ -110,6 +110,7 @@ impl Backend {
             ));
         };
         let (inbox, clock) = (Arc::new(ServerEvents::new()), Clock::system());
+        let settings = Arc::new(settings);
         let nodes = Connections::connect(&settings, &inbox, &clock, &spawner).await?;
         let sessions = match nodes.reachable().await {
             // Nothing is known of a server that is away.

@@ -11,6 +11,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::rt::lock;
+use tenure_core::support::not_trusted_yet;
 use tenure_core::time::Time;
 
 use super::connection::server::Connection;
@@ -120,27 +121,26 @@ impl Store {
 
     /// Waits until the server can be trusted to know who holds what.
     async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
-        let mut said = false;
+        let mut is_reported = false;
         loop {
             let session = self.nodes.session(keys.lock()).await?;
-            let Some(until) = self.distrusted(&session, request.ttl) else {
+            let now = self.clock.now();
+            let (Some(until), Some(guard)) = (
+                session.untrusted_until(now, request.ttl),
+                session.restart_guard(now),
+            ) else {
                 return Ok(());
             };
-            let guard = self.restart_guard(&session);
-            let why = guard.as_ref();
-            let why = why.map_or_else(String::new, |guard| guard.describe(request.ttl));
-            if !said && request.wait {
-                said = true;
-                tracing::warn!(name = %request.name, "waiting: {why}");
-            }
-            let err = Error::new(ErrorKind::Unreachable, why);
-            let distrust = Err(err.with_restart_guard(guard));
+            let err = not_trusted_yet(guard, request.ttl);
             if !request.wait {
-                return distrust;
+                return Err(err);
+            }
+            if !std::mem::replace(&mut is_reported, true) {
+                tracing::warn!(name = %request.name, "waiting: {err}");
             }
             tokio::select! {
                 biased;
-                () = request.stop.raised() => return distrust,
+                () = request.stop.raised() => return Err(err),
                 () = session.ended.raised() => {}
                 () = self.clock.sleep_until(until) => {}
             }
@@ -158,7 +158,8 @@ impl Store {
         loop {
             self.trust(request, keys).await?;
             let (asked, session) = self.ask(request, keys, is_first).await?;
-            if self.distrusted(&session, request.ttl).is_none() {
+            let now = self.clock.now();
+            if session.untrusted_until(now, request.ttl).is_none() {
                 return Ok(asked);
             }
             // What it granted does not count: who held the name before may believe so still.
@@ -211,7 +212,9 @@ impl Store {
                 Next::WakeUp(WakeUp::HandedOver(token)) => {
                     let is_trusted = session.is_ok_and(|session| {
                         !session.ended.is_raised()
-                            && self.distrusted(&session, request.ttl).is_none()
+                            && session
+                                .untrusted_until(self.clock.now(), request.ttl)
+                                .is_none()
                     });
                     if is_trusted && let Some(grant) = self.handed_over(request, &busy, token) {
                         return Ok(self.granted(request, grant));

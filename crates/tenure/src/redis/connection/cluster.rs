@@ -55,7 +55,7 @@ pub(super) struct Cluster {
 
 pub(super) struct Inner {
     seeds: Vec<Host>,
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     pub(super) inbox: Arc<ServerEvents>,
     pub(super) clock: Clock,
     spawner: Spawner,
@@ -117,7 +117,7 @@ impl Map {
 impl Cluster {
     pub(super) async fn connect(
         seeds: &[Host],
-        settings: &Settings,
+        settings: &Arc<Settings>,
         inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,

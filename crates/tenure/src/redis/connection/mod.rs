@@ -107,7 +107,7 @@ impl Call<'_> {
 impl Connections {
     /// Connects.
     pub(super) async fn connect(
-        settings: &Settings,
+        settings: &Arc<Settings>,
         inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,

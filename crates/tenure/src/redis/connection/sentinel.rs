@@ -48,7 +48,7 @@ pub(super) struct Sentinels {
 struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
-    settings: Settings,
+    settings: Arc<Settings>,
     inbox: Arc<ServerEvents>,
     clock: Clock,
     spawner: Spawner,
@@ -77,7 +77,7 @@ impl Sentinels {
     pub(super) fn new(
         hosts: &[Host],
         service: &str,
-        settings: &Settings,
+        settings: &Arc<Settings>,
         inbox: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,

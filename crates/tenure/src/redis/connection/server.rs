@@ -10,14 +10,16 @@ use redis::{
 };
 
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::RestartGuard;
 use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
 use super::super::errors;
 use super::super::events::ServerEvents;
-use super::super::server_info::ServerInfo;
+use super::super::server_info::{Persistence, ServerInfo};
 use super::super::settings::{Settings, Topology};
 
 /// Requests that may be on their way to the connection's task at a time before the next one has to wait.
@@ -27,12 +29,9 @@ const PIPELINE_BUFFER: usize = 256;
 pub(in crate::redis) struct Server {
     pub(in crate::redis) host: Host,
     client: Client,
-    timeout: Duration,
-    is_tls: bool,
+    settings: Arc<Settings>,
     inbox: Arc<ServerEvents>,
     clock: Clock,
-    /// What a user can do when this server turns out to be a replica.
-    hint: &'static str,
     retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
     /// Held by the one who connects; has the last failure, for those who waited for that attempt.
@@ -44,9 +43,10 @@ pub(in crate::redis) struct Connection {
     pub(in crate::redis) host: Host,
     connection: MultiplexedConnection,
     pub(in crate::redis) facts: ServerInfo,
-    connected: Time,
-    /// How long the server ran by then, at least.
-    uptime: Duration,
+    start: ServerStart,
+    /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
+    /// `restart_guard` is off.
+    restart_guard: Option<Duration>,
     /// Raised when it is over.
     pub(in crate::redis) ended: Arc<Flag>,
     retired: Arc<AtomicBool>,
@@ -55,23 +55,16 @@ pub(in crate::redis) struct Connection {
 impl Server {
     pub(in crate::redis) fn new(
         host: Host,
-        settings: &Settings,
+        settings: &Arc<Settings>,
         inbox: Arc<ServerEvents>,
         clock: Clock,
     ) -> Result<Self, Error> {
         Ok(Self {
             client: settings.client(&host)?,
             host,
-            timeout: settings.timeout,
-            is_tls: settings.is_tls(),
+            settings: settings.clone(),
             inbox,
             clock,
-            hint: match settings.shape {
-                Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
-                Topology::Sentinel { .. } | Topology::Cluster(_) => {
-                    "a failover seems to be under way"
-                }
-            },
             retired: Arc::default(),
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -137,12 +130,13 @@ impl Server {
                 Ok::<(), ()>(())
             }
         };
+        let timeout = Some(self.settings.timeout);
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout))
+            .set_connection_timeout(timeout)
+            .set_response_timeout(timeout)
             .set_pipeline_buffer_size(PIPELINE_BUFFER)
             .set_push_sender(push);
-        let failed = |err| errors::connecting(err, &self.host, self.is_tls);
+        let failed = |err| errors::connecting(err, &self.host, self.settings.is_tls());
         let connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -156,15 +150,20 @@ impl Server {
         );
         subscribed.map_err(failed)?;
         let facts = facts.map_err(failed)?;
-        facts.refuse(&self.host, self.hint)?;
+        let hint = match self.settings.shape {
+            Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
+            Topology::Sentinel { .. } | Topology::Cluster(_) => "a failover seems to be under way",
+        };
+        facts.refuse(&self.host, hint)?;
+        let forgets = facts.persistence != Persistence::Full;
         // The uptime is the difference of two whole seconds.
         let uptime = facts.uptime.saturating_sub(Duration::from_secs(1));
         tracing::debug!(host = %self.host, version = facts.version, "connected");
         Ok(Connection {
             host: self.host.clone(),
             connection,
-            connected: self.clock.now(),
-            uptime,
+            start: ServerStart::new(self.clock.now(), uptime),
+            restart_guard: self.settings.restart_guard.filter(|_| forgets),
             facts,
             ended,
             retired: self.retired.clone(),
@@ -176,7 +175,7 @@ impl Server {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<ServerInfo, RedisError> {
-        let limit = self.clock.now().after(self.timeout);
+        let limit = self.clock.now().after(self.settings.timeout);
         let mut attempt = 0;
         loop {
             let facts = ServerInfo::ask(connection).await?;
@@ -205,14 +204,16 @@ impl Server {
 }
 
 impl Connection {
-    /// When the server will have run for that long; in the past if it has.
-    pub(in crate::redis) fn trusted_from(&self, guard: Duration) -> Time {
-        self.connected.after(guard.saturating_sub(self.uptime))
+    /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
+    /// forgotten who holds a lock. `None`: the server is trusted.
+    pub(in crate::redis) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
+        let until = self.start.trusted_from(self.restart_guard?, ttl);
+        (until > now).then_some(until)
     }
 
-    /// How long the server has run, at least.
-    pub(in crate::redis) fn uptime(&self, now: Time) -> Duration {
-        self.uptime + now.since(self.connected)
+    /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
+    pub(in crate::redis) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
+        Some(self.start.report(&self.host, self.restart_guard?, now))
     }
 
     /// Listens to one more channel, that of a cluster's shard too.
