@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::{Clock, Spawner, Task, lock};
+use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
@@ -60,8 +61,7 @@ pub(super) struct Inner {
     pub(super) clock: Clock,
     spawner: Spawner,
     map: Mutex<Map>,
-    /// Held by the one who asks for the map; what came of it, for those who waited for that.
-    refreshing: tokio::sync::Mutex<Option<Refreshed>>,
+    refreshing: SingleFlight<Error>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
     pub(super) ears: ShardSubscriptions,
@@ -76,19 +76,16 @@ struct Map {
     /// By slot the place in `links`, if anybody has it.
     owners: Vec<Option<u16>>,
     links: Vec<Arc<Server>>,
-}
-
-/// When the map was asked for, and what was wrong.
-struct Refreshed {
-    begun: Time,
-    failure: Option<(ErrorKind, String)>,
+    /// When the nodes were asked for it.
+    asked: Time,
 }
 
 impl Map {
-    fn new() -> Self {
+    fn new(asked: Time) -> Self {
         Self {
             owners: vec![None; usize::from(SLOTS)],
             links: Vec::new(),
+            asked,
         }
     }
 
@@ -128,8 +125,8 @@ impl Cluster {
             inbox: inbox.clone(),
             clock: clock.clone(),
             spawner: spawner.clone(),
-            map: Mutex::new(Map::new()),
-            refreshing: tokio::sync::Mutex::default(),
+            map: Mutex::new(Map::new(Time::default())),
+            refreshing: SingleFlight::default(),
             moving: Mutex::default(),
             ears: ShardSubscriptions::default(),
             is_stale: AtomicBool::new(false),
@@ -426,27 +423,20 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// Sees to it that the map was asked for at `since` or later.
+    /// Asks for the map, unless the map was asked for at `since` or later.
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
-        let mut last = self.refreshing.lock().await;
-        if let Some(last) = last.as_ref().filter(|last| last.begun >= since) {
-            return match &last.failure {
-                None => Ok(()),
-                Some((kind, message)) => Err(Error::new(*kind, message.clone())),
-            };
-        }
-        let begun = self.clock.now();
-        let found = self.find_map().await;
-        let found = found.and_then(|ranges| self.install(&ranges));
-        let failure = found.as_ref().err();
-        let failure = failure.map(|err| (err.kind(), err.to_string()));
-        *last = Some(Refreshed { begun, failure });
-        found
+        let is_fresh = || (lock(&self.map).asked >= since).then_some(());
+        let refresh = async {
+            let asked = self.clock.now();
+            let ranges = self.find_map().await?;
+            self.install(&ranges, asked)
+        };
+        self.refreshing.run(&self.clock, is_fresh, refresh).await
     }
 
-    fn install(&self, ranges: &[Range]) -> Result<(), Error> {
+    fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
         let mut map = lock(&self.map);
-        let mut new = Map::new();
+        let mut new = Map::new(asked);
         for range in ranges {
             let known = map.place(&range.primary);
             let place = new.place_or_add(&range.primary, || match known {

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, Spawner, Task, lock};
-use tenure_core::time::Time;
+use tenure_core::support::SingleFlight;
 use tenure_core::url::Host;
 
 use super::super::errors;
@@ -53,8 +53,7 @@ struct Inner {
     clock: Clock,
     spawner: Spawner,
     primary: Mutex<Option<Arc<Server>>>,
-    /// Held by the one who looks for the primary; has the last failure, for those who waited for that.
-    looking: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
+    searching: SingleFlight<Error>,
     /// A sentinel announced something or hung up.
     news: Notify,
 }
@@ -97,7 +96,7 @@ impl Sentinels {
             clock: clock.clone(),
             spawner: spawner.clone(),
             primary: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            searching: SingleFlight::default(),
             news: Notify::new(),
         });
         let watcher = spawner.spawn(inner.clone().watch());
@@ -106,11 +105,11 @@ impl Sentinels {
 
     /// The connection to the primary.
     pub(super) async fn session(&self) -> Result<Arc<Connection>, Error> {
-        match self.inner.live() {
-            Some(session) => Ok(session),
-            // In a box, as in `Server::session`.
-            None => Box::pin(self.inner.follow()).await,
-        }
+        let inner = &self.inner;
+        // In a box, as in `Server::session`.
+        let search = async { Box::pin(inner.search()).await };
+        let searching = &inner.searching;
+        searching.run(&inner.clock, || inner.live(), search).await
     }
 
     pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
@@ -169,26 +168,9 @@ impl Inner {
         super::pause(&self.clock, &self.spawner, attempt).await
     }
 
-    /// Finds the primary and connects. Everybody who asks meanwhile shares the attempt.
-    async fn follow(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        let asked = self.clock.now();
-        let mut failure = self.looking.lock().await;
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        if let Some((at, kind, message)) = &*failure
-            && *at >= asked
-        {
-            return Err(Error::new(*kind, message.clone()));
-        }
-        let found = self.search(asked.after(self.settings.timeout)).await;
-        if let Err(err) = &found {
-            *failure = Some((self.clock.now(), err.kind(), err.to_string()));
-        }
-        found
-    }
-
-    async fn search(self: &Arc<Self>, limit: Time) -> Result<Arc<Connection>, Error> {
+    /// Finds the primary and connects.
+    async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        let limit = self.clock.now().after(self.settings.timeout);
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
             let link = self.turn_to(host)?;

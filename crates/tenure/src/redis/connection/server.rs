@@ -13,7 +13,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::RestartGuard;
 use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
-use tenure_core::support::ServerStart;
+use tenure_core::support::{ServerStart, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
@@ -34,8 +34,7 @@ pub(in crate::redis) struct Server {
     clock: Clock,
     retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
-    /// Held by the one who connects; has the last failure, for those who waited for that attempt.
-    connecting: tokio::sync::Mutex<Option<(Time, ErrorKind, String)>>,
+    connecting: SingleFlight<Error>,
 }
 
 /// One connection, from its making to its end.
@@ -67,7 +66,7 @@ impl Server {
             clock,
             retired: Arc::default(),
             current: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
+            connecting: SingleFlight::default(),
         })
     }
 
@@ -77,44 +76,31 @@ impl Server {
         current.clone().filter(|session| !session.ended.is_raised())
     }
 
-    /// The connection; makes one if need be. Everybody who asks meanwhile shares the attempt.
+    /// The connection; one task opens it if there is none.
     pub(in crate::redis) async fn session(&self) -> Result<Arc<Connection>, Error> {
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        let asked = self.clock.now();
-        let mut failure = self.connecting.lock().await;
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        if let Some((at, kind, message)) = &*failure
-            && *at >= asked
-        {
-            return Err(Error::new(*kind, message.clone()));
-        }
         // In a box, since it is large and rarely done: every request would have to have room for it.
-        match Box::pin(self.connect()).await {
-            Ok(session) => {
-                let session = Arc::new(session);
-                *lock(&self.current) = Some(session.clone());
-                // Looked at after it was put there, so that either side sees the other.
-                if session.is_retired() {
-                    session.ended.raise();
-                    return Err(Error::new(
-                        ErrorKind::Unreachable,
-                        format!("{} was replaced while we connected to it; retry", self.host),
-                    ));
-                }
-                Ok(session)
-            }
-            Err(err) => {
-                *failure = Some((self.clock.now(), err.kind(), err.to_string()));
-                Err(err)
-            }
-        }
+        let connect = async { Box::pin(self.connect()).await };
+        self.connecting
+            .run(&self.clock, || self.live(), connect)
+            .await
     }
 
-    async fn connect(&self) -> Result<Connection, Error> {
+    async fn connect(&self) -> Result<Arc<Connection>, Error> {
+        let connection = Arc::new(self.open().await?);
+        *lock(&self.current) = Some(connection.clone());
+        // Read after the connection was published: `retire` sets the flag first, so one of the two ends the
+        // connection.
+        if connection.is_retired() {
+            connection.ended.raise();
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{} was replaced while we connected to it; retry", self.host),
+            ));
+        }
+        Ok(connection)
+    }
+
+    async fn open(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
             let (inbox, ended) = (self.inbox.clone(), ended.clone());
