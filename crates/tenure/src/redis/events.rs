@@ -1,17 +1,17 @@
 //! What the server tells this client, and whom it is for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::{PushInfo, Value};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use tenure_core::backend::Alarm;
-use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::support::{Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
 /// What a waiter is told.
@@ -26,7 +26,6 @@ pub(super) enum WakeUp {
 }
 
 /// Who of this client waits for news.
-#[derive(Debug)]
 pub(super) struct ServerEvents {
     /// The client's id.
     pub(super) client: String,
@@ -34,24 +33,13 @@ pub(super) struct ServerEvents {
     pub(super) channel: String,
     /// Other channels that are listened to, for whom.
     others: Mutex<HashMap<String, OwnerId>>,
-    waiting: Mutex<Waiting>,
+    waiters: Arc<WaiterRegistry<WakeUp>>,
     /// Acquisitions that are under way.
     busy: AtomicUsize,
     alarm: OnceLock<Alarm>,
     /// A connection broke: holds are to be checked.
     pub(super) broken: Notify,
 }
-
-#[derive(Debug, Default)]
-struct Waiting {
-    by_owner: HashMap<OwnerId, UnboundedSender<WakeUp>, RandomAlready>,
-    /// Grants to owners that have not said yet that they wait: the message may be here before the owner
-    /// has seen the answer that put it into the queue. The latest only; who misses one asks again.
-    early: VecDeque<(OwnerId, WakeUp)>,
-}
-
-/// As many as may be on their way to the queue at a time.
-const EARLY: usize = 256;
 
 impl ServerEvents {
     pub(super) fn new() -> Self {
@@ -60,7 +48,7 @@ impl ServerEvents {
             channel: format!("tenure:push:{client}"),
             client,
             others: Mutex::default(),
-            waiting: Mutex::default(),
+            waiters: Arc::default(),
             busy: AtomicUsize::new(0),
             alarm: OnceLock::new(),
             broken: Notify::new(),
@@ -72,30 +60,14 @@ impl ServerEvents {
         let _ = self.alarm.set(alarm);
     }
 
-    /// WakeUp for `owner` from now on, until the receiver is dropped and [`ServerEvents::forget`] is called.
-    pub(super) fn expect(&self, owner: OwnerId) -> UnboundedReceiver<WakeUp> {
-        let (sender, receiver) = unbounded_channel();
-        let mut waiting = lock(&self.waiting);
-        if let Some(at) = waiting.early.iter().position(|(early, _)| *early == owner)
-            && let Some((_, news)) = waiting.early.remove(at)
-        {
-            // The receiver is right here.
-            let _ = sender.send(news);
-        }
-        waiting.by_owner.insert(owner, sender);
-        receiver
-    }
-
-    pub(super) fn forget(&self, owner: OwnerId) {
-        lock(&self.waiting).by_owner.remove(&owner);
+    /// Wake-ups for `owner` from now on.
+    pub(super) fn subscribe(&self, owner: OwnerId) -> Subscription<WakeUp> {
+        self.waiters.subscribe(owner, "")
     }
 
     /// What `owner` waited for was given back by the same client, with a request of `sent` or later.
     pub(super) fn left(&self, owner: OwnerId, sent: Time) {
-        if let Some(waiter) = lock(&self.waiting).by_owner.get(&owner) {
-            // One that is gone does not want to know.
-            let _ = waiter.send(WakeUp::Released(sent));
-        }
+        self.waiters.notify(owner, WakeUp::Released(sent));
     }
 
     /// Whatever is said on `channel` means that `owner` is to ask again.
@@ -159,18 +131,10 @@ impl ServerEvents {
         self.tell(owner, news);
     }
 
+    /// Wakes `owner`, which may begin to wait only later: the message can arrive before the reply that put the owner
+    /// into the queue.
     pub(super) fn tell(&self, owner: OwnerId, news: WakeUp) {
-        let mut waiting = lock(&self.waiting);
-        match waiting.by_owner.get(&owner) {
-            // A waiter that has just left sees to its own clean-up.
-            Some(waiting) => drop(waiting.send(news)),
-            None => {
-                if waiting.early.len() == EARLY {
-                    waiting.early.pop_front();
-                }
-                waiting.early.push_back((owner, news));
-            }
-        }
+        self.waiters.notify_even_later(owner, news);
     }
 }
 
@@ -182,7 +146,15 @@ pub(super) fn owner(hex: &str) -> Option<OwnerId> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use tenure_core::rt::poll_now;
+
     use super::*;
+
+    fn received(subscription: &mut Subscription<WakeUp>) -> Option<WakeUp> {
+        poll_now(pin!(subscription.next())).ok()
+    }
 
     fn push(payload: &str) -> PushInfo {
         PushInfo {
@@ -197,18 +169,17 @@ mod tests {
     #[test]
     fn news_reach_the_waiter_they_are_for_and_no_other() {
         let (inbox, one, two) = (ServerEvents::new(), OwnerId::random(), OwnerId::random());
-        let (mut first, mut second) = (inbox.expect(one), inbox.expect(two));
+        let (mut first, mut second) = (inbox.subscribe(one), inbox.subscribe(two));
         inbox.deliver(&push(&format!("granted {} 17", one.to_hex())));
         inbox.deliver(&push(&format!("look {}", two.to_hex())));
         for nonsense in ["", "granted", "granted 12 3", "look x", "granted - 1"] {
             inbox.deliver(&push(nonsense));
         }
         inbox.deliver(&push(&format!("granted {} x", one.to_hex())));
-        assert_eq!(first.try_recv(), Ok(WakeUp::HandedOver(17)));
-        assert!(first.try_recv().is_err());
-        assert_eq!(second.try_recv(), Ok(WakeUp::AskAgain));
-        inbox.forget(one);
-        inbox.forget(two);
+        assert_eq!(received(&mut first), Some(WakeUp::HandedOver(17)));
+        assert_eq!(received(&mut first), None);
+        assert_eq!(received(&mut second), Some(WakeUp::AskAgain));
+        drop((first, second));
         assert!(inbox.is_idle());
         inbox.deliver(&push(&format!("granted {} 18", one.to_hex())));
     }

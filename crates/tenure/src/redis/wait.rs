@@ -4,14 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedReceiver;
-
 use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::rt::lock;
-use tenure_core::support::not_trusted_yet;
+use tenure_core::support::{Subscription, not_trusted_yet};
 use tenure_core::time::Time;
 
 use super::connection::server::Connection;
@@ -104,11 +102,9 @@ impl Store {
             AcquireReply::Granted(grant) => Ok(self.granted(&request, grant)),
             AcquireReply::Queued(_) if !request.wait => Ok(Answer::Busy),
             AcquireReply::Queued(busy) => {
-                let mut news = self.inbox.expect(request.owner);
+                let wake_ups = self.inbox.subscribe(request.owner);
                 // In a box, as in `Server::session`.
-                let answer = Box::pin(self.wait(&request, &keys, busy, &mut news)).await;
-                self.inbox.forget(request.owner);
-                answer
+                Box::pin(self.wait(&request, &keys, busy, wake_ups)).await
             }
         }
     }
@@ -172,7 +168,7 @@ impl Store {
         request: &Request,
         keys: &Keys,
         mut busy: QueuePosition,
-        news: &mut UnboundedReceiver<WakeUp>,
+        mut wake_ups: Subscription<WakeUp>,
     ) -> Result<Answer, Error> {
         let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
         let mut tries = 0;
@@ -202,7 +198,7 @@ impl Store {
             };
             let next = tokio::select! {
                 biased;
-                Some(news) = news.recv() => Next::WakeUp(news),
+                wake_up = wake_ups.next() => Next::WakeUp(wake_up),
                 () = request.stop.raised() => Next::Stop,
                 () = broken => Next::Ask,
                 () = self.clock.sleep_until(pause) => Next::Ask,
