@@ -207,7 +207,7 @@ impl Store {
         if is_first {
             let gathering = BatchTask::<T>::new(self);
             // In a task of its own, which does not end with whoever came first.
-            self.spawner.spawn(async move {
+            self.operations.spawn(&self.spawner, async move {
                 yield_now().await;
                 if let Some((store, all)) = gathering.done() {
                     store.make_all(many, all).await;

@@ -1,7 +1,6 @@
 //! What the server tells this client, and whom it is for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::{PushInfo, Value};
@@ -34,8 +33,6 @@ pub(super) struct ServerEvents {
     /// Other channels that are listened to, for whom.
     others: Mutex<HashMap<String, OwnerId>>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
-    /// Acquisitions that are under way.
-    busy: AtomicUsize,
     alarm: OnceLock<Alarm>,
     /// A connection broke: holds are to be checked.
     pub(super) broken: Notify,
@@ -49,7 +46,6 @@ impl ServerEvents {
             client,
             others: Mutex::default(),
             waiters: Arc::default(),
-            busy: AtomicUsize::new(0),
             alarm: OnceLock::new(),
             broken: Notify::new(),
         }
@@ -77,23 +73,6 @@ impl ServerEvents {
 
     pub(super) fn stop_listening(&self, channel: &str) {
         lock(&self.others).remove(channel);
-    }
-
-    /// Counts an acquisition for as long as the answer lives.
-    pub(super) fn enter(&self) -> impl Drop {
-        struct Inside<'a>(&'a AtomicUsize);
-        impl Drop for Inside<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        Inside(&self.busy)
-    }
-
-    /// Whether no acquisition is under way.
-    pub(super) fn is_idle(&self) -> bool {
-        self.busy.load(Ordering::SeqCst) == 0
     }
 
     /// A hold ended that nobody of this client released.
@@ -180,7 +159,6 @@ mod tests {
         assert_eq!(received(&mut first), None);
         assert_eq!(received(&mut second), Some(WakeUp::AskAgain));
         drop((first, second));
-        assert!(inbox.is_idle());
         inbox.deliver(&push(&format!("granted {} 18", one.to_hex())));
     }
 

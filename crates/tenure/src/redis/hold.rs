@@ -15,7 +15,7 @@ use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
@@ -44,6 +44,8 @@ pub(super) struct Store {
     pub(super) spawner: Spawner,
     pub(super) holds: Mutex<HashMap<OwnerId, HeldEntry, RandomAlready>>,
     pub(super) closing: Flag,
+    /// Acquisitions and background requests that are under way: `close` waits for them.
+    pub(super) operations: Arc<BackgroundTasks>,
     /// The task that looks after the holds when a connection broke was started.
     pub(super) watched: AtomicBool,
     /// The runtime of the connections is gone: what is left runs out.
@@ -170,6 +172,7 @@ impl Store {
             spawner,
             holds: Mutex::default(),
             closing: Flag::new(),
+            operations: Arc::default(),
             watched: AtomicBool::new(false),
             is_stranded: AtomicBool::new(false),
             written: Mutex::default(),

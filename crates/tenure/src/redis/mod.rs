@@ -40,7 +40,7 @@ use tenure_core::backend::{
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
-use tenure_core::logic::{pace, quorum};
+use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Spawner, lock};
 
@@ -212,14 +212,8 @@ impl Store {
             };
             let releases = holds.into_iter().map(|hold| self.release(hold));
             join_all(releases).await;
-            // The driver has stopped them; they are on their way out.
-            for attempt in 0_u32.. {
-                if self.inbox.is_idle() {
-                    return;
-                }
-                let pause = pace::next(attempt, 0, None, None).unwrap_or(pace::FIRST);
-                self.clock.sleep_until(self.clock.now().after(pause)).await;
-            }
+            // The driver has stopped the waiters.
+            self.operations.all_done().await;
         };
         tokio::select! {
             () = farewell => {}

@@ -70,7 +70,8 @@ impl Drop for Listening {
         });
         // On its way now: the next waiter for this name may listen to the same channel in a moment.
         if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
-            self.store.spawner.spawn(pending);
+            let store = &self.store;
+            store.operations.spawn(&store.spawner, pending);
         }
     }
 }
@@ -96,7 +97,7 @@ impl Drop for LastBreath {
 impl Store {
     /// One acquisition, from the first request to the answer.
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let _busy = self.inbox.enter();
+        let _operation = self.operations.enter();
         let keys = self.keys(&request.name);
         match self.ask_trusted(&request, &keys, true).await? {
             AcquireReply::Granted(grant) => Ok(self.granted(&request, grant)),
