@@ -1,6 +1,5 @@
 //! One lock: asked for, kept, given back.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,13 +9,13 @@ use redis::{Cmd, FromRedisValue as _, RedisWrite, ToRedisArgs, Value};
 
 use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HoldRegistry, HolderRecord};
 use tenure_core::time::Time;
 
 use super::batch::Batcher;
@@ -42,7 +41,7 @@ pub(super) struct Store {
     pub(super) inbox: Arc<ServerEvents>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
-    pub(super) holds: Mutex<HashMap<OwnerId, HeldEntry, RandomAlready>>,
+    pub(super) holds: HoldRegistry<HeldEntry>,
     pub(super) closing: Flag,
     /// Acquisitions and background requests that are under way: `close` waits for them.
     pub(super) operations: Arc<BackgroundTasks>,
@@ -170,7 +169,7 @@ impl Store {
             inbox,
             clock,
             spawner,
-            holds: Mutex::default(),
+            holds: HoldRegistry::default(),
             closing: Flag::new(),
             operations: Arc::default(),
             watched: AtomicBool::new(false),
@@ -305,7 +304,7 @@ impl Store {
             rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
             proposed: request.propose.is_some(),
         };
-        lock(&self.holds).insert(request.owner, kept);
+        self.holds.insert(request.owner, kept);
     }
 
     /// Waits until the replicas have the grant, and takes it back when they do not get it.
@@ -391,23 +390,24 @@ impl Store {
         batch: &[usize],
         only_look: bool,
     ) -> Vec<Renewal> {
-        let args: Vec<_> = {
-            let kept = lock(&self.holds);
-            let args = batch.iter().map(|at| {
-                let hold = &holds[*at];
-                let delay = kept.get(&hold.owner).map_or(0, |kept| kept.delay);
-                let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
-                let live = if only_look { 0 } else { ttl + delay };
-                (
-                    &keys[*at],
-                    self.owner(hold.owner),
-                    live,
-                    keep(hold.ttl),
-                    ttl,
-                )
-            });
-            args.collect()
-        };
+        let args = batch.iter().map(|at| {
+            let hold = &holds[*at];
+            let delay = self.holds.read(hold.owner, |kept| kept.delay);
+            let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
+            let live = if only_look {
+                0
+            } else {
+                ttl + delay.unwrap_or(0)
+            };
+            (
+                &keys[*at],
+                self.owner(hold.owner),
+                live,
+                keep(hold.ttl),
+                ttl,
+            )
+        });
+        let args: Vec<_> = args.collect();
         let answers: Result<Reply<Vec<i64>>, Error> = self
             .nodes
             .call(
@@ -447,7 +447,7 @@ impl Store {
 
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        let kept = lock(&self.holds).remove(&hold.owner);
+        let kept = self.holds.remove(hold.owner);
         let is_unknown = kept.is_none();
         if self.is_stranded.load(Ordering::SeqCst) {
             return Err(Error::new(

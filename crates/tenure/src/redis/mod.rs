@@ -42,14 +42,14 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Spawner, lock};
+use tenure_core::rt::{Clock, Spawner};
 
 use crate::capabilities::stores_with;
 
 use self::connection::Connections;
 use self::events::ServerEvents;
 pub use self::guarantees::{Configuration, guarantees};
-use self::hold::Store;
+use self::hold::{HeldEntry, Store};
 pub use self::server_info::Persistence;
 use self::settings::Settings;
 
@@ -201,15 +201,8 @@ impl Store {
         }
         let limit = self.clock.now().after(CLOSE_TIMEOUT);
         let farewell = async {
-            let holds: Vec<_> = {
-                let kept = lock(&self.holds);
-                let hold = |(owner, name): (_, LockName)| {
-                    Hold::new(&Request::new(name, owner, Duration::ZERO), 0)
-                };
-                kept.iter()
-                    .map(|(owner, kept)| hold((*owner, kept.name.clone())))
-                    .collect()
-            };
+            let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
+            let holds = self.holds.select(hold);
             let releases = holds.into_iter().map(|hold| self.release(hold));
             join_all(releases).await;
             // The driver has stopped the waiters.

@@ -8,7 +8,6 @@ use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
-use tenure_core::rt::lock;
 use tenure_core::support::{Subscription, not_trusted_yet};
 use tenure_core::time::Time;
 
@@ -347,13 +346,8 @@ impl Store {
     /// and the next renewal may be far.
     async fn verify(&self) {
         for attempt in 0_u32.. {
-            let holds: Vec<_> = {
-                let kept = lock(&self.holds);
-                let hold = |(owner, kept): (&OwnerId, &HeldEntry)| {
-                    Hold::new(&Request::new(kept.name.clone(), *owner, Duration::ZERO), 0)
-                };
-                kept.iter().map(hold).collect()
-            };
+            let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
+            let holds = self.holds.select(hold);
             let mut unknown = false;
             for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
                 match answer {
