@@ -64,6 +64,8 @@ pub(super) struct HeldEntry {
     rests: bool,
     /// Whether the token was proposed: it is to be the same on several servers.
     proposed: bool,
+    /// A release failed. The driver sends the release again, until the lease has ended.
+    pub(super) is_released: bool,
 }
 
 /// How something is given back.
@@ -303,6 +305,7 @@ impl Store {
             delay: millis(request.lock_delay),
             rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
             proposed: request.propose.is_some(),
+            is_released: false,
         };
         self.holds.insert(request.owner, kept);
     }
@@ -448,7 +451,6 @@ impl Store {
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
         let kept = self.holds.remove(hold.owner);
-        let is_unknown = kept.is_none();
         if self.is_stranded.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::Closed,
@@ -460,16 +462,26 @@ impl Store {
             // Of unknown fate: the server knows.
             rests: kept.as_ref().is_none_or(|kept| kept.rests),
             // Several servers that hand it over at the same time agree on that one, and need not be made to.
-            next: (hold.token > 0 && kept.is_none_or(|kept| kept.proposed))
+            next: (hold.token > 0 && kept.as_ref().is_none_or(|kept| kept.proposed))
                 .then_some(hold.token + 1),
         };
         let keys = self.keys(&hold.name);
         let sent = self.clock.now();
-        let release = self.give_back(&keys, hold.owner, ending).await?;
-        if is_unknown {
-            self.inbox.left(hold.owner, sent);
+        let release = self.give_back(&keys, hold.owner, ending).await;
+        match (&release, kept) {
+            (Ok(_), Some(_)) | (Err(_), None) => {}
+            (Ok(_), None) => self.inbox.left(hold.owner, sent),
+            // The driver sends the release again, which then has to be the same request.
+            (Err(_), Some(kept)) => {
+                let is_released = true;
+                let kept = HeldEntry {
+                    is_released,
+                    ..kept
+                };
+                self.holds.insert(hold.owner, kept);
+            }
         }
-        Ok(release)
+        release
     }
 
     pub(super) async fn give_back(

@@ -351,7 +351,14 @@ impl Store {
             let mut unknown = false;
             for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
                 match answer {
-                    Renewal::Lost(reason) => self.inbox.lost(hold.owner, reason),
+                    Renewal::Lost(reason) => {
+                        let is_released = self.holds.read(hold.owner, |kept| kept.is_released);
+                        match is_released {
+                            // The lease ended, and so the driver sends no release any more.
+                            Some(true) => drop(self.holds.remove(hold.owner)),
+                            _ => self.inbox.lost(hold.owner, reason),
+                        }
+                    }
                     Renewal::Unknown(_) => unknown = true,
                     _ => {}
                 }
