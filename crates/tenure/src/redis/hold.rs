@@ -1,6 +1,6 @@
 //! One lock: asked for, kept, given back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
-use tenure_core::support::{HoldRegistry, HolderRecord};
+use tenure_core::support::{HoldRegistry, HolderRecord, RuntimeWatch};
 use tenure_core::time::Time;
 
 use super::batch::Batcher;
@@ -47,8 +47,8 @@ pub(super) struct Store {
     pub(super) operations: Arc<BackgroundTasks>,
     /// The task that looks after the holds when a connection broke was started.
     pub(super) watched: AtomicBool,
-    /// The runtime of the connections is gone: what is left runs out.
-    pub(super) is_stranded: AtomicBool,
+    /// The runtime of the connections.
+    pub(super) runtime: RuntimeWatch,
     /// The last holder that was written, and how.
     written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
     pub(super) crowd: Batcher,
@@ -170,12 +170,12 @@ impl Store {
             nodes,
             inbox,
             clock,
-            spawner,
             holds: HoldRegistry::default(),
             closing: Flag::new(),
             operations: Arc::default(),
             watched: AtomicBool::new(false),
-            is_stranded: AtomicBool::new(false),
+            runtime: RuntimeWatch::new(&spawner),
+            spawner,
             written: Mutex::default(),
             crowd: Batcher::default(),
         }
@@ -451,7 +451,7 @@ impl Store {
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
         let kept = self.holds.remove(hold.owner);
-        if self.is_stranded.load(Ordering::SeqCst) {
+        if self.runtime.is_gone() {
             return Err(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",

@@ -29,7 +29,6 @@ mod wait;
 pub(crate) use self::names::fuzz as fuzz_names;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -196,7 +195,7 @@ impl Store {
     /// Gives back what is held, lets those who wait leave, and ends the connections.
     async fn close(self: &Arc<Self>) {
         self.closing.raise();
-        if self.is_stranded.load(Ordering::SeqCst) {
+        if self.runtime.is_gone() {
             return;
         }
         let limit = self.clock.now().after(CLOSE_TIMEOUT);

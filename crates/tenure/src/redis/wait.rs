@@ -1,7 +1,7 @@
 //! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
@@ -71,24 +71,6 @@ impl Drop for Listening {
         if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
             let store = &self.store;
             store.operations.spawn(&store.spawner, pending);
-        }
-    }
-}
-
-/// Dropped by the runtime when that shuts down: then nothing that reads a socket may be polled any more.
-struct LastBreath(Option<Weak<Store>>);
-
-impl LastBreath {
-    /// The task ended by itself.
-    fn lives(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for LastBreath {
-    fn drop(&mut self) {
-        if let Some(store) = self.0.take().and_then(|store| store.upgrade()) {
-            store.is_stranded.store(true, Ordering::SeqCst);
         }
     }
 }
@@ -329,7 +311,6 @@ impl Store {
             return;
         }
         let (weak, inbox) = (Arc::downgrade(self), self.inbox.clone());
-        let runtime = LastBreath(Some(weak.clone()));
         self.spawner.spawn(async move {
             loop {
                 inbox.broken.notified().await;
@@ -338,7 +319,6 @@ impl Store {
                     _ => break,
                 }
             }
-            runtime.lives();
         });
     }
 
