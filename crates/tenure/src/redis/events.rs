@@ -1,16 +1,16 @@
 //! What the server tells this client, and whom it is for.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::{PushInfo, Value};
-use tokio::sync::Notify;
 
 use tenure_core::backend::Alarm;
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
-use tenure_core::support::{Subscription, WaiterRegistry};
+use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
 /// What a waiter is told.
@@ -34,12 +34,13 @@ pub(super) struct ServerEvents {
     others: Mutex<HashMap<String, OwnerId>>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
     alarm: OnceLock<Alarm>,
-    /// A connection broke: holds are to be checked.
-    pub(super) broken: Notify,
+    /// A connection was lost, so holds have to be verified.
+    has_lost_connection: AtomicBool,
+    maintenance: Arc<Maintenance>,
 }
 
 impl ServerEvents {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(maintenance: Arc<Maintenance>) -> Self {
         let client = OwnerId::random().to_hex();
         Self {
             channel: format!("tenure:push:{client}"),
@@ -47,7 +48,8 @@ impl ServerEvents {
             others: Mutex::default(),
             waiters: Arc::default(),
             alarm: OnceLock::new(),
-            broken: Notify::new(),
+            has_lost_connection: AtomicBool::new(false),
+            maintenance,
         }
     }
 
@@ -73,6 +75,17 @@ impl ServerEvents {
 
     pub(super) fn stop_listening(&self, channel: &str) {
         lock(&self.others).remove(channel);
+    }
+
+    /// A connection was lost: the server may have been restarted, and may have forgotten holds.
+    pub(super) fn connection_lost(&self) {
+        self.has_lost_connection.store(true, Ordering::SeqCst);
+        self.maintenance.wake();
+    }
+
+    /// Whether a connection was lost since the last call.
+    pub(super) fn take_connection_loss(&self) -> bool {
+        self.has_lost_connection.swap(false, Ordering::SeqCst)
     }
 
     /// A hold ended that nobody of this client released.
@@ -147,7 +160,11 @@ mod tests {
 
     #[test]
     fn news_reach_the_waiter_they_are_for_and_no_other() {
-        let (inbox, one, two) = (ServerEvents::new(), OwnerId::random(), OwnerId::random());
+        let (inbox, one, two) = (
+            ServerEvents::new(Arc::default()),
+            OwnerId::random(),
+            OwnerId::random(),
+        );
         let (mut first, mut second) = (inbox.subscribe(one), inbox.subscribe(two));
         inbox.deliver(&push(&format!("granted {} 17", one.to_hex())));
         inbox.deliver(&push(&format!("look {}", two.to_hex())));

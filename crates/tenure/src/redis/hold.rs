@@ -1,6 +1,5 @@
 //! One lock: asked for, kept, given back.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use tenure_core::guarantees::Guarantees;
 use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
-use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
-use tenure_core::support::{HoldRegistry, HolderRecord, RuntimeWatch};
+use tenure_core::rt::{BackgroundTasks, Clock, Spawner, lock};
+use tenure_core::support::{HoldRegistry, HolderRecord, Maintenance, RuntimeWatch};
 use tenure_core::time::Time;
 
 use super::batch::Batcher;
@@ -42,11 +41,10 @@ pub(super) struct Store {
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
     pub(super) holds: HoldRegistry<HeldEntry>,
-    pub(super) closing: Flag,
     /// Acquisitions and background requests that are under way: `close` waits for them.
     pub(super) operations: Arc<BackgroundTasks>,
-    /// The task that looks after the holds when a connection broke was started.
-    pub(super) watched: AtomicBool,
+    /// The task that verifies the holds when a connection was lost.
+    pub(super) maintenance: Arc<Maintenance>,
     /// The runtime of the connections.
     pub(super) runtime: RuntimeWatch,
     /// The last holder that was written, and how.
@@ -161,6 +159,7 @@ impl Store {
         guarantees: Guarantees,
         nodes: Connections,
         inbox: Arc<ServerEvents>,
+        maintenance: Arc<Maintenance>,
         clock: Clock,
         spawner: Spawner,
     ) -> Self {
@@ -171,9 +170,8 @@ impl Store {
             inbox,
             clock,
             holds: HoldRegistry::default(),
-            closing: Flag::new(),
             operations: Arc::default(),
-            watched: AtomicBool::new(false),
+            maintenance,
             runtime: RuntimeWatch::new(&spawner),
             spawner,
             written: Mutex::default(),

@@ -42,6 +42,7 @@ use tenure_core::holder::Status;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Spawner};
+use tenure_core::support::Maintenance;
 
 use crate::capabilities::stores_with;
 
@@ -108,7 +109,8 @@ impl Backend {
                 "connect was called outside a tokio runtime; use `tenure::blocking` there",
             ));
         };
-        let (inbox, clock) = (Arc::new(ServerEvents::new()), Clock::system());
+        let (maintenance, clock) = (Arc::<Maintenance>::default(), Clock::system());
+        let inbox = Arc::new(ServerEvents::new(maintenance.clone()));
         let settings = Arc::new(settings);
         let nodes = Connections::connect(&settings, &inbox, &clock, &spawner).await?;
         let sessions = match nodes.reachable().await {
@@ -118,7 +120,15 @@ impl Backend {
         };
         let configuration = Configuration::of(&settings, &sessions);
         let guarantees = guarantees(configuration);
-        let store = Store::new(settings, guarantees, nodes, inbox, clock, spawner);
+        let store = Store::new(
+            settings,
+            guarantees,
+            nodes,
+            inbox,
+            maintenance,
+            clock,
+            spawner,
+        );
         Ok(Self(Arc::new(store)))
     }
 }
@@ -194,7 +204,7 @@ impl Door for Backend {
 impl Store {
     /// Gives back what is held, lets those who wait leave, and ends the connections.
     async fn close(self: &Arc<Self>) {
-        self.closing.raise();
+        self.maintenance.stop();
         if self.runtime.is_gone() {
             return;
         }
@@ -212,6 +222,5 @@ impl Store {
             () = self.clock.sleep_until(limit) => {}
         }
         self.nodes.close();
-        self.inbox.broken.notify_one();
     }
 }

@@ -1,14 +1,13 @@
 //! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
-use tenure_core::support::{Subscription, not_trusted_yet};
+use tenure_core::support::{RetryBudget, Subscription, not_trusted_yet};
 use tenure_core::time::Time;
 
 use super::connection::server::Connection;
@@ -93,7 +92,8 @@ impl Store {
 
     fn granted(self: &Arc<Self>, request: &Request, grant: Grant) -> Answer {
         self.keep(request);
-        self.watch();
+        self.maintenance
+            .start(&self.spawner, &self.clock, self, Self::verify_holds);
         Answer::Granted(grant)
     }
 
@@ -305,49 +305,37 @@ impl Store {
         self.leave(request, keys).await.and(Err(err))
     }
 
-    /// Starts the task that looks after the holds when a connection broke, unless it runs.
-    fn watch(self: &Arc<Self>) {
-        if self.watched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (weak, inbox) = (Arc::downgrade(self), self.inbox.clone());
-        self.spawner.spawn(async move {
-            loop {
-                inbox.broken.notified().await;
-                match weak.upgrade() {
-                    Some(store) if !store.closing.is_raised() => store.verify().await,
-                    _ => break,
-                }
+    /// Asks whether all holds are still ours after a connection was lost: a server that was restarted may have
+    /// forgotten them, and the next renewal may be far.
+    async fn verify_holds(self: Arc<Self>) -> Time {
+        let mut budget = RetryBudget::without_limit();
+        while self.inbox.take_connection_loss() {
+            while !self.verify().await {
+                budget.pause(&self.clock).await;
             }
-        });
+        }
+        Time::MAX
     }
 
-    /// Asks whether all holds are still ours: a server that was restarted may have forgotten them,
-    /// and the next renewal may be far.
-    async fn verify(&self) {
-        for attempt in 0_u32.. {
-            let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
-            let holds = self.holds.select(hold);
-            let mut unknown = false;
-            for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
-                match answer {
-                    Renewal::Lost(reason) => {
-                        let is_released = self.holds.read(hold.owner, |kept| kept.is_released);
-                        match is_released {
-                            // The lease ended, and so the driver sends no release any more.
-                            Some(true) => drop(self.holds.remove(hold.owner)),
-                            _ => self.inbox.lost(hold.owner, reason),
-                        }
+    /// Asks once. Whether there was an answer for each hold.
+    async fn verify(&self) -> bool {
+        let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
+        let holds = self.holds.select(hold);
+        let mut is_complete = true;
+        for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
+            match answer {
+                Renewal::Lost(reason) => {
+                    let is_released = self.holds.read(hold.owner, |kept| kept.is_released);
+                    match is_released {
+                        // The lease ended, and so the driver sends no release any more.
+                        Some(true) => drop(self.holds.remove(hold.owner)),
+                        _ => self.inbox.lost(hold.owner, reason),
                     }
-                    Renewal::Unknown(_) => unknown = true,
-                    _ => {}
                 }
+                Renewal::Unknown(_) => is_complete = false,
+                _ => {}
             }
-            if !unknown || self.closing.is_raised() {
-                return;
-            }
-            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
         }
+        is_complete
     }
 }

@@ -108,7 +108,7 @@ impl Server {
                 match info.kind {
                     PushKind::Disconnection => {
                         ended.raise();
-                        inbox.broken.notify_one();
+                        inbox.connection_lost();
                     }
                     PushKind::Message | PushKind::SMessage => inbox.deliver(&info),
                     _ => {}
@@ -178,7 +178,7 @@ impl Server {
     pub(in crate::redis) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         self.disconnect();
-        self.inbox.broken.notify_one();
+        self.inbox.connection_lost();
     }
 
     /// Drops the connection; requests that are on their way still get their answers.
