@@ -153,10 +153,12 @@ impl Store {
         mut wake_ups: Subscription<WakeUp>,
     ) -> Result<Answer, Error> {
         let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
-        let mut tries = 0;
+        // How often a foreign holder was found without a change.
+        let mut polls = 0;
         let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.
-        let mut patience = busy.sent.after(request.ttl);
+        let mut budget = RetryBudget::until(busy.sent.after(request.ttl));
+        let mut retry_at = None;
         loop {
             let session = self.nodes.session(keys.lock()).await;
             if let Ok(session) = &session
@@ -170,7 +172,8 @@ impl Store {
                     busy.left = Some(Duration::ZERO);
                 }
             }
-            let pause = self.pause(request, &busy, tries);
+            let pause = retry_at.take();
+            let pause = pause.unwrap_or_else(|| self.pause(request, &busy, polls));
             let broken = async {
                 match &session {
                     Ok(session) => session.ended.raised().await,
@@ -189,7 +192,8 @@ impl Store {
                 Next::Stop => return self.leave(request, keys).await,
                 Next::WakeUp(WakeUp::HandedOver(token)) => {
                     let is_trusted = session.is_ok_and(|session| {
-                        !session.ended.is_raised()
+                        budget.failures() == 0
+                            && !session.ended.is_raised()
                             && session
                                 .untrusted_until(self.clock.now(), request.ttl)
                                 .is_none()
@@ -200,7 +204,8 @@ impl Store {
                 }
                 Next::WakeUp(WakeUp::Released(sent)) => {
                     // What was asked after the release, or has no answer, may have got a place again.
-                    let is_over = !busy.is_stranger && busy.sent.after(busy.round_trip) <= sent;
+                    let is_over =
+                        budget.failures() == 0 && busy.sent.after(busy.round_trip) <= sent;
                     return match is_over {
                         true => Ok(Answer::Busy),
                         false => self.leave(request, keys).await,
@@ -212,12 +217,12 @@ impl Store {
                 Ok(AcquireReply::Granted(grant)) => return Ok(self.granted(request, grant)),
                 Ok(AcquireReply::Queued(now)) => {
                     // A stranger that holds on: look less and less often.
-                    tries = if now.is_stranger && now.ahead == 0 {
-                        tries + 1
+                    polls = if now.is_stranger && now.ahead == 0 {
+                        polls + 1
                     } else {
                         0
                     };
-                    patience = now.sent.after(request.ttl);
+                    budget.restart(now.sent.after(request.ttl));
                     busy = now;
                 }
                 Err(err) => {
@@ -225,24 +230,17 @@ impl Store {
                         err.kind(),
                         ErrorKind::Unreachable | ErrorKind::Indeterminate
                     );
-                    if !is_passing || self.clock.now() >= patience {
+                    if !is_passing || budget.is_spent(&self.clock) {
                         return self.give_up(request, keys, err).await;
                     }
-                    tries += 1;
-                    // As behind a stranger: nobody will tell us when the server is back.
-                    busy = QueuePosition {
-                        left: None,
-                        is_stranger: true,
-                        ahead: 0,
-                        ..busy
-                    };
+                    retry_at = Some(budget.next_attempt(&self.clock));
                 }
             }
         }
     }
 
     /// When to ask again, if nothing happens before.
-    fn pause(&self, request: &Request, busy: &QueuePosition, tries: u32) -> Time {
+    fn pause(&self, request: &Request, busy: &QueuePosition, polls: u32) -> Time {
         let sign_of_life = match self.settings.dialect {
             Format::Token => busy.sent.after(place(request.ttl) / 3),
             // There is no place to be kept; in case a message is lost.
@@ -258,7 +256,7 @@ impl Store {
             .left
             .map(|left| left.saturating_sub(now.since(busy.sent)));
         let pause = if busy.is_stranger {
-            pace::next(tries, random, left, None)
+            pace::next(polls, random, left, None)
         } else {
             let jitter = pace::FIRST * (random % 4);
             left.map(|left| left + pace::FIRST + jitter)
