@@ -264,3 +264,28 @@ async fn the_power_is_lost() {
         assert!(tokens.new > tokens.old);
     }
 }
+
+/// While the server is away a waiter pauses between its attempts to connect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_pauses_between_attempts_to_connect() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::start(server.port());
+    let (ttl, options) = (TTL * 10, "timeout=3s&restart_guard=off");
+    let client = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let other = connect(&format!("{}?{options}", server.url())).await;
+    let holder = take(&other, "x", ttl).await;
+    let waiter = start_acquire(client.lock("x").ttl(ttl));
+    until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+    let before = proxy.connections();
+    server.kill();
+    // Longer than the waiter's place in the queue lasts.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    // After some short ones, a pause lasts an eighth of a second or longer.
+    let attempts = proxy.connections() - before;
+    assert!(attempts < 150, "{attempts} attempts");
+    server.launch();
+    let next = soon(waiter).await.unwrap().unwrap();
+    soon(next.release()).await.unwrap();
+    drop(holder);
+}

@@ -250,6 +250,24 @@ async fn a_release_goes_wrong() {
     }
 }
 
+/// The client sends a failed release again as it was: the next holder gets a token from the server's clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_release_is_sent_again_unchanged() {
+    needs!(redis);
+    let site = Site::new().await;
+    let holder = take(&site.client, "again", TTL * 10).await;
+    let token = holder.token().get();
+    let waiter = start_acquire(site.other.lock("again").ttl(TTL * 10));
+    until("it waits", || waiting(&site.server, "again") == 1).await;
+    site.proxy.plan("release", Fault::CutBefore);
+    drop(holder);
+    let next = soon(waiter).await.unwrap().unwrap();
+    // The clock counts microseconds, and the release took longer than one of them.
+    assert!(next.token().get() > token + 1);
+    soon(next.release()).await.unwrap();
+    site.settles("again").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_goes_wrong() {
     needs!(redis);

@@ -23,9 +23,9 @@ pub enum Persistence {
 
 /// The answer to `INFO`, as far as it matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct ServerInfo {
     pub(super) version: String,
-    /// Asked and not allowed to know.
+    /// AcquireReply and not allowed to know.
     pub(super) unknown: bool,
     /// It was started just now and reads its data. Before it is done it calls itself one without an
     /// append-only file.
@@ -40,7 +40,7 @@ pub(super) struct Facts {
     pub(super) run_id: String,
 }
 
-impl Facts {
+impl ServerInfo {
     pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
         let info: Result<String, _> = redis::cmd("INFO").query_async(connection).await;
         let mut facts = match info {
@@ -98,7 +98,7 @@ impl Facts {
     }
 
     /// Whether messages can be kept within the nodes of a slot: Redis 7, and every Valkey.
-    pub(super) fn has_shard_messages(&self) -> bool {
+    pub(super) fn has_shard_channels(&self) -> bool {
         let number = self.version.split(' ').nth(1).unwrap_or_default();
         let major = number.split('.').next().and_then(|it| it.parse().ok());
         major.is_some_and(|major: u32| major >= 7)
@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn info_is_read() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:61\r\n# Memory\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n# Persistence\r\naof_enabled:1\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n# Cluster\r\ncluster_enabled:0\r\n";
-        let facts = Facts::parse(info);
+        let facts = ServerInfo::parse(info);
         assert_eq!(
             facts,
-            Facts {
+            ServerInfo {
                 version: "Redis 7.0.15".into(),
                 unknown: false,
                 is_loading: false,
@@ -224,10 +224,11 @@ mod tests {
                 run_id: "abc".into(),
             }
         );
-        let facts =
-            Facts::parse("role:slave\r\nvalkey_version:8.1.1\r\nmaxmemory_policy:allkeys-lru\r\n");
+        let facts = ServerInfo::parse(
+            "role:slave\r\nvalkey_version:8.1.1\r\nmaxmemory_policy:allkeys-lru\r\n",
+        );
         assert!(facts.is_replica && facts.evicts.is_none());
-        assert!(Facts::parse("aof_enabled:0\r\nloading:1\r\n").is_loading);
+        assert!(ServerInfo::parse("aof_enabled:0\r\nloading:1\r\n").is_loading);
         assert_eq!(facts.version, "Valkey 8.1.1");
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
             ErrorKind::Denied,
             format!("{host} does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys"),
         )
-        .with_source(Said::by(&err)),
+        .with_source(ServerMessage::by(&err)),
         (Kind::RESP3NotSupported, _) => error(
             ErrorKind::Unsupported,
             format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
@@ -67,7 +67,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
 }
 
 /// An error after a request was sent.
-pub(super) fn asking(err: RedisError) -> Error {
+pub(super) fn request(err: RedisError) -> Error {
     match err.kind() {
         Kind::Io | Kind::Parse if err.is_timeout() => Error::new(
             ErrorKind::Indeterminate,
@@ -91,7 +91,7 @@ pub(super) fn is_readonly(err: &RedisError) -> bool {
 
 /// The server's own no: nothing was applied, because its first write was refused.
 fn refused(err: RedisError) -> Error {
-    let said = Said::by(&err);
+    let said = ServerMessage::by(&err);
     let code = said.code.clone();
     let (kind, what) = match code.as_str() {
         "LOADING" => (
@@ -142,12 +142,12 @@ fn refused(err: RedisError) -> Error {
 /// The server's own words, as far as they are for users: their first sentence. What may follow is the
 /// digest of a script of ours, and pages about what the server is for.
 #[derive(Debug)]
-struct Said {
+struct ServerMessage {
     code: String,
     text: String,
 }
 
-impl Said {
+impl ServerMessage {
     fn by(err: &RedisError) -> Self {
         let code = err.code().unwrap_or_default();
         let Some(detail) = err.detail().filter(|_| !code.is_empty()) else {
@@ -178,13 +178,13 @@ impl Said {
     }
 }
 
-impl std::fmt::Display for Said {
+impl std::fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Said {}
+impl std::error::Error for ServerMessage {}
 
 fn first_sentence(text: &str) -> &str {
     let text = text.split(" script: ").next().unwrap_or_default();

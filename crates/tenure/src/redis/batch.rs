@@ -21,34 +21,34 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::{lock, yield_now};
 
+use super::connection::Reply;
 use super::hold::{OwnerText, Store, Text, keep, lease, nonsense};
 use super::names::Keys;
-use super::nodes::Reply;
-use super::script::{Many, Script};
+use super::scripts::{BatchScripts, Script};
 
 /// Requests under way, from which on those that come are gathered. Fewer are better served one by one: there
 /// is little to gather, and the answer to the first is on its way while the next one is made.
-const CROWD: usize = 8;
+const BATCH_THRESHOLD: usize = 8;
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
-const TOGETHER: usize = 64;
+const MAX_BATCH: usize = 64;
 
 /// For so long requests are made one by one after a server would not have them together: one name of theirs may be
 /// forbidden to this user, or the locks lie on several servers behind the one that we know.
-const APART: Duration = Duration::from_secs(1);
+const BATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A free lock to be taken.
-struct Take {
+struct AcquireItem {
     keys: Keys,
     owner: OwnerText,
     /// See [`Request::propose`].
     propose: Option<u64>,
-    alike: Alike,
+    alike: BatchKey,
 }
 
 /// What is the same for all locks in one script.
 #[derive(PartialEq, Eq)]
-struct Alike {
+struct BatchKey {
     /// The lease in ms.
     ttl: u64,
     /// For how long the token is kept, in ms.
@@ -60,56 +60,56 @@ struct Alike {
 }
 
 /// A lock to be given back.
-struct Give {
+struct ReleaseItem {
     keys: Keys,
     owner: OwnerText,
 }
 
 /// A request that can be made together with others of its kind.
-trait Gathered: Send + Sync + Sized + 'static {
-    fn standing(crowd: &Crowd) -> &Mutex<Vec<Standing<Self>>>;
-    fn script(many: &Many) -> &Script;
+trait BatchItem: Send + Sync + Sized + 'static {
+    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>>;
+    fn script(many: &BatchScripts) -> &Script;
     fn keys(&self) -> &Keys;
     fn is_like(&self, other: &Self) -> bool;
     /// Adds the arguments about all of them; there is one at least.
-    fn fill(all: &[Standing<Self>], cmd: &mut Cmd, channel: &str);
+    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str);
 }
 
 /// A request, and who is to get the answer.
-struct Standing<T> {
+struct PendingRequest<T> {
     request: T,
-    answer: oneshot::Sender<Gotten>,
+    answer: oneshot::Sender<BatchReply>,
 }
 
 /// `Ok(None)`: nothing was done, it is to be asked for by itself. The number is that of the single script.
-type Gotten = Result<Option<Reply<u64>>, Error>;
+type BatchReply = Result<Option<Reply<u64>>, Error>;
 
 /// The requests of one client that are under way, and those that stand together.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct Batcher {
     under_way: AtomicUsize,
-    takes: Mutex<Vec<Standing<Take>>>,
-    gives: Mutex<Vec<Standing<Give>>>,
+    takes: Mutex<Vec<PendingRequest<AcquireItem>>>,
+    gives: Mutex<Vec<PendingRequest<ReleaseItem>>>,
     /// Until when everybody asks alone, in ns.
     apart_until: AtomicU64,
 }
 
 /// Counts a request for as long as it lives.
-pub(super) struct UnderWay<'a>(&'a Crowd);
+pub(super) struct InFlightGuard<'a>(&'a Batcher);
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The task that is to make the requests. If it is dropped, because the runtime ended, nobody goes on standing there.
-struct Gathering<T: Gathered> {
+struct BatchTask<T: BatchItem> {
     store: Option<Arc<Store>>,
     kind: PhantomData<fn(T)>,
 }
 
-impl<T: Gathered> Gathering<T> {
+impl<T: BatchItem> BatchTask<T> {
     fn new(store: &Arc<Store>) -> Self {
         Self {
             store: Some(store.clone()),
@@ -118,14 +118,14 @@ impl<T: Gathered> Gathering<T> {
     }
 
     /// All that stand there by now.
-    fn done(mut self) -> Option<(Arc<Store>, Vec<Standing<T>>)> {
+    fn done(mut self) -> Option<(Arc<Store>, Vec<PendingRequest<T>>)> {
         let store = self.store.take()?;
         let all = mem::take(&mut *lock(T::standing(&store.crowd)));
         Some((store, all))
     }
 }
 
-impl<T: Gathered> Drop for Gathering<T> {
+impl<T: BatchItem> Drop for BatchTask<T> {
     fn drop(&mut self) {
         if let Some(store) = &self.store {
             let all = mem::take(&mut *lock(T::standing(&store.crowd)));
@@ -134,11 +134,11 @@ impl<T: Gathered> Drop for Gathering<T> {
     }
 }
 
-impl Crowd {
+impl Batcher {
     /// A request begins.
-    pub(super) fn enter(&self) -> UnderWay<'_> {
+    pub(super) fn enter(&self) -> InFlightGuard<'_> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self)
+        InFlightGuard(self)
     }
 }
 
@@ -153,11 +153,11 @@ impl Store {
         let Some(many) = self.many().filter(|_| !rests) else {
             return Ok(None);
         };
-        let take = Take {
+        let take = AcquireItem {
             keys: keys.clone(),
             owner: self.owner(request.owner),
             propose: request.propose,
-            alike: Alike {
+            alike: BatchKey {
                 ttl: lease(request),
                 keep: keep(request.ttl),
                 holder: self.written(&request.holder),
@@ -176,7 +176,7 @@ impl Store {
         let Some(many) = self.many() else {
             return Ok(false);
         };
-        let give = Give {
+        let give = ReleaseItem {
             keys: keys.clone(),
             owner: self.owner(owner),
         };
@@ -184,26 +184,30 @@ impl Store {
     }
 
     /// The scripts for many locks, when there are many requests and the server has all keys.
-    fn many(&self) -> Option<&'static Many> {
-        let is_crowd = self.crowd.under_way.load(Ordering::Relaxed) > CROWD;
+    fn many(&self) -> Option<&'static BatchScripts> {
+        let is_crowd = self.crowd.under_way.load(Ordering::Relaxed) > BATCH_THRESHOLD;
         let many = self.nodes.scripts.many.as_ref();
-        let many = many.filter(|_| is_crowd && !self.nodes.are_many())?;
+        let many = many.filter(|_| is_crowd && !self.nodes.is_cluster())?;
         let apart_until = self.crowd.apart_until.load(Ordering::Relaxed);
         (apart_until == 0 || self.clock.now().as_nanos() >= apart_until).then_some(many)
     }
 
     /// Makes a request together with those that are made at the same time.
-    async fn together<T: Gathered>(self: &Arc<Self>, many: &'static Many, request: T) -> Gotten {
+    async fn together<T: BatchItem>(
+        self: &Arc<Self>,
+        many: &'static BatchScripts,
+        request: T,
+    ) -> BatchReply {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut all = lock(T::standing(&self.crowd));
-            all.push(Standing { request, answer });
+            all.push(PendingRequest { request, answer });
             all.len() == 1
         };
         if is_first {
-            let gathering = Gathering::<T>::new(self);
+            let gathering = BatchTask::<T>::new(self);
             // In a task of its own, which does not end with whoever came first.
-            self.spawner.spawn(async move {
+            self.operations.spawn(&self.spawner, async move {
                 yield_now().await;
                 if let Some((store, all)) = gathering.done() {
                     store.make_all(many, all).await;
@@ -217,11 +221,11 @@ impl Store {
         answered.await.unwrap_or_else(ended)
     }
 
-    async fn make_all<T: Gathered>(&self, many: &Many, all: Vec<Standing<T>>) {
-        let mut batches: Vec<Vec<Standing<T>>> = Vec::new();
+    async fn make_all<T: BatchItem>(&self, many: &BatchScripts, all: Vec<PendingRequest<T>>) {
+        let mut batches: Vec<Vec<PendingRequest<T>>> = Vec::new();
         for standing in all {
-            let fits = |batch: &&mut Vec<Standing<T>>| {
-                batch.len() < TOGETHER && batch[0].request.is_like(&standing.request)
+            let fits = |batch: &&mut Vec<PendingRequest<T>>| {
+                batch.len() < MAX_BATCH && batch[0].request.is_like(&standing.request)
             };
             match batches.iter_mut().find(fits) {
                 Some(batch) => batch.push(standing),
@@ -232,17 +236,17 @@ impl Store {
         futures_util::future::join_all(batches).await;
     }
 
-    async fn make<T: Gathered>(&self, many: &Many, batch: Vec<Standing<T>>) {
+    async fn make<T: BatchItem>(&self, many: &BatchScripts, batch: Vec<PendingRequest<T>>) {
         let first = match &batch[..] {
             // Alone it is better off with the script for one.
             [] | [_] => return batch.into_iter().for_each(|it| it.say(Ok(None))),
             [first, ..] => first.request.keys().lock(),
         };
         let fill = |cmd: &mut Cmd| {
-            for Standing { request, .. } in &batch {
+            for PendingRequest { request, .. } in &batch {
                 cmd.arg(request.keys().lock());
             }
-            for Standing { request, .. } in &batch {
+            for PendingRequest { request, .. } in &batch {
                 cmd.arg(request.keys().hold());
             }
             T::fill(&batch, cmd, &self.inbox.channel);
@@ -255,7 +259,7 @@ impl Store {
             Ok(_) => return batch.into_iter().for_each(|it| it.say(Err(nonsense()))),
             Err(err) => {
                 if err.kind() != ErrorKind::Indeterminate {
-                    let until = self.clock.now().after(APART).as_nanos();
+                    let until = self.clock.now().after(BATCH_RETRY_DELAY).as_nanos();
                     self.crowd.apart_until.store(until, Ordering::Relaxed);
                 }
                 for standing in batch {
@@ -272,26 +276,26 @@ impl Store {
             let done = (value > 0).then(|| Reply {
                 value,
                 sent: answers.sent,
-                session: answers.session.clone(),
+                connection: answers.connection.clone(),
             });
             standing.say(Ok(done));
         }
     }
 }
 
-impl<T> Standing<T> {
-    fn say(self, gotten: Gotten) {
+impl<T> PendingRequest<T> {
+    fn say(self, gotten: BatchReply) {
         // Whoever asked may be gone, with the runtime it was in.
         let _ = self.answer.send(gotten);
     }
 }
 
-impl Gathered for Take {
-    fn standing(crowd: &Crowd) -> &Mutex<Vec<Standing<Self>>> {
+impl BatchItem for AcquireItem {
+    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
         &crowd.takes
     }
 
-    fn script(many: &Many) -> &Script {
+    fn script(many: &BatchScripts) -> &Script {
         &many.acquire
     }
 
@@ -303,19 +307,19 @@ impl Gathered for Take {
         self.alike == other.alike
     }
 
-    fn fill(all: &[Standing<Self>], cmd: &mut Cmd, channel: &str) {
+    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str) {
         if let [first, ..] = all {
-            let Alike {
+            let BatchKey {
                 ttl, keep, holder, ..
             } = &first.request.alike;
             cmd.arg(ttl)
                 .arg(Text(format_args!("0 0 {channel} {holder}")))
                 .arg(keep);
         }
-        for Standing { request, .. } in all {
+        for PendingRequest { request, .. } in all {
             cmd.arg(&request.owner);
         }
-        for Standing { request, .. } in all {
+        for PendingRequest { request, .. } in all {
             if let Some(token) = request.propose {
                 cmd.arg(token);
             }
@@ -323,12 +327,12 @@ impl Gathered for Take {
     }
 }
 
-impl Gathered for Give {
-    fn standing(crowd: &Crowd) -> &Mutex<Vec<Standing<Self>>> {
+impl BatchItem for ReleaseItem {
+    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
         &crowd.gives
     }
 
-    fn script(many: &Many) -> &Script {
+    fn script(many: &BatchScripts) -> &Script {
         &many.release
     }
 
@@ -340,8 +344,8 @@ impl Gathered for Give {
         true
     }
 
-    fn fill(all: &[Standing<Self>], cmd: &mut Cmd, _: &str) {
-        for Standing { request, .. } in all {
+    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, _: &str) {
+        for PendingRequest { request, .. } in all {
             cmd.arg(&request.owner);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use super::settings::Dialect;
+use super::settings::Format;
 
 /// A script, by its digest once the server knows it.
 pub(super) struct Script {
@@ -29,11 +29,11 @@ pub(super) struct Scripts {
     pub(super) look: Script,
     pub(super) break_hold: Script,
     /// For many locks at once, where a dialect has that.
-    pub(super) many: Option<Many>,
+    pub(super) many: Option<BatchScripts>,
 }
 
 /// The same as `acquire` and `release` in the common case, in which nobody waits; see `crowd`.
-pub(super) struct Many {
+pub(super) struct BatchScripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
 }
@@ -71,7 +71,10 @@ macro_rules! scripts {
                 "write",
                 include_str!(concat!("lua/", $dialect, "/write.lua")),
             ),
-            look: script("look", include_str!(concat!("lua/", $dialect, "/look.lua"))),
+            look: script(
+                "look",
+                include_str!(concat!("lua/", $dialect, "/inspect.lua")),
+            ),
             break_hold: script(
                 "break",
                 include_str!(concat!("lua/", $dialect, "/break.lua")),
@@ -81,10 +84,10 @@ macro_rules! scripts {
     }};
 }
 
-impl Many {
+impl BatchScripts {
     fn token() -> Option<Self> {
-        let acquire = include_str!("lua/token/acquire_many.lua");
-        let release = include_str!("lua/token/release_many.lua");
+        let acquire = include_str!("lua/token/acquire_batch.lua");
+        let release = include_str!("lua/token/release_batch.lua");
         Some(Self {
             acquire: Script::new("acquire_many", acquire),
             release: Script::new("release_many", release),
@@ -93,20 +96,20 @@ impl Many {
 }
 
 impl Scripts {
-    pub(super) fn get(dialect: Dialect, publish: Publish) -> &'static Self {
+    pub(super) fn get(dialect: Format, publish: Publish) -> &'static Self {
         type Set = LazyLock<Scripts>;
         static TOKEN: Set = Set::new(|| Scripts {
-            many: Many::token(),
+            many: BatchScripts::token(),
             ..scripts!("token", "PUBLISH")
         });
         static TOKEN_SHARD: Set = Set::new(|| scripts!("token", "SPUBLISH"));
         static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
         static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));
         match (dialect, publish) {
-            (Dialect::Token, Publish::Everywhere) => &TOKEN,
-            (Dialect::Token, Publish::Shard) => &TOKEN_SHARD,
-            (Dialect::Redisson, Publish::Everywhere) => &REDISSON,
-            (Dialect::Redisson, Publish::Shard) => &REDISSON_SHARD,
+            (Format::Token, Publish::Everywhere) => &TOKEN,
+            (Format::Token, Publish::Shard) => &TOKEN_SHARD,
+            (Format::Redisson, Publish::Everywhere) => &REDISSON,
+            (Format::Redisson, Publish::Shard) => &REDISSON_SHARD,
         }
     }
 }
