@@ -1,4 +1,4 @@
-//! What an operator sees and does in a database, over a connection of its own.
+//! A client that sends SQL to a server past the library, for example as its administrator.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 /// A row, as text.
 pub type Row = Vec<Option<String>>;
 
-/// Blocks this thread; connects again when its server was restarted.
+/// A client that blocks this thread. It connects again when its server was restarted.
 pub struct SqlClient(Mutex<Inner>);
 
 struct Inner {
@@ -21,7 +21,7 @@ struct Inner {
     link: Option<Link>,
 }
 
-/// May be dropped inside another runtime.
+/// A runtime that may be dropped inside another runtime.
 struct Own(Option<Runtime>);
 
 impl Drop for Own {
@@ -44,7 +44,7 @@ enum Link {
 
 impl SqlClient {
     pub fn mysql(options: MySqlConnectOptions) -> Self {
-        // A test that reads all logs is about ours.
+        // Tests that read all logs are about the library.
         Self::new(Target::MySql(options.disable_statement_logging()))
     }
 
@@ -64,10 +64,10 @@ impl SqlClient {
     /// The rows of a statement (of the last one, if there are several).
     ///
     /// # Panics
-    /// When the server says no.
+    /// When the server refuses the statement.
     #[track_caller]
     pub fn rows(&self, sql: &str) -> Vec<Row> {
-        // The server may have been restarted since the last one, and say goodbye first.
+        // The server may have been restarted since the last statement; then the first answer is that it shuts down.
         let is_broken = |err: &sqlx::Error| match err {
             sqlx::Error::Database(said) => said.code().is_some_and(|it| it.starts_with("57P")),
             _ => true,
@@ -93,7 +93,7 @@ impl SqlClient {
         value.flatten().unwrap_or_else(|| panic!("{sql}: no value"))
     }
 
-    /// The same, with the error.
+    /// [`rows`](Self::rows), with the error.
     pub fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
         let mut inner = self
             .0
@@ -104,7 +104,7 @@ impl SqlClient {
             target,
             link,
         } = &mut *inner;
-        // From a task of another runtime as well: that thread is blocked, as is said.
+        // A thread of its own, because a runtime cannot block on another one. The caller is blocked meanwhile.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let runtime = runtime.0.as_ref().unwrap();
@@ -141,7 +141,7 @@ impl SqlClient {
 }
 
 impl SqlClient {
-    /// Forgets its connection: the children of a PostgreSQL that was killed may answer for a moment.
+    /// Closes the connection: the children of a PostgreSQL that was killed may still answer for a moment.
     pub fn disconnect(&self) {
         let inner = self.0.lock();
         inner
