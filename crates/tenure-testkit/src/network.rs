@@ -14,7 +14,7 @@ use super::skip;
 pub struct Host {
     address: String,
     /// The network namespace; none for this machine itself.
-    space: Option<String>,
+    namespace: Option<String>,
 }
 
 impl Host {
@@ -22,7 +22,7 @@ impl Host {
     pub fn here() -> Self {
         Self {
             address: "127.0.0.1".into(),
-            space: None,
+            namespace: None,
         }
     }
 
@@ -32,13 +32,14 @@ impl Host {
 
     /// The words before a command that run it on this host.
     pub fn command(&self) -> Vec<String> {
-        let words = |space: &String| ["ip", "netns", "exec", space].map(Into::into).to_vec();
-        self.space.as_ref().map_or(Vec::new(), words)
+        let words =
+            |namespace: &String| ["ip", "netns", "exec", namespace].map(Into::into).to_vec();
+        self.namespace.as_ref().map_or(Vec::new(), words)
     }
 
     fn ip(&self, line: &str) {
-        let space = self.space.as_ref().expect("a host of a network");
-        ip(&format!("-n {space} {line}")).unwrap();
+        let namespace = self.namespace.as_ref().expect("a host of a network");
+        ip(&format!("-n {namespace} {line}")).unwrap();
     }
 }
 
@@ -47,15 +48,15 @@ pub struct Network {
     pub hosts: Vec<Host>,
     /// The address of this machine on the network.
     pub here: String,
-    janitor: Child,
+    cleanup: Child,
 }
 
 /// Removes the network when its input ends: when the network is dropped, or when this program is killed. A namespace
 /// exists until the last connection in it has ended, so the links are deleted by name.
-const JANITOR: &str = r#"
+const CLEANUP: &str = r#"
 read -r word
-for wire in $1; do ip link delete "$wire"; done
-for space in $2; do ip netns delete "$space"; done
+for link in $1; do ip link delete "$link"; done
+for namespace in $2; do ip netns delete "$namespace"; done
 "#;
 
 impl Network {
@@ -69,40 +70,43 @@ impl Network {
             format!("198.{second}.{third}.{}", count as usize % 32 * 8 + at + 1)
         };
         let switch = format!("ts{pid}-{count}");
-        let space = |at: usize| format!("tenure-{pid}-{count}-{at}");
-        let near = |at: usize| format!("tn{pid}-{count}-{at}");
+        let namespace = |at: usize| format!("tenure-{pid}-{count}-{at}");
+        let port = |at: usize| format!("tn{pid}-{count}-{at}");
         let mut lines = vec![
             format!("link add {switch} type bridge"),
             format!("addr add {}/29 dev {switch}", address(0)),
             format!("link set {switch} up"),
         ];
         for at in 0..hosts {
-            let (space, near) = (space(at), near(at));
+            let (namespace, port) = (namespace(at), port(at));
             lines.extend([
-                format!("netns add {space}"),
-                format!("link add {near} type veth peer name {FAR} netns {space}"),
-                format!("link set {near} master {switch}"),
-                format!("link set {near} up"),
-                format!("-n {space} addr add {}/29 dev {FAR}", address(at + 1)),
-                format!("-n {space} link set {FAR} up"),
-                format!("-n {space} link set lo up"),
+                format!("netns add {namespace}"),
+                format!("link add {port} type veth peer name {INTERFACE} netns {namespace}"),
+                format!("link set {port} master {switch}"),
+                format!("link set {port} up"),
+                format!(
+                    "-n {namespace} addr add {}/29 dev {INTERFACE}",
+                    address(at + 1)
+                ),
+                format!("-n {namespace} link set {INTERFACE} up"),
+                format!("-n {namespace} link set lo up"),
             ]);
         }
-        let wires: Vec<_> = (0..hosts).map(near).chain([switch]).collect();
-        let spaces: Vec<_> = (0..hosts).map(space).collect();
-        let mut janitor = Command::new("sh");
-        janitor.args(["-c", JANITOR, "sh", &wires.join(" "), &spaces.join(" ")]);
-        janitor.process_group(0).stdin(Stdio::piped());
-        janitor.stdout(Stdio::null()).stderr(Stdio::null());
+        let links: Vec<_> = (0..hosts).map(port).chain([switch]).collect();
+        let namespaces: Vec<_> = (0..hosts).map(namespace).collect();
+        let mut cleanup = Command::new("sh");
+        cleanup.args(["-c", CLEANUP, "sh", &links.join(" "), &namespaces.join(" ")]);
+        cleanup.process_group(0).stdin(Stdio::piped());
+        cleanup.stdout(Stdio::null()).stderr(Stdio::null());
         let network = Self {
             hosts: (0..hosts)
                 .map(|at| Host {
                     address: address(at + 1),
-                    space: Some(space(at)),
+                    namespace: Some(namespace(at)),
                 })
                 .collect(),
             here: address(0),
-            janitor: janitor.spawn().unwrap(),
+            cleanup: cleanup.spawn().unwrap(),
         };
         for line in lines {
             if let Err(why) = ip(&line) {
@@ -131,18 +135,18 @@ impl Network {
 
     /// The host is gone at once: it sends no FIN and no RST, and acknowledges nothing.
     pub fn vanish(&self, host: usize) {
-        self.hosts[host].ip(&format!("addr flush dev {FAR}"));
+        self.hosts[host].ip(&format!("addr flush dev {INTERFACE}"));
     }
 }
 
 /// The interface of a host.
-const FAR: &str = "eth0";
+const INTERFACE: &str = "eth0";
 
 impl Drop for Network {
     fn drop(&mut self) {
-        drop(self.janitor.stdin.take());
+        drop(self.cleanup.stdin.take());
         // The shell ends when its input ends; a destructor cannot return an error.
-        let _ = self.janitor.wait();
+        let _ = self.cleanup.wait();
     }
 }
 

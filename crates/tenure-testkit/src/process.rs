@@ -105,19 +105,19 @@ fn new_directory_in(place: &Path, what: &str) -> PathBuf {
 /// is never dropped.
 pub struct Directory {
     path: PathBuf,
-    janitor: Child,
+    cleanup: Child,
 }
 
 impl Directory {
     pub fn new(what: &str) -> Self {
         let path = new_directory(what);
-        let mut janitor = Command::new("sh");
-        janitor
+        let mut cleanup = Command::new("sh");
+        cleanup
             .args(["-c", r#"read -r word; rm -rf "$1""#, "sh"])
             .arg(&path);
-        janitor.process_group(0).stdin(Stdio::piped());
-        let janitor = janitor.spawn().unwrap();
-        Self { path, janitor }
+        cleanup.process_group(0).stdin(Stdio::piped());
+        let cleanup = cleanup.spawn().unwrap();
+        Self { path, cleanup }
     }
 
     pub fn path(&self) -> &Path {
@@ -127,9 +127,9 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        drop(self.janitor.stdin.take());
+        drop(self.cleanup.stdin.take());
         // The shell ends when its input ends; a destructor cannot return an error.
-        let _ = self.janitor.wait();
+        let _ = self.cleanup.wait();
     }
 }
 
@@ -142,7 +142,7 @@ pub fn state(pid: u32) -> Option<char> {
 /// A shell that is the parent of the server. It kills the server when its input ends: when the process is dropped, and
 /// also when this test program is killed. A parent cannot hit another process: until it has waited for its child, the
 /// pid is not used again.
-const WATCHER: &str = r#"
+const PARENT_SHELL: &str = r#"
 dir=$1; shift
 "$@" </dev/null >>"$dir/log" 2>&1 &
 echo $!
@@ -153,27 +153,30 @@ kill -9 $!; wait $!
 
 /// A server process. Dropped, it is killed and its directory removed.
 pub struct Process {
-    watcher: Child,
+    parent: Child,
     pid: Pid,
 }
 
 impl Process {
     /// Starts `command` (a program and its arguments). Its output goes to `dir/log`.
     pub fn start(dir: &Path, command: &[String]) -> Self {
-        let mut watcher = Command::new("sh");
-        watcher.args(["-c", WATCHER, "sh"]).arg(dir).args(command);
+        let mut parent = Command::new("sh");
+        parent
+            .args(["-c", PARENT_SHELL, "sh"])
+            .arg(dir)
+            .args(command);
         // A Ctrl-C at the terminal must not reach the shell: the directory would stay.
-        watcher.process_group(0);
-        watcher
+        parent.process_group(0);
+        parent
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut watcher = watcher.spawn().unwrap();
+        let mut parent = parent.spawn().unwrap();
         let mut line = String::new();
-        let stdout = watcher.stdout.take().unwrap();
+        let stdout = parent.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let pid = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
-        Self { watcher, pid }
+        Self { parent, pid }
     }
 
     pub fn pid(&self) -> u32 {
@@ -204,16 +207,16 @@ impl Process {
 
     /// SIGKILL; returns when the process has ended. Its directory stays.
     pub fn kill(mut self) {
-        let stdin = self.watcher.stdin.as_mut();
+        let stdin = self.parent.stdin.as_mut();
         stdin.unwrap().write_all(b"keep\n").unwrap();
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.watcher.stdin.take());
+        drop(self.parent.stdin.take());
         // The shell ends when its input ends; a destructor cannot return an error.
-        let _ = self.watcher.wait();
+        let _ = self.parent.wait();
     }
 }
 

@@ -16,15 +16,15 @@ pub type Row = Vec<Option<String>>;
 pub struct SqlClient(Mutex<Inner>);
 
 struct Inner {
-    runtime: Own,
-    target: Target,
-    link: Option<Link>,
+    runtime: DetachedRuntime,
+    options: Options,
+    connection: Option<Connection>,
 }
 
 /// A runtime that may be dropped inside another runtime.
-struct Own(Option<Runtime>);
+struct DetachedRuntime(Option<Runtime>);
 
-impl Drop for Own {
+impl Drop for DetachedRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -32,12 +32,12 @@ impl Drop for Own {
     }
 }
 
-enum Target {
+enum Options {
     MySql(MySqlConnectOptions),
     Postgres(PgConnectOptions),
 }
 
-enum Link {
+enum Connection {
     MySql(MySqlConnection),
     Postgres(PgConnection),
 }
@@ -45,19 +45,19 @@ enum Link {
 impl SqlClient {
     pub fn mysql(options: MySqlConnectOptions) -> Self {
         // Tests that read all logs are about the library.
-        Self::new(Target::MySql(options.disable_statement_logging()))
+        Self::new(Options::MySql(options.disable_statement_logging()))
     }
 
     pub fn postgres(options: PgConnectOptions) -> Self {
-        Self::new(Target::Postgres(options.disable_statement_logging()))
+        Self::new(Options::Postgres(options.disable_statement_logging()))
     }
 
-    fn new(target: Target) -> Self {
+    fn new(options: Options) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self(Mutex::new(Inner {
-            runtime: Own(Some(runtime)),
-            target,
-            link: None,
+            runtime: DetachedRuntime(Some(runtime)),
+            options,
+            connection: None,
         }))
     }
 
@@ -101,36 +101,36 @@ impl SqlClient {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let Inner {
             runtime,
-            target,
-            link,
+            options,
+            connection,
         } = &mut *inner;
         // A thread of its own, because a runtime cannot block on another one. The caller is blocked meanwhile.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let runtime = runtime.0.as_ref().unwrap();
                 runtime.block_on(async {
-                    let mut open = match (link.take(), target) {
-                        (Some(link), _) => link,
-                        (None, Target::MySql(options)) => {
-                            Link::MySql(MySqlConnection::connect_with(options).await?)
+                    let mut open = match (connection.take(), options) {
+                        (Some(connection), _) => connection,
+                        (None, Options::MySql(options)) => {
+                            Connection::MySql(MySqlConnection::connect_with(options).await?)
                         }
-                        (None, Target::Postgres(options)) => {
-                            Link::Postgres(PgConnection::connect_with(options).await?)
+                        (None, Options::Postgres(options)) => {
+                            Connection::Postgres(PgConnection::connect_with(options).await?)
                         }
                     };
                     let rows = match &mut open {
-                        Link::MySql(link) => link
+                        Connection::MySql(connection) => connection
                             .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
                             .await
                             .map(texts),
-                        Link::Postgres(link) => link
+                        Connection::Postgres(connection) => connection
                             .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
                             .await
                             .map(texts),
                     };
                     // A statement that was refused leaves the connection usable; any other error does not.
                     if matches!(rows, Ok(_) | Err(sqlx::Error::Database(_))) {
-                        *link = Some(open);
+                        *connection = Some(open);
                     }
                     rows
                 })
@@ -146,7 +146,7 @@ impl SqlClient {
         let inner = self.0.lock();
         inner
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .link = None;
+            .connection = None;
     }
 }
 
