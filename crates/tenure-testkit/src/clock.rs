@@ -21,10 +21,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn skip_unless_possible() -> bool {
-        skip_unless_installed(&["redis-server", "cc"])
-    }
-
     pub fn make() -> Self {
         let dir = Directory::new("clock");
         preload(dir.path(), "clock", include_str!("clock.c"));

@@ -18,12 +18,7 @@ pub const DATABASE: &str = "locks";
 
 /// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    let program = "mariadbd";
-    if std::path::Path::new(PROGRAM).is_file() {
-        return false;
-    }
-    skip::print_missing(program);
-    true
+    skip::skip_unless(Path::new(PROGRAM).is_file(), "mariadbd")
 }
 
 const PROGRAM: &str = "/usr/sbin/mariadbd";

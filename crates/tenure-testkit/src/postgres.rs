@@ -19,11 +19,7 @@ pub const DATABASE: &str = "locks";
 
 /// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    if programs().is_some() {
-        return false;
-    }
-    skip::print_missing("postgres");
-    true
+    skip::skip_unless(programs().is_some(), "postgres")
 }
 
 /// The folder of the newest version, as Debian installs it; the programs are not on the path.

@@ -285,7 +285,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    pub fn skip_unless_possible() -> bool {
+    pub fn skip_unless_installed() -> bool {
         skip::skip_unless_installed(&["redis-server", "openssl"])
     }
 

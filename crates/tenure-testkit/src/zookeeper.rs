@@ -24,14 +24,8 @@ fn jars() -> PathBuf {
 
 /// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    if skip::skip_unless_installed(&["java"]) {
-        return true;
-    }
-    let is_there = jars().join("zookeeper.jar").is_file();
-    if !is_there {
-        skip::print_missing("zookeeper.jar");
-    }
-    !is_there
+    let jar = jars().join("zookeeper.jar");
+    skip::skip_unless_installed(&["java"]) || skip::skip_unless(jar.is_file(), "zookeeper.jar")
 }
 
 pub fn skip_unless_installed_for_tls() -> bool {
