@@ -68,13 +68,13 @@ impl Message {
         self
     }
 
-    /// With its length in front.
+    /// The message with its length in front.
     pub(crate) fn framed(self) -> Vec<u8> {
         Self::default().bytes(&self.0).0
     }
 }
 
-/// What a server says about a node.
+/// A node of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub data: Vec<u8>,
@@ -82,11 +82,11 @@ pub struct Node {
     pub owner: i64,
 }
 
-/// A session of a test's own, for one conversation.
+/// A session of the test, past the library.
 pub struct Session {
     stream: TcpStream,
     next: i32,
-    /// Of the session.
+    /// The id of the session.
     pub id: i64,
 }
 
@@ -141,13 +141,13 @@ impl Session {
         }
     }
 
-    /// What a server that lags behind has not heard of is there afterwards.
+    /// Brings a server that lags behind up to date.
     pub fn sync(&mut self, path: &str) {
         let body = Message::default().bytes(path.as_bytes());
         self.ask(opcode::SYNC, body).unwrap().unwrap();
     }
 
-    /// Empty when there is no such node.
+    /// The names of the children; empty if there is no such node.
     pub fn children(&mut self, path: &str) -> Vec<String> {
         let body = Message::default().bytes(path.as_bytes()).flag(false);
         let answer = match self.ask(opcode::GET_CHILDREN, body).unwrap() {
@@ -176,12 +176,12 @@ impl Session {
         Some(Node {
             data: answer[4..4 + length].to_vec(),
             czxid: long(stat, 0).unwrap(),
-            // After four long and three short numbers.
+            // The owner comes after four long and three short numbers.
             owner: long(stat, 44).unwrap(),
         })
     }
 
-    /// Whoever may read it.
+    /// Whether the node exists. No right to read it is needed.
     pub fn exists(&mut self, path: &str) -> bool {
         let body = Message::default().bytes(path.as_bytes()).flag(false);
         self.ask(opcode::EXISTS, body).unwrap().is_ok()
@@ -195,7 +195,7 @@ impl Session {
         }
     }
 
-    /// The path of the node that was made. `flags`: 0 stays, 1 goes with the session, 2 is numbered, 3 both.
+    /// Creates a node and returns its path. `flags`: 0 persistent, 1 ephemeral, 2 sequential, 3 both.
     pub fn create(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
         let everything = 0x1f;
         let body = Message::default().bytes(path.as_bytes()).bytes(data);
@@ -205,13 +205,13 @@ impl Session {
         Ok(String::from_utf8(answer[4..4 + length].to_vec()).unwrap())
     }
 
-    /// Replaces the data.
+    /// Replaces the data of a node.
     pub fn set(&mut self, path: &str, data: &[u8]) -> Result<(), i32> {
         let body = Message::default().bytes(path.as_bytes()).bytes(data);
         self.ask(opcode::SET_DATA, body.int(-1)).unwrap().map(drop)
     }
 
-    /// Who may do what, as `scheme:id` of each entry.
+    /// The access control list, as `scheme:id` of each entry.
     pub fn access(&mut self, path: &str) -> Vec<String> {
         let body = Message::default().bytes(path.as_bytes());
         let answer = self.ask(opcode::GET_ACL, body).unwrap().unwrap();
@@ -242,7 +242,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Else the session would last for a while. The server may be gone.
+        // Without this the session would last until its timeout. An error means that the server has ended.
         let _ = self.ask(opcode::CLOSE, Message::default());
     }
 }

@@ -39,5 +39,5 @@ mod wait;
 pub mod zookeeper;
 
 pub use login::{PASSWORD, USER};
-pub use skip::{print_missing, print_skip, skip_unless_installed};
+pub use skip::skip_unless_installed;
 pub use wait::{TEST_TIMEOUT, until};

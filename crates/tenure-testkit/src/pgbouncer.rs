@@ -7,12 +7,12 @@ use super::process::{Directory, Port, Process, is_root};
 use super::skip;
 use super::wait::until;
 
-/// Without it, or without PostgreSQL, says so.
+/// Returns `true`, which ends the test, where PgBouncer or PostgreSQL is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
     postgres::skip_unless_installed() || skip::skip_unless_installed(&["pgbouncer"])
 }
 
-/// It ends when dropped.
+/// A running PgBouncer. Dropping it ends the process.
 pub struct Pooler {
     port: Port,
     _process: Process,
@@ -20,7 +20,7 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// `pool_mode`, and how many sessions of the server are shared out.
+    /// `mode`: its `pool_mode`. `sessions`: its `default_pool_size`.
     pub fn start(server: &Postgres, mode: &str, sessions: u32) -> Self {
         let (directory, port) = (Directory::new("pgbouncer"), Port::reserve());
         let users = directory.path().join("users");

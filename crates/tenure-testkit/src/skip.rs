@@ -9,23 +9,28 @@ pub fn skip_unless_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =
         |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
-    let Some(missing) = programs.iter().find(|program| !is_there(program)) else {
-        idle::wait_for_idle_machine();
-        return false;
-    };
-    print_missing(missing);
-    true
+    let missing = programs.iter().find(|program| !is_there(program));
+    skip_unless(missing.is_none(), missing.unwrap_or(&""))
+}
+
+/// [`skip_unless_installed`] for something that is not on the path.
+pub(crate) fn skip_unless(is_installed: bool, what: &str) -> bool {
+    match is_installed {
+        true => idle::wait_for_idle_machine(),
+        false => print_missing(what),
+    }
+    !is_installed
 }
 
 /// Prints that a test ends because this program is missing.
-pub fn print_missing(missing: &str) {
+fn print_missing(missing: &str) {
     print_skip(&format!(
         "{missing} is not installed; scripts/test --only servers does it"
     ));
 }
 
 /// Prints that the test of this thread ends without a result, and why.
-pub fn print_skip(why: &str) {
+pub(crate) fn print_skip(why: &str) {
     use std::io::Write as _;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

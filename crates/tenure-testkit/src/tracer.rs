@@ -1,10 +1,10 @@
-//! The clock and the disk of a test for programs that ask the kernel without libc.
+//! The clock and the disk of a test for programs that make system calls without libc: a tracer changes the calls.
 
 use std::path::Path;
 
 use super::compiler::compile;
 
-/// Made by the compiler from `tracer.c` in `dir`: what stands before the program.
+/// Compiles `tracer.c` in `dir`; returns the program, which stands before the command to trace.
 pub(crate) fn build(dir: &Path) -> String {
     let program = dir.join("tracer");
     std::fs::write(dir.join("clock.c"), include_str!("clock.c")).unwrap();

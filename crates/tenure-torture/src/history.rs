@@ -102,102 +102,16 @@ impl History {
                 _ => {}
             }
         }
-        let mut open: HashMap<u64, usize> = HashMap::new();
-        let mut waiting: HashMap<usize, usize> = HashMap::new();
-        let mut away = Vec::new();
+        let mut builder = Builder {
+            history: all,
+            ..Builder::default()
+        };
         for event in sorted {
-            match event {
-                Event::Began { .. } | Event::Over { .. } => {}
-                Event::Asked { at, worker, name } => {
-                    waiting.insert(*worker, all.waits.len());
-                    all.waits.push(Wait {
-                        worker: *worker,
-                        name: name.clone(),
-                        from: *at,
-                        to: all.over.max(*at),
-                    });
-                }
-                Event::Refused {
-                    at, worker, why, ..
-                } => {
-                    all.answer(waiting.remove(worker), *at);
-                    all.refusal = Some(why.clone());
-                }
-                Event::Claimed {
-                    at,
-                    worker,
-                    name,
-                    acquisition,
-                    token,
-                    asked,
-                    deadline,
-                } => {
-                    all.answer(waiting.remove(worker), *at);
-                    open.insert(*acquisition, all.claims.len());
-                    all.claims.push(Claim {
-                        acquisition: *acquisition,
-                        worker: *worker,
-                        name: name.clone(),
-                        token: *token,
-                        asked: *asked,
-                        start: *at,
-                        end: *deadline,
-                    });
-                }
-                Event::Believed {
-                    acquisition,
-                    deadline,
-                    ..
-                } => {
-                    if let Some(index) = open.get(acquisition) {
-                        all.claims[*index].end = *deadline;
-                    }
-                }
-                Event::Ended {
-                    at, acquisition, ..
-                } => {
-                    if let Some(index) = open.remove(acquisition) {
-                        all.claims[index].end = all.claims[index].end.min(*at);
-                    }
-                }
-                Event::Wrote {
-                    at,
-                    acquisition,
-                    accepted,
-                } => all.writes.push(Write {
-                    at: *at,
-                    acquisition: *acquisition,
-                    accepted: *accepted,
-                }),
-                Event::Killed { at, worker } => {
-                    all.answer(waiting.remove(worker), *at);
-                    let claims = &mut all.claims;
-                    open.retain(|_, index| {
-                        let claim = &mut claims[*index];
-                        if claim.worker == *worker {
-                            claim.end = claim.end.min(*at);
-                        }
-                        claim.worker != *worker
-                    });
-                }
-                Event::Away { at, until, why } => away.push((*at, *until, why)),
-                Event::Noticed { at, what } => all.notices.push((*at, what.clone())),
-                Event::Vanished { worker, .. } => all.vanished.push(*worker),
-                Event::Fault {
-                    at,
-                    until,
-                    kind,
-                    worker,
-                } => all.faults.push(InjectedFault {
-                    kind: *kind,
-                    worker: *worker,
-                    from: *at,
-                    to: *until,
-                }),
-            }
+            builder.add(event);
         }
-        for (from, to, why) in away {
-            all.outage(from, to, why);
+        let mut all = builder.history;
+        for (from, to, why) in builder.outages {
+            all.outage(from, to, &why);
         }
         // Nothing is known after the last line about a claim that has no end in the log.
         for claim in &mut all.claims {
@@ -234,12 +148,6 @@ impl History {
         self.faults.sort_by_key(|it| it.from);
     }
 
-    fn answer(&mut self, wait: Option<usize>, at: u64) {
-        if let Some(wait) = wait {
-            self.waits[wait].to = at;
-        }
-    }
-
     /// The names that were asked for, each once.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.waits.iter().map(|wait| wait.name.as_str()).collect();
@@ -247,6 +155,136 @@ impl History {
         names.sort_unstable();
         names.dedup();
         names
+    }
+}
+
+/// A history that is being made, with what has no end yet.
+#[derive(Default)]
+struct Builder {
+    history: History,
+    /// The index of the wait of each worker.
+    waits: HashMap<usize, usize>,
+    /// The index of the claim of each acquisition.
+    claims: HashMap<u64, usize>,
+    /// Faults of the plan explain some of these, and they are all known only at the end.
+    outages: Vec<(u64, u64, String)>,
+}
+
+impl Builder {
+    fn add(&mut self, event: &Event) {
+        let history = &mut self.history;
+        match event {
+            Event::Began { .. } | Event::Over { .. } => {}
+            Event::Asked { at, worker, name } => self.begin_wait(*at, *worker, name),
+            Event::Refused {
+                at, worker, why, ..
+            } => {
+                history.refusal = Some(why.clone());
+                self.end_wait(*worker, *at);
+            }
+            Event::Claimed { .. }
+            | Event::Believed { .. }
+            | Event::Ended { .. }
+            | Event::Killed { .. } => self.add_to_claims(event),
+            Event::Wrote {
+                at,
+                acquisition,
+                accepted,
+            } => history.writes.push(Write {
+                at: *at,
+                acquisition: *acquisition,
+                accepted: *accepted,
+            }),
+            Event::Away { at, until, why } => self.outages.push((*at, *until, why.clone())),
+            Event::Noticed { at, what } => history.notices.push((*at, what.clone())),
+            Event::Vanished { worker, .. } => history.vanished.push(*worker),
+            Event::Fault {
+                at,
+                until,
+                kind,
+                worker,
+            } => history.faults.push(InjectedFault {
+                kind: *kind,
+                worker: *worker,
+                from: *at,
+                to: *until,
+            }),
+        }
+    }
+
+    fn begin_wait(&mut self, at: u64, worker: usize, name: &str) {
+        self.waits.insert(worker, self.history.waits.len());
+        self.history.waits.push(Wait {
+            worker,
+            name: name.to_owned(),
+            from: at,
+            to: self.history.over.max(at),
+        });
+    }
+
+    fn end_wait(&mut self, worker: usize, at: u64) {
+        if let Some(index) = self.waits.remove(&worker) {
+            self.history.waits[index].to = at;
+        }
+    }
+
+    /// Begins, prolongs or ends claims.
+    fn add_to_claims(&mut self, event: &Event) {
+        match event {
+            Event::Claimed {
+                at,
+                worker,
+                name,
+                acquisition,
+                token,
+                asked,
+                deadline,
+            } => {
+                self.end_wait(*worker, *at);
+                self.claims.insert(*acquisition, self.history.claims.len());
+                self.history.claims.push(Claim {
+                    acquisition: *acquisition,
+                    worker: *worker,
+                    name: name.clone(),
+                    token: *token,
+                    asked: *asked,
+                    start: *at,
+                    end: *deadline,
+                });
+            }
+            Event::Believed {
+                acquisition,
+                deadline,
+                ..
+            } => {
+                if let Some(index) = self.claims.get(acquisition) {
+                    self.history.claims[*index].end = *deadline;
+                }
+            }
+            Event::Ended {
+                at, acquisition, ..
+            } => {
+                if let Some(index) = self.claims.remove(acquisition) {
+                    let claim = &mut self.history.claims[index];
+                    claim.end = claim.end.min(*at);
+                }
+            }
+            Event::Killed { at, worker } => self.end_claims_of(*worker, *at),
+            _ => {}
+        }
+    }
+
+    /// A killed worker waits and claims no longer.
+    fn end_claims_of(&mut self, worker: usize, at: u64) {
+        self.end_wait(worker, at);
+        let claims = &mut self.history.claims;
+        self.claims.retain(|_, index| {
+            let claim = &mut claims[*index];
+            if claim.worker == worker {
+                claim.end = claim.end.min(at);
+            }
+            claim.worker != worker
+        });
     }
 }
 

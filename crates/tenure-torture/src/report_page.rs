@@ -95,7 +95,39 @@ fn legend(out: &mut String, report: &Report) {
 /// The findings, one row each. Longer tables are not read.
 fn details(out: &mut String, report: &Report) {
     const MAX_ROWS: usize = 200;
-    const NOT_DOCUMENTED: &str = "NOT documented";
+    let rows = rows(report);
+    if rows.is_empty() {
+        return;
+    }
+    *out += "<table><tr><th>at</th><th>what</th><th>promise</th></tr>";
+    for (at, what, why) in rows.iter().take(MAX_ROWS) {
+        let _ = write!(
+            out,
+            "<tr><td>{at:.3} s</td><td>{}</td><td{}>{}</td></tr>",
+            escaped(what),
+            if why == NOT_DOCUMENTED {
+                " class=\"broken\""
+            } else {
+                ""
+            },
+            escaped(why)
+        );
+    }
+    *out += "</table>";
+    if rows.len() > MAX_ROWS {
+        let _ = write!(
+            out,
+            "<p>and {} more; all are in the events.</p>",
+            rows.len() - MAX_ROWS
+        );
+    }
+}
+
+/// What the table says of a finding that is a violation.
+const NOT_DOCUMENTED: &str = "NOT documented";
+
+/// The second, the text and the promise of each finding, in the order of time.
+fn rows(report: &Report) -> Vec<(f64, String, String)> {
     let began = report.history.began;
     let found = &report.findings;
     let why = |documented: Option<FaultKind>| match documented {
@@ -131,31 +163,7 @@ fn details(out: &mut String, report: &Report) {
         rows.push((time(*at), what.clone(), "seen from outside".to_owned()));
     }
     rows.sort_by(|one, other| one.0.total_cmp(&other.0));
-    if rows.is_empty() {
-        return;
-    }
-    *out += "<table><tr><th>at</th><th>what</th><th>promise</th></tr>";
-    for (at, what, why) in rows.iter().take(MAX_ROWS) {
-        let _ = write!(
-            out,
-            "<tr><td>{at:.3} s</td><td>{}</td><td{}>{}</td></tr>",
-            escaped(what),
-            if why == NOT_DOCUMENTED {
-                " class=\"broken\""
-            } else {
-                ""
-            },
-            escaped(why)
-        );
-    }
-    *out += "</table>";
-    if rows.len() > MAX_ROWS {
-        let _ = write!(
-            out,
-            "<p>and {} more; all are in the events.</p>",
-            rows.len() - MAX_ROWS
-        );
-    }
+    rows
 }
 
 const STYLE: &str = "\

@@ -185,21 +185,26 @@ fn end_of_input() -> watch::Receiver<bool> {
     receiver
 }
 
+/// Acquires, holds and releases until `stop` is set.
 async fn work<L: Locks>(
     settings: &Settings,
     locks: &L,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let Settings { worker, life, .. } = *settings;
-    let mut log = Log::open(&settings.events)?;
     let register = TcpStream::connect(settings.register).await?;
     register.set_nodelay(true)?;
-    let mut random = Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48);
-    let mut acquisition = (worker as u64) << 44 | life << 24;
+    let mut work = Work {
+        settings,
+        log: Log::open(&settings.events)?,
+        register,
+        random: Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48),
+        acquisition: (worker as u64) << 44 | life << 24,
+    };
     while !*stop.borrow() {
-        let name = &settings.names[random.number() as usize % settings.names.len()];
+        let name = &settings.names[work.random.number() as usize % settings.names.len()];
         let asked = now();
-        log.append(&Event::Asked {
+        work.log.append(&Event::Asked {
             at: asked,
             worker,
             name: name.clone(),
@@ -209,65 +214,100 @@ async fn work<L: Locks>(
             _ = stop.changed() => break,
         };
         let at = now();
-        let mut held = match acquired {
-            Ok(held) => held,
+        match acquired {
+            Ok(held) => work.hold(name, held, [asked, at], &stop).await?,
             Err(why) => {
-                log.append(&Event::Refused {
+                work.log.append(&Event::Refused {
                     at,
                     worker,
                     name: name.clone(),
                     why,
                 })?;
-                pause(random.between(2, 30)).await;
-                continue;
+                pause(work.random.between(2, 30)).await;
             }
-        };
-        acquisition += 1;
-        // Lost between the grant and here: a claim of no length.
+        }
+    }
+    Ok(())
+}
+
+/// The state of a worker between its acquisitions.
+struct Work<'a> {
+    settings: &'a Settings,
+    log: Log,
+    register: TcpStream,
+    random: Random,
+    /// The number of the last acquisition.
+    acquisition: u64,
+}
+
+impl Work<'_> {
+    /// One acquisition, from the grant to the release.
+    async fn hold<H: Held>(
+        &mut self,
+        name: &str,
+        mut held: H,
+        [asked, at]: [u64; 2],
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        self.acquisition += 1;
+        let acquisition = self.acquisition;
+        // A lock that was lost since the grant is a claim without a length.
         let deadline = held.deadline().await.unwrap_or(at);
-        log.append(&Event::Claimed {
+        self.log.append(&Event::Claimed {
             at,
-            worker,
-            name: name.clone(),
+            worker: self.settings.worker,
+            name: name.to_owned(),
             acquisition,
             token: held.token(),
             asked,
             deadline,
         })?;
+        let longest = self.settings.hold_ms;
         // Mostly short, so that many acquisitions happen; one in four is long enough for renewals.
-        let hold = match random.between(0, 4) {
-            0 => random.between(settings.hold_ms / 2, settings.hold_ms),
-            _ => random.between(5, settings.hold_ms / 10),
+        let hold = match self.random.between(0, 4) {
+            0 => self.random.between(longest / 2, longest),
+            _ => self.random.between(5, longest / 10),
         };
         let until = at + hold * 1_000_000;
-        let lost = loop {
-            let at = now();
-            let Some(deadline) = held.deadline().await else {
-                break true;
-            };
-            // Also the last time: a client that believes again after its deadline has a bug.
-            log.append(&Event::Believed {
-                at,
-                acquisition,
-                deadline,
-            })?;
-            if at >= until || *stop.borrow() {
-                break false;
-            }
-            // Work between the check and the write, so that a pause can fall in between.
-            pause(random.between(0, 6)).await;
-            write(&register, name, held.token(), acquisition).await?;
-            pause(random.between(1, 6)).await;
-        };
-        log.append(&Event::Ended {
+        let lost = self.write_until(until, name, &mut held, stop).await?;
+        self.log.append(&Event::Ended {
             at: now(),
             acquisition,
             lost,
         })?;
         held.release().await;
-        pause(random.between(0, 5)).await;
+        pause(self.random.between(0, 5)).await;
+        Ok(())
     }
-    Ok(())
+
+    /// Writes to the register while the worker believes that it holds; returns whether it lost the lock.
+    async fn write_until<H: Held>(
+        &mut self,
+        until: u64,
+        name: &str,
+        held: &mut H,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<bool> {
+        loop {
+            let at = now();
+            let Some(deadline) = held.deadline().await else {
+                return Ok(true);
+            };
+            // Also the last time: a client that believes again after its deadline has a bug.
+            self.log.append(&Event::Believed {
+                at,
+                acquisition: self.acquisition,
+                deadline,
+            })?;
+            if at >= until || *stop.borrow() {
+                return Ok(false);
+            }
+            // Work between the check and the write, so that a pause can fall in between.
+            pause(self.random.between(0, 6)).await;
+            write(&self.register, name, held.token(), self.acquisition).await?;
+            pause(self.random.between(1, 6)).await;
+        }
+    }
 }
 
 async fn pause(millis: u64) {

@@ -1,5 +1,5 @@
-//! Bytes that the proxy cannot parse, TLS for example: connections are cut, held and delayed, and no fault is aimed at a
-//! request.
+//! Bytes that the proxy cannot parse, TLS for example: connections are cut, held and delayed, and no fault is aimed at
+//! a request.
 
 use super::connection::{Protocol, Reply, Request, serve};
 use super::control::Proxy;
