@@ -203,7 +203,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
 async fn close_waits_until_a_subscription_has_ended() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let options = format!("{TRUSTED}&dialect=redisson");
     let client = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
     let other = connect(&format!("{}{options}", server.url())).await;

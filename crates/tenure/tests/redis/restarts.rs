@@ -270,7 +270,7 @@ async fn the_power_is_lost() {
 async fn a_waiter_pauses_between_attempts_to_connect() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let (ttl, options) = (TTL * 10, "timeout=3s&restart_guard=off");
     let client = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let other = connect(&format!("{}?{options}", server.url())).await;
