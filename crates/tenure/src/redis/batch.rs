@@ -187,7 +187,7 @@ impl Store {
     fn many(&self) -> Option<&'static BatchScripts> {
         let is_crowd = self.crowd.under_way.load(Ordering::Relaxed) > BATCH_THRESHOLD;
         let many = self.nodes.scripts.many.as_ref();
-        let many = many.filter(|_| is_crowd && !self.nodes.are_many())?;
+        let many = many.filter(|_| is_crowd && !self.nodes.is_cluster())?;
         let apart_until = self.crowd.apart_until.load(Ordering::Relaxed);
         (apart_until == 0 || self.clock.now().as_nanos() >= apart_until).then_some(many)
     }
@@ -276,7 +276,7 @@ impl Store {
             let done = (value > 0).then(|| Reply {
                 value,
                 sent: answers.sent,
-                session: answers.session.clone(),
+                connection: answers.connection.clone(),
             });
             standing.say(Ok(done));
         }

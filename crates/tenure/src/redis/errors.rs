@@ -67,7 +67,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
 }
 
 /// An error after a request was sent.
-pub(super) fn asking(err: RedisError) -> Error {
+pub(super) fn request(err: RedisError) -> Error {
     match err.kind() {
         Kind::Io | Kind::Parse if err.is_timeout() => Error::new(
             ErrorKind::Indeterminate,

@@ -96,7 +96,7 @@ impl ServerEvents {
     }
 
     /// A message came in. What is not understood is ignored: every request is repeated in time anyway.
-    pub(super) fn deliver(&self, push: &PushInfo) {
+    pub(super) fn receive(&self, push: &PushInfo) {
         let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
             return;
         };
@@ -107,7 +107,7 @@ impl ServerEvents {
         };
         let listener = lock(&self.others).get(channel).copied();
         if let Some(owner) = listener {
-            return self.tell(owner, WakeUp::AskAgain);
+            return self.wake(owner, WakeUp::AskAgain);
         }
         let mut words = payload.split(' ');
         let (word, owner) = (words.next(), words.next().and_then(owner));
@@ -120,12 +120,12 @@ impl ServerEvents {
             ("lost", None) => return self.lost(owner, LostReason::TakenOver),
             _ => return,
         };
-        self.tell(owner, news);
+        self.wake(owner, news);
     }
 
     /// Wakes `owner`, which may begin to wait only later: the message can arrive before the reply that put the owner
     /// into the queue.
-    pub(super) fn tell(&self, owner: OwnerId, news: WakeUp) {
+    pub(super) fn wake(&self, owner: OwnerId, news: WakeUp) {
         self.waiters.notify_even_later(owner, news);
     }
 }
@@ -160,23 +160,23 @@ mod tests {
 
     #[test]
     fn news_reach_the_waiter_they_are_for_and_no_other() {
-        let (inbox, one, two) = (
+        let (events, one, two) = (
             ServerEvents::new(Arc::default()),
             OwnerId::random(),
             OwnerId::random(),
         );
-        let (mut first, mut second) = (inbox.subscribe(one), inbox.subscribe(two));
-        inbox.deliver(&push(&format!("granted {} 17", one.to_hex())));
-        inbox.deliver(&push(&format!("look {}", two.to_hex())));
+        let (mut first, mut second) = (events.subscribe(one), events.subscribe(two));
+        events.receive(&push(&format!("granted {} 17", one.to_hex())));
+        events.receive(&push(&format!("look {}", two.to_hex())));
         for nonsense in ["", "granted", "granted 12 3", "look x", "granted - 1"] {
-            inbox.deliver(&push(nonsense));
+            events.receive(&push(nonsense));
         }
-        inbox.deliver(&push(&format!("granted {} x", one.to_hex())));
+        events.receive(&push(&format!("granted {} x", one.to_hex())));
         assert_eq!(received(&mut first), Some(WakeUp::HandedOver(17)));
         assert_eq!(received(&mut first), None);
         assert_eq!(received(&mut second), Some(WakeUp::AskAgain));
         drop((first, second));
-        inbox.deliver(&push(&format!("granted {} 18", one.to_hex())));
+        events.receive(&push(&format!("granted {} 18", one.to_hex())));
     }
 
     #[test]

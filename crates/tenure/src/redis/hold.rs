@@ -18,7 +18,7 @@ use tenure_core::support::{HoldRegistry, HolderRecord, Maintenance, RuntimeWatch
 use tenure_core::time::Time;
 
 use super::batch::Batcher;
-use super::connection::server::Connection;
+use super::connection::Connection;
 use super::connection::{Connections, Reply};
 use super::errors;
 use super::events::ServerEvents;
@@ -180,12 +180,12 @@ impl Store {
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        Keys::new(self.settings.dialect, &self.settings.prefix, name)
+        Keys::new(self.settings.format, &self.settings.prefix, name)
     }
 
     /// The owner as it is written.
     pub(super) fn owner(&self, owner: OwnerId) -> OwnerText {
-        match self.settings.dialect {
+        match self.settings.format {
             Format::Token => OwnerText::Hex(owner.to_digits()),
             // Redisson writes the id of a client and that of a thread, and reads neither.
             Format::Redisson => {
@@ -208,7 +208,7 @@ impl Store {
             let Reply {
                 value,
                 sent,
-                session,
+                connection: session,
             } = taken;
             let grant = self.grant(request, keys, &session, sent, value).await?;
             return Ok((AcquireReply::Granted(grant), session));
@@ -233,12 +233,14 @@ impl Store {
                 cmd.arg(token);
             }
         };
-        let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
+        let reply: Reply<Value> = nodes.run(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
         let asked = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| nonsense())?;
-                let grant = self.grant(request, keys, &reply.session, sent, token).await;
+                let grant = self
+                    .grant(request, keys, &reply.connection, sent, token)
+                    .await;
                 grant.map(AcquireReply::Granted)
             }
             Value::Array(words) => match &words[..] {
@@ -268,7 +270,7 @@ impl Store {
             },
             _ => Err(nonsense()),
         };
-        Ok((asked?, reply.session))
+        Ok((asked?, reply.connection))
     }
 
     /// What a server has granted, once as many replicas have it as are asked for.
@@ -290,7 +292,7 @@ impl Store {
     }
 
     fn wanted_type(&self) -> &'static str {
-        match self.settings.dialect {
+        match self.settings.format {
             Format::Token => "string",
             Format::Redisson => "hash",
         }
@@ -318,7 +320,7 @@ impl Store {
         let (wanted, limit) = (self.settings.wait_replicas, self.settings.timeout / 2);
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(millis(limit));
-        let acknowledged: u32 = session.send(&wait).await.map_err(errors::asking)?;
+        let acknowledged: u32 = session.send(&wait).await.map_err(errors::request)?;
         if acknowledged >= wanted {
             return Ok(());
         }
@@ -361,7 +363,7 @@ impl Store {
         let ttls = batch.iter().map(|at| holds[*at].ttl);
         let shortest = ttls.min().filter(|ttl| !ttl.is_zero());
         let too_late = async {
-            match shortest.filter(|_| self.nodes.are_many()) {
+            match shortest.filter(|_| self.nodes.is_cluster()) {
                 // Half of the time between two renewals.
                 Some(ttl) => {
                     self.clock
@@ -505,7 +507,7 @@ impl Store {
             }
         };
         let release = &self.nodes.scripts.release;
-        let released: i64 = self.nodes.run(release, keys, args).await?;
+        let released: i64 = self.nodes.run(release, keys, args).await?.value;
         Ok(match released {
             0 => Release::NotHeld,
             _ => Release::Released,
@@ -522,7 +524,8 @@ impl Store {
         let raised: i64 = self
             .nodes
             .run(&self.nodes.scripts.raise, &keys, args)
-            .await?;
+            .await?
+            .value;
         Ok(raised == 1)
     }
 

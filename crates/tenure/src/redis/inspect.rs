@@ -28,7 +28,7 @@ impl Store {
 
     async fn look(&self, name: LockName, keys: &Keys) -> Result<Status, Error> {
         let look = &self.nodes.scripts.look;
-        let answer: Vec<Value> = self.nodes.run(look, keys, |_| {}).await?;
+        let answer: Vec<Value> = self.nodes.run(look, keys, |_| {}).await?.value;
         // The value of a stranger may be any bytes.
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -44,7 +44,7 @@ impl Store {
         match value.as_str() {
             // The server grants nothing before it can be trusted to know who holds what.
             "" => {
-                let session = self.nodes.session(keys.lock()).await.ok();
+                let session = self.nodes.connection(keys.lock()).await.ok();
                 let now = self.clock.now();
                 status.set_restart_guard(session.and_then(|session| session.restart_guard(now)));
             }
@@ -65,14 +65,14 @@ impl Store {
             }
         }
         // Redisson's waiters stand nowhere.
-        status.queue = (self.settings.dialect == Format::Token)
+        status.queue = (self.settings.format == Format::Token)
             .then(|| waiting.iter().map(|entry| parse_self(entry).0).collect());
         Ok(status)
     }
 
     /// A holder that is another program: what can be said of it without giving its secret away.
     fn stranger(&self, value: &str) -> Holder {
-        let label = match (value.strip_prefix('?'), self.settings.dialect) {
+        let label = match (value.strip_prefix('?'), self.settings.format) {
             (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
             (None, Format::Redisson) => format!("Redisson, {value}"),
             (None, Format::Token) => "another program".into(),
@@ -85,14 +85,14 @@ impl Store {
     /// Looks at every key of the server, step by step.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Status>, Error> {
         let mut names = Vec::new();
-        for session in self.nodes.sessions().await? {
+        for session in self.nodes.all().await? {
             let mut cursor = 0_u64;
             loop {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(cursor).arg("MATCH").arg("tenure:{*");
                 scan.arg("COUNT").arg(SCAN_COUNT);
                 let (next, keys): (u64, Vec<Vec<u8>>) =
-                    session.send(&scan).await.map_err(errors::asking)?;
+                    session.send(&scan).await.map_err(errors::request)?;
                 let name = |key: Vec<u8>| {
                     let key = String::from_utf8(key).ok()?;
                     let name = name_of(&self.settings.prefix, lock_of_hold_key(&key)?)?;
@@ -123,15 +123,15 @@ impl Store {
         let args = |cmd: &mut Cmd| {
             cmd.arg(token);
         };
-        let broken: i64 = self.nodes.run(script, &keys, args).await?;
+        let broken: i64 = self.nodes.run(script, &keys, args).await?.value;
         Ok(broken == 1)
     }
 
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Error> {
         let mut findings = Vec::new();
-        for session in self.nodes.sessions().await? {
+        for session in self.nodes.all().await? {
             let guard = self.settings.restart_guard;
-            findings.extend(session.facts.findings(&session.host, guard));
+            findings.extend(session.server_info.findings(&session.host, guard));
             let is_tls = self.settings.is_tls();
             findings.extend(tls::plaintext(
                 &session.host,

@@ -62,7 +62,7 @@ pub struct Backend(Arc<Store>);
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Store { settings, .. } = &*self.0;
-        f.debug_tuple("Backend").field(&settings.shape).finish()
+        f.debug_tuple("Backend").field(&settings.topology).finish()
     }
 }
 
@@ -87,7 +87,7 @@ impl Backend {
         let all = all.into_iter().collect::<Result<Vec<_>, _>>()?;
         let (mut there, mut away) = (0, None);
         for master in &all {
-            match master.0.nodes.session("").await {
+            match master.0.nodes.connection("").await {
                 Ok(_) => there += 1,
                 Err(err) => away = Some(err),
             }
@@ -115,7 +115,7 @@ impl Backend {
         let nodes = Connections::connect(&settings, &inbox, &clock, &spawner).await?;
         let sessions = match nodes.reachable().await {
             // Nothing is known of a server that is away.
-            Err(_) if settings.may_be_away => Vec::new(),
+            Err(_) if settings.may_be_unreachable => Vec::new(),
             sessions => sessions?,
         };
         let configuration = Configuration::of(&settings, &sessions);

@@ -128,21 +128,25 @@ enum Tag<'a> {
 /// A text that stands between braces and has the slot of `key`.
 fn tag(key: &str) -> Tag<'_> {
     match hashed(key) {
-        part if part.contains('}') => Tag::Number(NUMBERS[usize::from(slot(key))]),
+        part if part.contains('}') => Tag::Number(slot_tag(slot(key))),
         part if part.len() == key.len() => Tag::Whole,
         part => Tag::Part(part),
     }
 }
 
-/// The least decimal number of each slot. Found once: it takes a hundred thousand checksums, since the last slot is
-/// reached by 109,757 only.
-static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+/// The least number whose decimal digits have that slot.
+pub(super) fn slot_tag(slot: u16) -> u32 {
+    SLOT_TAGS[usize::from(slot)]
+}
+
+/// Computed once: that takes a hundred thousand checksums, since 109,757 is the first number with the last slot.
+static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut least = vec![None; usize::from(SLOTS)];
     let mut missing = least.len();
     for n in 0_u32.. {
-        let place = &mut least[usize::from(slot(&n.to_string()))];
-        if place.is_none() {
-            *place = Some(n);
+        let tag = &mut least[usize::from(slot(&n.to_string()))];
+        if tag.is_none() {
+            *tag = Some(n);
             missing -= 1;
         }
         if missing == 0 {
@@ -285,6 +289,14 @@ mod tests {
         assert_eq!(slot("123456789"), 0x31c3);
         assert_eq!(slot("foo"), 12_182);
         assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for number in 0..SLOTS {
+            assert_eq!(slot(&slot_tag(number).to_string()), number);
+        }
+        assert_eq!(slot_tag(slot("}")), 5305);
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl ServerInfo {
     }
 
     /// Whether messages can be kept within the nodes of a slot: Redis 7, and every Valkey.
-    pub(super) fn has_shard_messages(&self) -> bool {
+    pub(super) fn has_shard_channels(&self) -> bool {
         let number = self.version.split(' ').nth(1).unwrap_or_default();
         let major = number.split('.').next().and_then(|it| it.parse().ok());
         major.is_some_and(|major: u32| major >= 7)

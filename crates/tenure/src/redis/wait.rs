@@ -10,7 +10,7 @@ use tenure_core::logic::pace;
 use tenure_core::support::{RetryBudget, Subscription, not_trusted_yet};
 use tenure_core::time::Time;
 
-use super::connection::server::Connection;
+use super::connection::Connection;
 use super::events::WakeUp;
 use super::hold::{AcquireReply, HeldEntry, QueuePosition, ReleaseKind, Store, WAITER_TTL, place};
 use super::names::Keys;
@@ -101,7 +101,7 @@ impl Store {
     async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
         let mut is_reported = false;
         loop {
-            let session = self.nodes.session(keys.lock()).await?;
+            let session = self.nodes.connection(keys.lock()).await?;
             let now = self.clock.now();
             let (Some(until), Some(guard)) = (
                 session.untrusted_until(now, request.ttl),
@@ -152,7 +152,7 @@ impl Store {
         mut busy: QueuePosition,
         mut wake_ups: Subscription<WakeUp>,
     ) -> Result<Answer, Error> {
-        let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
+        let _listening = self.nodes.subscribe(keys.lock(), request.owner, busy.sent);
         // How often a foreign holder was found without a change.
         let mut polls = 0;
         let mut listening: Option<Listening> = None;
@@ -160,9 +160,9 @@ impl Store {
         let mut budget = RetryBudget::until(busy.sent.after(request.ttl));
         let mut retry_at = None;
         loop {
-            let session = self.nodes.session(keys.lock()).await;
+            let session = self.nodes.connection(keys.lock()).await;
             if let Ok(session) = &session
-                && self.settings.dialect == Format::Redisson
+                && self.settings.format == Format::Redisson
                 && !listening.as_ref().is_some_and(|it| it.is_on(session))
             {
                 // Heard from now on; what was said before, the next answer tells.
@@ -241,7 +241,7 @@ impl Store {
 
     /// When to ask again, if nothing happens before.
     fn pause(&self, request: &Request, busy: &QueuePosition, polls: u32) -> Time {
-        let sign_of_life = match self.settings.dialect {
+        let sign_of_life = match self.settings.format {
             Format::Token => busy.sent.after(place(request.ttl) / 3),
             // There is no place to be kept; in case a message is lost.
             Format::Redisson => busy.sent.after(WAITER_TTL),

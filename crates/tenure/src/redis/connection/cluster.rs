@@ -1,310 +1,341 @@
-//! The nodes of a cluster, and which of them has a slot.
+//! The nodes of a cluster, and how a request finds the node that has its slot.
 //!
-//! A node that does not have the slot says who does (`MOVED`), or who will (`ASK`), and has done nothing.
-//! So requests are sent on, within a bound. A request whose fate is unknown is not: that is for the caller.
+//! A node that does not have the slot names the node that does (`MOVED`), or that will (`ASK`), and has done nothing.
+//! So the request is sent to that node, a bounded number of times. A request of unknown outcome is not sent again:
+//! that is the caller's decision.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, Value};
-use tokio::sync::Notify;
+use redis::{FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Spawner, Task, lock};
-use tenure_core::support::SingleFlight;
+use tenure_core::rt::{Clock, Spawner, lock};
+use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
 use super::super::errors;
 use super::super::events::ServerEvents;
-use super::super::names::{self, Keys, SLOTS};
+use super::super::names::{self, Keys};
 use super::super::scripts::Publish;
 use super::super::settings::{Format, Settings};
+use super::call::{self, Call, Reply};
 use super::server::{Connection, Server};
-use super::shard_subscriptions::{Listening, ShardSubscriptions};
-use super::slots::{self, Range};
-use super::{Call, Reply};
+use super::shard_subscriptions::{ShardSubscription, ShardSubscriptions};
+use super::slot_map::SlotMap;
+use super::slots;
 
-/// Connections that are asked at the same time who has which slot; the first answer counts.
-const PARALLEL_NODES: usize = 3;
-
-/// So often a request is sent on at once; then there is a pause before each time.
+/// How often a request is sent to another node without a pause; after that there is a pause before each time.
 const MAX_REDIRECTS: u32 = 5;
 
-/// For so long after a sign of it a slot counts as being moved.
+/// How long after the last sign of it a slot counts as being moved.
 const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 
-/// How often the keeper looks around while anybody waits.
+/// How often subscriptions are checked while they are needed.
 const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
 
-/// At least this long between two looks, however much happens.
+/// The shortest time between two rounds of maintenance, however often it is woken.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// All nodes of one cluster.
+/// One cluster.
 pub(super) struct Cluster {
-    inner: Arc<Inner>,
-    publish: Publish,
-    keeper: Task,
-}
-
-pub(super) struct Inner {
-    seeds: Vec<Host>,
-    pub(super) settings: Arc<Settings>,
-    pub(super) inbox: Arc<ServerEvents>,
-    pub(super) clock: Clock,
+    map: Arc<SlotMap>,
+    subscriptions: Arc<ShardSubscriptions>,
+    events: Arc<ServerEvents>,
+    settings: Arc<Settings>,
+    clock: Clock,
     spawner: Spawner,
-    map: Mutex<Map>,
-    refreshing: SingleFlight<Error>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
-    pub(super) ears: ShardSubscriptions,
-    /// The map is known to be old.
-    is_stale: AtomicBool,
-    /// There is something to do for the keeper.
-    pub(super) wake: Arc<Notify>,
-}
-
-/// Who has which slot.
-struct Map {
-    /// By slot the place in `links`, if anybody has it.
-    owners: Vec<Option<u16>>,
-    links: Vec<Arc<Server>>,
-    /// When the nodes were asked for it.
-    asked: Time,
-}
-
-impl Map {
-    fn new(asked: Time) -> Self {
-        Self {
-            owners: vec![None; usize::from(SLOTS)],
-            links: Vec::new(),
-            asked,
-        }
-    }
-
-    fn owner(&self, slot: u16) -> Option<&Arc<Server>> {
-        let place = self.owners[usize::from(slot)]?;
-        self.links.get(usize::from(place))
-    }
-
-    fn place(&self, host: &Host) -> Option<usize> {
-        self.links.iter().position(|link| link.host == *host)
-    }
-
-    fn place_or_add(
-        &mut self,
-        host: &Host,
-        make: impl FnOnce() -> Result<Arc<Server>, Error>,
-    ) -> Result<usize, Error> {
-        if let Some(place) = self.place(host) {
-            return Ok(place);
-        }
-        self.links.push(make()?);
-        Ok(self.links.len() - 1)
-    }
+    publish: Publish,
+    maintenance: Arc<Maintenance>,
 }
 
 impl Cluster {
     pub(super) async fn connect(
         seeds: &[Host],
         settings: &Arc<Settings>,
-        inbox: &Arc<ServerEvents>,
+        events: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
-        let inner = Arc::new(Inner {
-            seeds: seeds.to_vec(),
-            settings: settings.clone(),
-            inbox: inbox.clone(),
-            clock: clock.clone(),
-            spawner: spawner.clone(),
-            map: Mutex::new(Map::new(Time::default())),
-            refreshing: SingleFlight::default(),
-            moving: Mutex::default(),
-            ears: ShardSubscriptions::default(),
-            is_stale: AtomicBool::new(false),
-            wake: Arc::default(),
-        });
-        inner.refresh(clock.now()).await?;
+        let maintenance = Arc::<Maintenance>::default();
+        let map = SlotMap::new(seeds, settings, events, clock, &maintenance);
+        let map = Arc::new(map);
+        map.refresh(clock.now()).await?;
         let mut failure = None;
-        let mut sessions = Vec::new();
-        for answer in inner.connect_all().await {
-            match answer {
-                Ok(session) => sessions.push(session),
+        let mut connections = Vec::new();
+        for outcome in connect_all(&map).await {
+            match outcome {
+                Ok(connection) => connections.push(connection),
                 Err(err) => failure = Some(err),
             }
         }
-        if let (true, Some(err)) = (sessions.is_empty(), failure) {
+        if let (true, Some(err)) = (connections.is_empty(), failure) {
             return Err(err);
         }
-        let is_new = |session: &Arc<Connection>| session.facts.has_shard_messages();
-        let publish = match sessions.iter().all(is_new) {
+        let is_new = |it: &Arc<Connection>| it.server_info.has_shard_channels();
+        let publish = match connections.iter().all(is_new) {
             true => Publish::Shard,
             false => Publish::Everywhere,
         };
-        let keeper = spawner.spawn(inner.clone().keep());
+        let subscriptions = ShardSubscriptions::new(&map, settings, events, clock, &maintenance);
+        let subscriptions = Arc::new(subscriptions);
+        let work = {
+            let (map, clock) = (map.clone(), clock.clone());
+            move |subscriptions| maintain(map.clone(), subscriptions, clock.clone())
+        };
+        maintenance.start(spawner, clock, &subscriptions, work);
         Ok(Self {
-            inner,
+            map,
+            subscriptions,
+            events: events.clone(),
+            settings: settings.clone(),
+            clock: clock.clone(),
+            spawner: spawner.clone(),
+            moving: Mutex::default(),
             publish,
-            keeper,
+            maintenance,
         })
     }
 
-    /// How waiters are told here.
+    /// How scripts publish messages in this cluster.
     pub(super) fn publish(&self) -> Publish {
         self.publish
     }
 
-    pub(super) async fn session(&self, key: &str) -> Result<Arc<Connection>, Error> {
-        let limit = self.inner.limit();
-        self.inner.reach(names::slot(key), limit).await
+    pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
+        self.reach(names::slot(key), self.limit()).await
     }
 
-    /// Of all nodes that have slots.
-    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        self.inner.refresh(self.inner.clock.now()).await?;
-        self.inner.connect_all().await.into_iter().collect()
+    /// Connections to all nodes that have slots.
+    pub(super) async fn all_connections(&self) -> Result<Vec<Arc<Connection>>, Error> {
+        self.map.refresh(self.clock.now()).await?;
+        connect_all(&self.map).await.into_iter().collect()
     }
 
+    /// The same, without the nodes that cannot be reached.
     pub(super) async fn reachable(&self) -> Vec<Arc<Connection>> {
-        let all = self.inner.connect_all().await;
+        let all = connect_all(&self.map).await;
         all.into_iter().filter_map(Result::ok).collect()
     }
 
+    /// Sends the call to the node that has the key, and to the nodes that this one names.
     pub(super) async fn call<T: FromRedisValue>(
         &self,
         key: &str,
         call: &Call<'_>,
     ) -> Result<Reply<T>, Error> {
-        let (inner, slot) = (&self.inner, names::slot(key));
-        let limit = inner.limit();
-        let mut asking: Option<Arc<Server>> = None;
-        for hops in 0.. {
-            if hops > MAX_REDIRECTS {
-                inner.pause(hops - MAX_REDIRECTS).await?;
+        let (slot, limit) = (names::slot(key), self.limit());
+        let mut asked: Option<Arc<Server>> = None;
+        for attempt in 0.. {
+            if attempt > MAX_REDIRECTS {
+                self.pause(attempt - MAX_REDIRECTS).await?;
             }
-            let is_asking = asking.is_some();
-            let session = match asking.take() {
-                Some(link) => match link.session().await {
-                    // Nothing was sent; the one that sent us there may know better by now.
+            let connection = match &asked {
+                None => self.reach(slot, limit).await?,
+                Some(server) => match server.connection().await {
+                    // Nothing was sent, and the node that named this one may name another one by now.
                     Err(err)
-                        if err.kind() == ErrorKind::Unreachable && inner.clock.now() < limit =>
+                        if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit =>
                     {
-                        inner.pause(hops).await?;
+                        asked = None;
+                        self.pause(attempt).await?;
                         continue;
                     }
-                    answer => answer?,
+                    outcome => outcome?,
                 },
-                None => inner.reach(slot, limit).await?,
             };
-            let host = session.host.clone();
-            let err = match call.send(session, is_asking).await {
-                Ok(answer) => return Ok(answer),
-                Err(err) => err,
+            let host = connection.host.clone();
+            let redirect = match call.send(connection, asked.is_some()).await {
+                Ok(reply) => return Ok(reply),
+                Err(err) => self.redirect(err, &host, limit)?,
             };
-            let Some(detour) = Redirect::of(&err, &host) else {
-                if err.is_io_error() {
-                    // A replica may be about to take over.
-                    inner.distrust_map();
-                }
-                return Err(errors::asking(err));
-            };
-            if inner.clock.now() >= limit {
-                return Err(Error::new(
-                    ErrorKind::Unreachable,
-                    "the cluster is rearranging itself and has no place for this key yet; retry",
-                )
-                .with_source(err));
+            asked = self.follow(redirect, slot, attempt).await?;
+        }
+        unreachable!("the loop ends with a return")
+    }
+
+    /// What to do after this error of `host`; an error if the request cannot be sent again.
+    fn redirect(&self, err: RedisError, host: &Host, limit: Time) -> Result<Redirect, Error> {
+        let Some(redirect) = Redirect::of(&err, host) else {
+            if err.is_io_error() {
+                // A replica may be about to take over.
+                self.map.mark_stale();
             }
-            match detour {
-                Redirect::Moved(host) => {
-                    inner.assign(slot, &host)?;
-                    inner.distrust_map();
-                }
-                Redirect::Ask(host) => {
-                    inner.see_moving(slot);
-                    asking = Some(inner.link(&host)?);
-                }
-                Redirect::Pause => {
-                    inner.see_moving(slot);
-                    inner.pause(hops).await?;
-                }
-                Redirect::Refresh => {
-                    let asked = inner.clock.now();
-                    inner.pause(hops).await?;
-                    // Without a new map the old one is tried again.
-                    let _ = inner.refresh(asked).await;
-                }
+            return Err(errors::request(err));
+        };
+        if self.clock.now() < limit {
+            return Ok(redirect);
+        }
+        let message = "the cluster is rearranging itself and has no place for this key yet; retry";
+        Err(Error::new(ErrorKind::Unreachable, message).with_source(err))
+    }
+
+    /// Prepares the next attempt. Returns the node that has to be told with `ASKING` that it was named.
+    async fn follow(
+        &self,
+        redirect: Redirect,
+        slot: u16,
+        attempt: u32,
+    ) -> Result<Option<Arc<Server>>, Error> {
+        match redirect {
+            Redirect::Moved(host) => {
+                self.map.assign(slot, &host)?;
+                self.map.mark_stale();
+            }
+            Redirect::Ask(host) => {
+                self.note_moving(slot);
+                return Ok(Some(self.map.server(&host)?));
+            }
+            Redirect::TryAgain => {
+                self.note_moving(slot);
+                self.pause(attempt).await?;
+            }
+            Redirect::Refresh => {
+                let failed_at = self.clock.now();
+                self.pause(attempt).await?;
+                // Without a new map the old one is tried again.
+                let _ = self.map.refresh(failed_at).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The connection to the node that has the slot; when that node cannot be reached, to the node that takes over,
+    /// if one does in time.
+    async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
+        for attempt in 0.. {
+            let asked = self.clock.now();
+            let owner = self.map.owner(slot);
+            let failure = match &owner {
+                Some(server) => match server.connection().await {
+                    Err(err) if err.kind() == ErrorKind::Unreachable => err,
+                    outcome => return outcome,
+                },
+                None => Error::new(
+                    ErrorKind::Unreachable,
+                    "no node of the cluster has the slot of this key; is one of them down?",
+                ),
+            };
+            if self.clock.now() >= limit {
+                return Err(failure);
+            }
+            // In a box, as in `Server::connection`.
+            match Box::pin(self.map.refresh(asked)).await {
+                Err(err) if err.kind() != ErrorKind::Unreachable => return Err(err),
+                // If all nodes are down, they may be back soon.
+                _ => {}
+            }
+            let is_same = match (&owner, &self.map.owner(slot)) {
+                (Some(old), Some(new)) => old.host == new.host,
+                (_, new) => new.is_none(),
+            };
+            if is_same {
+                self.pause(attempt).await?;
             }
         }
         unreachable!("the loop ends with a return")
     }
 
-    /// Which locks go into one script: those of one slot, `most` at a time. While a slot is being moved
-    /// each goes alone: a script whose keys are on both sides is refused.
-    pub(super) fn batches(&self, keys: &[Keys], most: usize) -> Vec<Vec<usize>> {
+    /// Which locks are renewed by one script, as indexes of `keys`: locks of one slot, `max` at a time. While a slot is
+    /// being moved each lock has a script of its own: a node refuses a script whose keys are on both nodes.
+    pub(super) fn batches(&self, keys: &[Keys], max: usize) -> Vec<Vec<usize>> {
         let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (at, keys) in keys.iter().enumerate() {
-            slots.entry(names::slot(keys.lock())).or_default().push(at);
+        for (index, keys) in keys.iter().enumerate() {
+            let slot = names::slot(keys.lock());
+            slots.entry(slot).or_default().push(index);
         }
-        let now = self.inner.clock.now();
-        let mut moving = lock(&self.inner.moving);
+        let now = self.clock.now();
+        let mut moving = lock(&self.moving);
         moving.retain(|_, seen| now.since(*seen) < SLOT_MOVE_WINDOW);
         let batches = slots.iter().flat_map(|(slot, all)| {
-            let most = if moving.contains_key(slot) { 1 } else { most };
-            all.chunks(most).map(<[usize]>::to_vec)
+            let max = if moving.contains_key(slot) { 1 } else { max };
+            all.chunks(max).map(<[usize]>::to_vec)
         });
         batches.collect()
     }
 
+    /// The channel on which the waiters of this client are woken.
     pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
         if self.has_shard_channels() {
-            Cow::Owned(self.inner.shard_channel(names::slot(key)))
+            Cow::Owned(self.subscriptions.channel(names::slot(key)))
         } else {
-            Cow::Borrowed(&self.inner.inbox.channel)
+            Cow::Borrowed(&self.events.channel)
         }
     }
 
-    /// Redisson's locks have a channel each, and tell it everywhere.
+    /// Redisson's locks have a channel each, and publish everywhere.
     fn has_shard_channels(&self) -> bool {
-        self.publish == Publish::Shard && self.inner.settings.dialect == Format::Token
+        self.publish == Publish::Shard && self.settings.format == Format::Token
     }
 
-    pub(super) fn listen(&self, key: &str, owner: OwnerId, sent: Time) -> Option<Listening> {
+    pub(super) fn subscribe(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        sent: Time,
+    ) -> Option<ShardSubscription> {
         self.has_shard_channels()
-            .then(|| ShardSubscriptions::listen(&self.inner, names::slot(key), owner, sent))
+            .then(|| self.subscriptions.subscribe(names::slot(key), owner, sent))
     }
 
     pub(super) fn close(&self) {
-        self.keeper.abort();
-        for link in &lock(&self.inner.map).links {
-            link.disconnect();
-        }
+        self.maintenance.stop();
+        self.subscriptions.close();
+        self.map.disconnect_all();
+    }
+
+    fn limit(&self) -> Time {
+        self.clock.now().after(self.settings.timeout)
+    }
+
+    async fn pause(&self, attempt: u32) -> Result<(), Error> {
+        call::pause(&self.clock, &self.spawner, attempt).await
+    }
+
+    fn note_moving(&self, slot: u16) {
+        lock(&self.moving).insert(slot, self.clock.now());
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.maintenance.stop();
     }
 }
 
-/// An error after which nothing was applied and something else is to be tried.
+async fn connect_all(map: &SlotMap) -> Vec<Result<Arc<Connection>, Error>> {
+    let servers = map.owners();
+    join_all(servers.iter().map(|server| server.connection())).await
+}
+
+/// One round of maintenance: a new map if the map is old, and subscriptions at the nodes that have the slots.
+async fn maintain(map: Arc<SlotMap>, subscriptions: Arc<ShardSubscriptions>, clock: Clock) -> Time {
+    map.refresh_if_stale().await;
+    subscriptions.update().await;
+    let next = clock.now().after(MIN_REFRESH_INTERVAL);
+    clock.sleep_until(next).await;
+    match subscriptions.is_idle() {
+        true => Time::MAX,
+        false => clock.now().after(RESYNC_INTERVAL),
+    }
+}
+
+/// What to do after an error with which nothing was applied.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirect {
     /// That node has the slot.
     Moved(Host),
     /// That node has this key already.
     Ask(Host),
-    /// The keys are just moving.
-    Pause,
+    /// The keys are being moved just now.
+    TryAgain,
     /// A replica is taking over.
     Refresh,
 }
@@ -318,246 +349,9 @@ impl Redirect {
         match err.code() {
             Some("MOVED") => to().map(Self::Moved),
             Some("ASK") => to().map(Self::Ask),
-            Some("TRYAGAIN") => Some(Self::Pause),
+            Some("TRYAGAIN") => Some(Self::TryAgain),
             Some("CLUSTERDOWN" | "MASTERDOWN") => Some(Self::Refresh),
             _ => errors::is_readonly(err).then_some(Self::Refresh),
-        }
-    }
-}
-
-impl Inner {
-    fn limit(&self) -> Time {
-        self.clock.now().after(self.settings.timeout)
-    }
-
-    async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        super::pause(&self.clock, &self.spawner, attempt).await
-    }
-
-    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
-        lock(&self.map).owner(slot).cloned()
-    }
-
-    /// The channel of this client in a slot.
-    pub(super) fn shard_channel(&self, slot: u16) -> String {
-        format!("tenure:{{{}}}:push:{}", slots::tag(slot), self.inbox.client)
-    }
-
-    /// The connection to the node that has the slot; when that cannot be reached, to the one that takes
-    /// over, if that happens in time.
-    async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
-        for attempt in 0.. {
-            let asked = self.clock.now();
-            let owner = self.owner(slot);
-            let failure = match &owner {
-                Some(link) => match link.session().await {
-                    Err(err) if err.kind() == ErrorKind::Unreachable => err,
-                    answer => return answer,
-                },
-                None => Error::new(
-                    ErrorKind::Unreachable,
-                    "no node of the cluster has the slot of this key; is one of them down?",
-                ),
-            };
-            if self.clock.now() >= limit {
-                return Err(failure);
-            }
-            // In a box, as in `Server::session`.
-            match Box::pin(self.refresh(asked)).await {
-                Err(err) if err.kind() != ErrorKind::Unreachable => return Err(err),
-                // Perhaps all are down, perhaps for a moment only.
-                _ => {}
-            }
-            let is_same = match (&owner, &self.owner(slot)) {
-                (Some(old), Some(new)) => old.host == new.host,
-                (_, new) => new.is_none(),
-            };
-            if is_same {
-                self.pause(attempt).await?;
-            }
-        }
-        unreachable!("the loop ends with a return")
-    }
-
-    /// Connections to all nodes that have slots.
-    async fn connect_all(&self) -> Vec<Result<Arc<Connection>, Error>> {
-        let links: Vec<_> = {
-            let map = lock(&self.map);
-            let has_slots = |place: &usize| {
-                map.owners
-                    .iter()
-                    .flatten()
-                    .any(|it| usize::from(*it) == *place)
-            };
-            let places = (0..map.links.len()).filter(has_slots);
-            places.map(|place| map.links[place].clone()).collect()
-        };
-        join_all(links.iter().map(|link| link.session())).await
-    }
-
-    fn make_link(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let (inbox, clock) = (self.inbox.clone(), self.clock.clone());
-        Server::new(host.clone(), &self.settings, inbox, clock).map(Arc::new)
-    }
-
-    fn link(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let mut map = lock(&self.map);
-        let place = map.place_or_add(host, || self.make_link(host))?;
-        Ok(map.links[place].clone())
-    }
-
-    fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
-        let mut map = lock(&self.map);
-        let place = map.place_or_add(host, || self.make_link(host))?;
-        map.owners[usize::from(slot)] = u16::try_from(place).ok();
-        Ok(())
-    }
-
-    fn see_moving(&self, slot: u16) {
-        lock(&self.moving).insert(slot, self.clock.now());
-    }
-
-    /// Something does not fit the map: the keeper gets a new one.
-    pub(super) fn distrust_map(&self) {
-        self.is_stale.store(true, Ordering::SeqCst);
-        self.wake.notify_one();
-    }
-
-    /// Asks for the map, unless the map was asked for at `since` or later.
-    pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
-        let is_fresh = || (lock(&self.map).asked >= since).then_some(());
-        let refresh = async {
-            let asked = self.clock.now();
-            let ranges = self.find_map().await?;
-            self.install(&ranges, asked)
-        };
-        self.refreshing.run(&self.clock, is_fresh, refresh).await
-    }
-
-    fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
-        let mut map = lock(&self.map);
-        let mut new = Map::new(asked);
-        for range in ranges {
-            let known = map.place(&range.primary);
-            let place = new.place_or_add(&range.primary, || match known {
-                Some(place) => Ok(map.links[place].clone()),
-                None => self.make_link(&range.primary),
-            })?;
-            let slots = usize::from(range.first)..=usize::from(range.last);
-            new.owners[slots].fill(u16::try_from(place).ok());
-        }
-        for link in &map.links {
-            if new.place(&link.host).is_none() {
-                tracing::debug!(host = %link.host, "has no slots any more");
-                link.retire();
-            }
-        }
-        *map = new;
-        Ok(())
-    }
-
-    /// Asks the nodes one after the other, first those that we are connected to.
-    async fn find_map(&self) -> Result<Vec<Range>, Error> {
-        let mut nodes: Vec<_> = {
-            let map = lock(&self.map);
-            let node = |link: &Arc<Server>| (link.host.clone(), link.live());
-            map.links.iter().map(node).collect()
-        };
-        // Not always the same ones: one that is cut off from the others knows no better for ever.
-        let turn = usize::try_from(rand::random::<u32>()).unwrap_or(0);
-        let turn = turn.checked_rem(nodes.len()).unwrap_or(0);
-        nodes.rotate_left(turn);
-        nodes.sort_by_key(|(_, live)| live.is_none());
-        for seed in &self.seeds {
-            if !nodes.iter().any(|(host, _)| host == seed) {
-                nodes.push((seed.clone(), None));
-            }
-        }
-        let mut failure: Option<Error> = None;
-        for some in nodes.chunks(PARALLEL_NODES) {
-            let asked = some
-                .iter()
-                .map(|(host, live)| self.ask_for_map(host, live.as_deref()));
-            let mut asked: FuturesUnordered<_> = asked.collect();
-            while let Some(answer) = asked.next().await {
-                match answer {
-                    Ok(ranges) => return Ok(ranges),
-                    // That one is there and of no use tells more than that one is not there.
-                    Err(err) if err.kind() != ErrorKind::Unreachable => failure = Some(err),
-                    Err(err) => failure = failure.or(Some(err)),
-                }
-            }
-        }
-        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "no node is known")))
-    }
-
-    async fn ask_for_map(
-        &self,
-        host: &Host,
-        live: Option<&Connection>,
-    ) -> Result<Vec<Range>, Error> {
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
-        let failed = |err: RedisError| {
-            if err.to_string().contains("cluster support disabled") {
-                return Error::new(
-                    ErrorKind::Invalid,
-                    format!("{host} is no node of a cluster; write redis://"),
-                );
-            }
-            errors::connecting(err, host, self.settings.is_tls())
-        };
-        let answer: Value = match live {
-            Some(session) => session.send(&cmd).await.map_err(failed)?,
-            None => {
-                // It may be a replica, which is no link of ours and knows all the same.
-                let timeout = Some(self.settings.timeout);
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(timeout)
-                    .set_response_timeout(timeout);
-                let client = self.settings.client(host)?;
-                let connection = client.get_multiplexed_async_connection_with_config(&config);
-                let mut connection = connection.await.map_err(failed)?;
-                cmd.query_async(&mut connection).await.map_err(failed)?
-            }
-        };
-        match slots::parse(&answer, host) {
-            Some(ranges) if !ranges.is_empty() => Ok(ranges),
-            Some(_) => Err(Error::new(
-                ErrorKind::Unreachable,
-                format!("{host} knows of no node that has slots; is the cluster set up?"),
-            )),
-            None => Err(Error::new(
-                ErrorKind::Unreachable,
-                format!("{host} does not answer like a node of a cluster; is the port right?"),
-            )),
-        }
-    }
-
-    /// Background work: new maps, and to be where messages arrive.
-    async fn keep(self: Arc<Self>) {
-        let mut ears = Vec::new();
-        loop {
-            let tick = async {
-                if self.ears.are_idle() {
-                    return std::future::pending().await;
-                }
-                self.clock
-                    .sleep_until(self.clock.now().after(RESYNC_INTERVAL))
-                    .await;
-            };
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = tick => {}
-            }
-            if self.is_stale.swap(false, Ordering::SeqCst) {
-                // In vain: the next request finds that out by itself.
-                let _ = self.refresh(self.clock.now()).await;
-            }
-            self.tend(&mut ears).await;
-            self.clock
-                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
-                .await;
         }
     }
 }

@@ -1,40 +1,48 @@
-//! Which server has a key: one server, the primary that sentinels name, or a node of a cluster.
+//! Connections, and which server has a key: one server, the primary that sentinels name, or a node of a cluster.
+//!
+//! `server` is one server with its connection and `call` one request; `sentinel` and `cluster` find the server.
+//! `slot_map` and `slots` are the map of a cluster, `shard_subscriptions` the messages in it.
 
+mod call;
 mod cluster;
 mod sentinel;
-pub(super) mod server;
+mod server;
 mod shard_subscriptions;
+mod slot_map;
 mod slots;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, Spawner};
 use tenure_core::time::Time;
 
+use self::call::Call;
 use self::cluster::Cluster;
 use self::sentinel::Sentinels;
-use self::server::{Connection, Server};
-use self::shard_subscriptions::Listening;
+use self::server::Server;
 use super::errors;
 use super::events::ServerEvents;
 use super::names::{self, Keys};
 use super::scripts::{Publish, Script, Scripts};
 use super::settings::{Settings, Topology};
 
+pub(super) use self::call::Reply;
+pub(super) use self::server::Connection;
+pub(super) use self::shard_subscriptions::ShardSubscription;
+
 /// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
 const MAX_RENEWALS: usize = 100;
 
-/// All servers of one store.
+/// The connections of one client to all servers of its store.
 pub(super) struct Connections {
-    shape: Servers,
-    inbox: Arc<ServerEvents>,
+    servers: Servers,
+    events: Arc<ServerEvents>,
     clock: Clock,
     pub(super) scripts: &'static Scripts,
 }
@@ -45,144 +53,75 @@ enum Servers {
     Cluster(Cluster),
 }
 
-/// Pauses before try number `attempt + 1`.
-async fn pause(clock: &Clock, spawner: &Spawner, attempt: u32) -> Result<(), Error> {
-    // The release of a guard that was dropped late gets here.
-    if spawner.is_shut_down() {
-        let message = "the runtime of this client is gone";
-        return Err(Error::new(ErrorKind::Closed, message));
-    }
-    let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-    clock.sleep_until(clock.now().after(pause)).await;
-    Ok(())
-}
-
-/// What came of a call.
-pub(super) struct Reply<T> {
-    pub(in crate::redis) value: T,
-    /// When the request was sent that was answered; it may have gone to other servers before, which had
-    /// nothing to do with it.
-    pub(in crate::redis) sent: Time,
-    pub(in crate::redis) session: Arc<Connection>,
-}
-
-/// A call of a script, to be sent to one server or another.
-struct Call<'a> {
-    script: &'a Script,
-    keys: usize,
-    fill: &'a (dyn Fn(&mut Cmd) + Sync),
-    clock: &'a Clock,
-}
-
-impl Call<'_> {
-    /// Sends it: by its digest, and by its text when the server does not know that.
-    async fn send<T: FromRedisValue>(
-        &self,
-        session: Arc<Connection>,
-        asking: bool,
-    ) -> Result<Reply<T>, RedisError> {
-        let mut cmd = self.script.by_digest(self.keys);
-        for attempt in 0.. {
-            let sent = self.clock.now();
-            (self.fill)(&mut cmd);
-            let answer = if asking {
-                // In a box, as in `Server::session`.
-                Box::pin(session.send_asking(&cmd)).await
-            } else {
-                session.send(&cmd).await
-            };
-            if attempt > 0 || !answer.as_ref().is_err_and(is_unknown_script) {
-                return answer.map(|value| Reply {
-                    value,
-                    sent,
-                    session,
-                });
-            }
-            cmd = self.script.by_text(self.keys);
-        }
-        unreachable!("the second attempt returns")
-    }
-}
-
 impl Connections {
-    /// Connects.
     pub(super) async fn connect(
         settings: &Arc<Settings>,
-        inbox: &Arc<ServerEvents>,
+        events: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
         let mut publish = Publish::Everywhere;
-        let shape = match &settings.shape {
+        let servers = match &settings.topology {
             Topology::One(host) => {
-                let link = Server::new(host.clone(), settings, inbox.clone(), clock.clone())?;
-                match link.session().await {
-                    // One of several that are independent: it may come later.
-                    Err(err) if settings.may_be_away && err.kind() == ErrorKind::Unreachable => {
-                        tracing::warn!(%err, "one of the servers is not there");
+                let server = Server::new(host.clone(), settings, events.clone(), clock.clone())?;
+                match server.connection().await {
+                    Err(err)
+                        if settings.may_be_unreachable && err.kind() == ErrorKind::Unreachable =>
+                    {
+                        tracing::warn!(%err, "one of the servers cannot be reached");
                     }
-                    session => drop(session?),
+                    outcome => drop(outcome?),
                 }
-                Servers::One(Box::new(link))
+                Servers::One(Box::new(server))
             }
             Topology::Sentinel { sentinels, service } => {
                 let sentinels =
-                    Sentinels::new(sentinels, service, settings, inbox, clock, spawner)?;
-                sentinels.session().await?;
+                    Sentinels::new(sentinels, service, settings, events, clock, spawner)?;
+                sentinels.connection().await?;
                 Servers::Sentinel(sentinels)
             }
             Topology::Cluster(seeds) => {
-                let cluster = Cluster::connect(seeds, settings, inbox, clock, spawner).await?;
+                let cluster = Cluster::connect(seeds, settings, events, clock, spawner).await?;
                 publish = cluster.publish();
                 Servers::Cluster(cluster)
             }
         };
         Ok(Self {
-            shape,
-            inbox: inbox.clone(),
+            servers,
+            events: events.clone(),
             clock: clock.clone(),
-            scripts: Scripts::get(settings.dialect, publish),
+            scripts: Scripts::get(settings.format, publish),
         })
     }
 
     /// The connection to the server that has this key.
-    pub(super) async fn session(&self, key: &str) -> Result<Arc<Connection>, Error> {
-        match &self.shape {
-            Servers::One(link) => link.session().await,
-            Servers::Sentinel(sentinels) => sentinels.session().await,
-            Servers::Cluster(cluster) => cluster.session(key).await,
+    pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
+        match &self.servers {
+            Servers::One(server) => server.connection().await,
+            Servers::Sentinel(sentinels) => sentinels.connection().await,
+            Servers::Cluster(cluster) => cluster.connection(key).await,
         }
     }
 
     /// The connections to all servers that have keys.
-    pub(super) async fn sessions(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        match &self.shape {
-            Servers::One(link) => Ok(vec![link.session().await?]),
-            Servers::Sentinel(sentinels) => Ok(vec![sentinels.session().await?]),
-            Servers::Cluster(cluster) => cluster.sessions().await,
+    pub(super) async fn all(&self) -> Result<Vec<Arc<Connection>>, Error> {
+        match &self.servers {
+            Servers::One(server) => Ok(vec![server.connection().await?]),
+            Servers::Sentinel(sentinels) => Ok(vec![sentinels.connection().await?]),
+            Servers::Cluster(cluster) => cluster.all_connections().await,
         }
     }
 
-    /// The same, without those that cannot be reached.
+    /// The same, without the nodes of a cluster that cannot be reached.
     pub(super) async fn reachable(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        match &self.shape {
+        match &self.servers {
             Servers::Cluster(cluster) => Ok(cluster.reachable().await),
-            _ => self.sessions().await,
+            _ => self.all().await,
         }
     }
 
     /// Runs a script about one lock.
     pub(super) async fn run<T: FromRedisValue>(
-        &self,
-        script: &Script,
-        keys: &Keys,
-        args: impl Fn(&mut Cmd) + Sync,
-    ) -> Result<T, Error> {
-        Ok(self.ask(script, keys, args).await?.value)
-    }
-
-    /// The same, and who answered.
-    pub(super) async fn ask<T: FromRedisValue>(
         &self,
         script: &Script,
         keys: &Keys,
@@ -198,7 +137,7 @@ impl Connections {
             .await
     }
 
-    /// Runs a script where `key` is.
+    /// Runs a script on the server that has `key`. `fill` adds the keys, of which there are `keys`, and the arguments.
     pub(super) async fn call<T: FromRedisValue>(
         &self,
         key: &str,
@@ -213,21 +152,19 @@ impl Connections {
             fill,
             clock,
         };
-        match &self.shape {
-            Servers::One(link) => {
-                let session = link.session().await?;
-                call.send(session, false).await.map_err(errors::asking)
+        match &self.servers {
+            Servers::One(server) => {
+                let connection = server.connection().await?;
+                call.send(connection, false).await.map_err(errors::request)
             }
             Servers::Sentinel(sentinels) => sentinels.call(&call).await,
             Servers::Cluster(cluster) => cluster.call(key, &call).await,
         }
     }
 
-    /// Refuses what no script can do with `lock` in one step: another server may have that key.
+    /// Refuses a script about `lock` and `key` if these may lie on two servers.
     pub(super) fn check_slot(&self, lock: &str, key: &str) -> Result<(), Error> {
-        let is_apart =
-            matches!(self.shape, Servers::Cluster(_)) && names::slot(key) != names::slot(lock);
-        if !is_apart {
+        if !self.is_cluster() || names::slot(key) == names::slot(lock) {
             return Ok(());
         }
         Err(Error::new(
@@ -240,9 +177,9 @@ impl Connections {
         ))
     }
 
-    /// Which locks go into one script together, by their places in `keys`.
+    /// Which locks are renewed by one script, as indexes of `keys`.
     pub(super) fn batches(&self, keys: &[Keys]) -> Vec<Vec<usize>> {
-        match &self.shape {
+        match &self.servers {
             Servers::One(_) | Servers::Sentinel(_) => {
                 let all: Vec<_> = (0..keys.len()).collect();
                 all.chunks(MAX_RENEWALS).map(<[usize]>::to_vec).collect()
@@ -251,38 +188,39 @@ impl Connections {
         }
     }
 
-    /// Whether one lock may be out of reach while another one is not.
-    pub(super) fn are_many(&self) -> bool {
-        matches!(self.shape, Servers::Cluster(_))
+    /// Whether locks lie on several servers, so that one of them may be out of reach while another one is not.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
     }
 
-    /// The channel on which a waiter for this lock is told.
+    /// The channel on which a waiter of this client for that lock is woken.
     pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
-        match &self.shape {
+        match &self.servers {
             Servers::Cluster(cluster) => cluster.channel(key),
-            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.inbox.channel),
+            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.events.channel),
         }
     }
 
-    /// Sees to it that news of this lock reach `owner`, who has asked at `sent` and waits now, for as long
-    /// as the answer lives. Whoever may have missed something is told to look.
-    pub(super) fn listen(&self, key: &str, owner: OwnerId, sent: Time) -> Option<Listening> {
-        match &self.shape {
-            Servers::Cluster(cluster) => cluster.listen(key, owner, sent),
+    /// Subscribes to the channel of this lock for `owner`, which sent a request at `sent` and waits. `None`: the
+    /// client is subscribed to that channel all the time.
+    pub(super) fn subscribe(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        sent: Time,
+    ) -> Option<ShardSubscription> {
+        match &self.servers {
+            Servers::Cluster(cluster) => cluster.subscribe(key, owner, sent),
             Servers::One(_) | Servers::Sentinel(_) => None,
         }
     }
 
     /// Ends all connections.
     pub(super) fn close(&self) {
-        match &self.shape {
-            Servers::One(link) => link.disconnect(),
+        match &self.servers {
+            Servers::One(server) => server.disconnect(),
             Servers::Sentinel(sentinels) => sentinels.close(),
             Servers::Cluster(cluster) => cluster.close(),
         }
     }
-}
-
-fn is_unknown_script(err: &RedisError) -> bool {
-    err.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
 }

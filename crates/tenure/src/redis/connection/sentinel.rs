@@ -1,8 +1,8 @@
 //! The primary that sentinels name, followed over failovers.
 //!
-//! There is a connection to every sentinel. What they announce makes us leave a primary at once; whom
-//! to turn to instead is what all of them are asked for. The one that knows of the latest failover is right
-//! (that is how sentinels settle it among themselves), and among those that know the same the majority.
+//! There is a connection to every sentinel. An announcement of a sentinel ends the connection to the old primary at
+//! once; all sentinels are asked for the new one. The sentinel that knows of the latest failover is right (that is how
+//! sentinels settle it among themselves), and among several that know of the same failover the majority.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -23,25 +23,26 @@ use tenure_core::url::Host;
 use super::super::errors;
 use super::super::events::ServerEvents;
 use super::super::settings::Settings;
+use super::call::{self, Call, Reply};
 use super::server::{Connection, Server};
-use super::{Call, Reply};
 
-/// What sentinels announce: the replica that was chosen has obeyed, and later that all is done.
+/// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
 const ANNOUNCEMENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-/// How often all of them are asked although nothing was announced: a connection may be dead
-/// without our knowing, and a sentinel cut off from the others.
+/// How often all sentinels are asked although none announced anything: a connection may have broken unnoticed, and a
+/// sentinel may be cut off from the others.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(5);
 
-/// At least this long between two reviews, however much is announced.
+/// The shortest time between two rounds of questions, however much is announced.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How much longer the others may take when most sentinels have answered.
+/// How much longer the other sentinels may take when most have answered.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The sentinels of one store, and the primary that they name.
 pub(super) struct Sentinels {
     inner: Arc<Inner>,
+    /// Follows the announcements.
     watcher: Task,
 }
 
@@ -49,18 +50,19 @@ struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
     settings: Arc<Settings>,
-    inbox: Arc<ServerEvents>,
+    events: Arc<ServerEvents>,
     clock: Clock,
     spawner: Spawner,
     primary: Mutex<Option<Arc<Server>>>,
     searching: SingleFlight<Error>,
-    /// A sentinel announced something or hung up.
-    news: Notify,
+    /// A sentinel announced something, or its connection broke.
+    announced: Notify,
 }
 
 struct Sentinel {
     host: Host,
     client: Client,
+    /// Locked by the task that asks this sentinel.
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
 }
 
@@ -77,7 +79,7 @@ impl Sentinels {
         hosts: &[Host],
         service: &str,
         settings: &Arc<Settings>,
-        inbox: &Arc<ServerEvents>,
+        events: &Arc<ServerEvents>,
         clock: &Clock,
         spawner: &Spawner,
     ) -> Result<Self, Error> {
@@ -92,24 +94,26 @@ impl Sentinels {
             service: service.to_owned(),
             sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
             settings: settings.clone(),
-            inbox: inbox.clone(),
+            events: events.clone(),
             clock: clock.clone(),
             spawner: spawner.clone(),
             primary: Mutex::default(),
             searching: SingleFlight::default(),
-            news: Notify::new(),
+            announced: Notify::new(),
         });
         let watcher = spawner.spawn(inner.clone().watch());
         Ok(Self { inner, watcher })
     }
 
     /// The connection to the primary.
-    pub(super) async fn session(&self) -> Result<Arc<Connection>, Error> {
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         let inner = &self.inner;
-        // In a box, as in `Server::session`.
+        // In a box, as in `Server::connection`.
         let search = async { Box::pin(inner.search()).await };
         let searching = &inner.searching;
-        searching.run(&inner.clock, || inner.live(), search).await
+        searching
+            .run(&inner.clock, || inner.current(), search)
+            .await
     }
 
     pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
@@ -118,21 +122,21 @@ impl Sentinels {
         } = &*self.inner;
         let limit = clock.now().after(settings.timeout);
         for attempt in 0.. {
-            let session = self.session().await?;
-            match call.send(session, false).await {
-                // Nothing was applied, so it can be asked of another server.
+            let connection = self.connection().await?;
+            match call.send(connection, false).await {
+                // Nothing was applied, so the request can be sent to another server.
                 Err(err) if errors::is_readonly(&err) && clock.now() < limit => {}
-                // What the old primary did after the failover is lost; whether this was after it, who knows?
-                Ok(Reply { session, .. }) if session.is_retired() => {
+                // What the old primary did after the failover is lost. Whether it did this before cannot be told.
+                Ok(Reply { connection, .. }) if connection.is_retired() => {
                     return Err(Error::new(
                         ErrorKind::Indeterminate,
                         format!(
                             "{} was replaced while it answered; whether the new primary knows cannot be told",
-                            session.host
+                            connection.host
                         ),
                     ));
                 }
-                answer => return answer.map_err(errors::asking),
+                outcome => return outcome.map_err(errors::request),
             }
             self.inner.pause(attempt).await?;
         }
@@ -141,11 +145,11 @@ impl Sentinels {
 
     pub(super) fn close(&self) {
         self.watcher.abort();
-        if let Some(link) = &*lock(&self.inner.primary) {
-            link.disconnect();
+        if let Some(server) = &*lock(&self.inner.primary) {
+            server.disconnect();
         }
         for sentinel in &self.inner.sentinels {
-            // Somebody is just asking it: then the connection ends with that.
+            // A task that asks this sentinel just now drops the connection when it is done.
             if let Ok(mut connection) = sentinel.connection.try_lock() {
                 connection.take();
             }
@@ -160,12 +164,14 @@ impl Drop for Sentinels {
 }
 
 impl Inner {
-    fn live(&self) -> Option<Arc<Connection>> {
-        lock(&self.primary).as_ref().and_then(|link| link.live())
+    fn current(&self) -> Option<Arc<Connection>> {
+        lock(&self.primary)
+            .as_ref()
+            .and_then(|server| server.current())
     }
 
     async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        super::pause(&self.clock, &self.spawner, attempt).await
+        call::pause(&self.clock, &self.spawner, attempt).await
     }
 
     /// Finds the primary and connects.
@@ -173,46 +179,46 @@ impl Inner {
         let limit = self.clock.now().after(self.settings.timeout);
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
-            let link = self.turn_to(host)?;
-            match link.session().await {
-                // Dead, or a replica again: the sentinels will notice.
+            let server = self.set_primary(host)?;
+            match server.connection().await {
+                // It has died, or is a replica now: the sentinels will notice that.
                 Err(err) if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit => {}
-                answer => return answer,
+                outcome => return outcome,
             }
             self.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
 
-    /// The link to that server, which is the primary from now on.
-    fn turn_to(&self, host: Host) -> Result<Arc<Server>, Error> {
+    /// That server is the primary from now on.
+    fn set_primary(&self, host: Host) -> Result<Arc<Server>, Error> {
         let mut primary = lock(&self.primary);
-        if let Some(link) = primary.as_ref().filter(|link| link.host == host) {
-            return Ok(link.clone());
+        if let Some(server) = primary.as_ref().filter(|server| server.host == host) {
+            return Ok(server.clone());
         }
-        let link = Server::new(host, &self.settings, self.inbox.clone(), self.clock.clone())?;
-        let link = Arc::new(link);
-        if let Some(old) = primary.replace(link.clone()) {
+        let (events, clock) = (self.events.clone(), self.clock.clone());
+        let server = Arc::new(Server::new(host, &self.settings, events, clock)?);
+        if let Some(old) = primary.replace(server.clone()) {
             old.retire();
         }
-        Ok(link)
+        Ok(server)
     }
 
-    /// Leaves the primary if it is another one.
-    fn leave_unless(&self, host: &Host) {
+    /// Retires the primary if it is not `host`.
+    fn retire_unless(&self, host: &Host) {
         let mut primary = lock(&self.primary);
-        if let Some(link) = primary.take_if(|link| link.host != *host) {
-            tracing::info!(service = self.service, old = %link.host, new = %host, "failover");
-            link.retire();
+        if let Some(old) = primary.take_if(|server| server.host != *host) {
+            tracing::info!(service = self.service, old = %old.host, new = %host, "failover");
+            old.retire();
         }
     }
 
-    /// Asks the sentinels for the primary. `grace`: how much longer the others may take when most
-    /// have answered; `None`: as long as they want.
+    /// Asks the sentinels for the primary. `grace`: how much longer the others may take when most have answered;
+    /// `None`: until each has answered or failed.
     async fn find(self: &Arc<Self>, grace: Option<Duration>) -> Result<Host, Error> {
         let count = self.sentinels.len();
-        let asked = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
-        let mut asked: FuturesUnordered<_> = asked.collect();
+        let replies = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
+        let mut replies: FuturesUnordered<_> = replies.collect();
         let (mut views, mut unknown, mut failures) = (Vec::new(), 0, Vec::new());
         let mut limit = None;
         loop {
@@ -224,7 +230,7 @@ impl Inner {
             };
             tokio::select! {
                 biased;
-                answer = asked.next() => match answer {
+                reply = replies.next() => match reply {
                     None => break,
                     Some(Ok(Some(view))) => views.push(view),
                     Some(Ok(None)) => unknown += 1,
@@ -249,20 +255,20 @@ impl Inner {
         }
     }
 
-    /// Asks one sentinel; `None`: it does not know the service.
+    /// Asks one sentinel. `None`: the sentinel does not know the service.
     async fn ask(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Option<View>, Error> {
-        let mut kept = sentinel.connection.lock().await;
-        if let Some(connection) = kept.take()
+        let mut open = sentinel.connection.lock().await;
+        if let Some(connection) = open.take()
             && let Ok(view) = self.view(&connection).await
         {
-            *kept = Some(connection);
+            *open = Some(connection);
             return Ok(view);
         }
-        // None, or it broke.
+        // There was no connection, or it has broken.
         let failed = |err| errors::connecting(err, &sentinel.host, self.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
-        *kept = Some(connection);
+        *open = Some(connection);
         Ok(view)
     }
 
@@ -277,7 +283,7 @@ impl Inner {
             .set_response_timeout(timeout)
             .set_push_sender(move |info: PushInfo| {
                 if let Some(inner) = Weak::upgrade(&weak) {
-                    inner.hear(&info);
+                    inner.receive(&info);
                 }
                 Ok::<(), ()>(())
             });
@@ -285,7 +291,7 @@ impl Inner {
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        // Before it is asked, so that it can say nothing unheard afterwards.
+        // Before the sentinel is asked, so that a later announcement is not missed.
         connection.subscribe(&ANNOUNCEMENTS[..]).await?;
         Ok(connection)
     }
@@ -301,7 +307,7 @@ impl Inner {
         let (mut first, mut second) = (connection.clone(), connection.clone());
         let (address, state): (_, Result<HashMap<String, Value>, _>) = tokio::join!(
             address.query_async::<Option<(String, u16)>>(&mut first),
-            // It may not know the service, and its users may not be allowed to ask that.
+            // An error is no trouble: the sentinel may not know the service, or not let this user ask.
             state.query_async(&mut second),
         );
         let Some((name, port)) = address? else {
@@ -317,30 +323,30 @@ impl Inner {
         }))
     }
 
-    /// A sentinel announced something, or hung up.
-    fn hear(&self, info: &PushInfo) {
+    /// A sentinel announced something, or its connection broke.
+    fn receive(&self, info: &PushInfo) {
         match info.kind {
             PushKind::Message => {
                 if let Some(host) = switched(info, &self.service) {
-                    self.leave_unless(&host);
+                    self.retire_unless(&host);
                 }
             }
             PushKind::Disconnection => {}
             _ => return,
         }
-        self.news.notify_one();
+        self.announced.notify_one();
     }
 
-    /// Leaves the primary when the sentinels say so.
+    /// Retires the primary when the sentinels name another one.
     async fn watch(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = self.news.notified() => {}
+                () = self.announced.notified() => {}
                 () = self.clock.sleep_until(self.clock.now().after(RESYNC_INTERVAL)) => {}
             }
-            // Without an answer it stays as it is: a primary does not need its sentinels.
+            // Without an answer nothing changes: a primary does not need its sentinels.
             if let Ok(host) = self.find(None).await {
-                self.leave_unless(&host);
+                self.retire_unless(&host);
             }
             self.clock
                 .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
@@ -349,17 +355,17 @@ impl Inner {
     }
 }
 
-/// The primary after the latest failover that any of them knows of; the majority of those.
+/// The primary after the latest failover that a view knows of; if views differ about that, the majority.
 fn elect(views: &[View]) -> Option<&Host> {
     let epoch = views.iter().map(|view| view.epoch).max()?;
     let latest = || views.iter().filter(|view| view.epoch == epoch);
     let votes = |host: &Host| latest().filter(|view| view.primary == *host).count();
-    // Of equals the first one, which was the quickest to answer.
+    // Of equals the first one, whose sentinel answered first.
     let best = latest().rev().max_by_key(|view| votes(&view.primary));
     best.map(|view| &view.primary)
 }
 
-/// The new primary, if this says that there is one.
+/// The new primary, if this is the announcement of one.
 fn switched(info: &PushInfo, service: &str) -> Option<Host> {
     let text = |value: &Value| match value {
         Value::BulkString(text) => String::from_utf8(text.clone()).ok(),
@@ -377,7 +383,7 @@ fn switched(info: &PushInfo, service: &str) -> Option<Host> {
 }
 
 fn no_answer(count: usize, mut failures: Vec<Error>) -> Error {
-    // One that would not have us tells more than one that is not there.
+    // The error of a sentinel that refused us says more than that of one that cannot be reached.
     failures.sort_by_key(|err| err.kind() != ErrorKind::Denied);
     let Some(first) = failures.into_iter().next() else {
         return Error::new(ErrorKind::Unreachable, "no sentinel answered in time");

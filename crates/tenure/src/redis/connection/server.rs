@@ -1,4 +1,4 @@
-//! The link to one server: one connection at a time, made again when it breaks.
+//! One server and the connection to it, which is opened again when it has broken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,9 +11,8 @@ use redis::{
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::RestartGuard;
-use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
-use tenure_core::support::{ServerStart, SingleFlight};
+use tenure_core::support::{RetryBudget, ServerStart, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
@@ -22,66 +21,67 @@ use super::super::events::ServerEvents;
 use super::super::server_info::{Persistence, ServerInfo};
 use super::super::settings::{Settings, Topology};
 
-/// Requests that may be on their way to the connection's task at a time before the next one has to wait.
+/// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
 
-/// One server, and the connection to it.
+/// One server.
 pub(in crate::redis) struct Server {
     pub(in crate::redis) host: Host,
     client: Client,
     settings: Arc<Settings>,
-    inbox: Arc<ServerEvents>,
+    events: Arc<ServerEvents>,
     clock: Clock,
-    retired: Arc<AtomicBool>,
+    is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
     connecting: SingleFlight<Error>,
 }
 
-/// One connection, from its making to its end.
+/// One connection, until it ends.
 pub(in crate::redis) struct Connection {
     pub(in crate::redis) host: Host,
-    connection: MultiplexedConnection,
-    pub(in crate::redis) facts: ServerInfo,
+    multiplexed: MultiplexedConnection,
+    pub(in crate::redis) server_info: ServerInfo,
     start: ServerStart,
     /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
     /// `restart_guard` is off.
     restart_guard: Option<Duration>,
-    /// Raised when it is over.
+    /// Raised when the connection is used no more.
     pub(in crate::redis) ended: Arc<Flag>,
-    retired: Arc<AtomicBool>,
+    is_retired: Arc<AtomicBool>,
 }
 
 impl Server {
     pub(in crate::redis) fn new(
         host: Host,
         settings: &Arc<Settings>,
-        inbox: Arc<ServerEvents>,
+        events: Arc<ServerEvents>,
         clock: Clock,
     ) -> Result<Self, Error> {
         Ok(Self {
             client: settings.client(&host)?,
             host,
             settings: settings.clone(),
-            inbox,
+            events,
             clock,
-            retired: Arc::default(),
+            is_retired: Arc::default(),
             current: Mutex::default(),
             connecting: SingleFlight::default(),
         })
     }
 
-    /// The connection, if there is one that is not known to be broken.
-    pub(in crate::redis) fn live(&self) -> Option<Arc<Connection>> {
+    /// The connection, if there is one that has not ended.
+    pub(in crate::redis) fn current(&self) -> Option<Arc<Connection>> {
         let current = lock(&self.current);
-        current.clone().filter(|session| !session.ended.is_raised())
+        let current = current.clone();
+        current.filter(|connection| !connection.ended.is_raised())
     }
 
     /// The connection; one task opens it if there is none.
-    pub(in crate::redis) async fn session(&self) -> Result<Arc<Connection>, Error> {
-        // In a box, since it is large and rarely done: every request would have to have room for it.
+    pub(in crate::redis) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+        // In a box, because this future is large and rarely needed: every request would need space for it.
         let connect = async { Box::pin(self.connect()).await };
         self.connecting
-            .run(&self.clock, || self.live(), connect)
+            .run(&self.clock, || self.current(), connect)
             .await
     }
 
@@ -103,14 +103,14 @@ impl Server {
     async fn open(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
-            let (inbox, ended) = (self.inbox.clone(), ended.clone());
+            let (events, ended) = (self.events.clone(), ended.clone());
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::Disconnection => {
                         ended.raise();
-                        inbox.connection_lost();
+                        events.connection_lost();
                     }
-                    PushKind::Message | PushKind::SMessage => inbox.deliver(&info),
+                    PushKind::Message | PushKind::SMessage => events.receive(&info),
                     _ => {}
                 }
                 Ok::<(), ()>(())
@@ -123,68 +123,66 @@ impl Server {
             .set_pipeline_buffer_size(PIPELINE_BUFFER)
             .set_push_sender(push);
         let failed = |err| errors::connecting(err, &self.host, self.settings.is_tls());
-        let connection = self
+        let multiplexed = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .map_err(failed)?;
-        let (mut asking, mut listening) = (connection.clone(), connection.clone());
-        let (facts, subscribed) = tokio::join!(
-            self.facts(&mut asking),
+        let (mut for_info, mut for_channel) = (multiplexed.clone(), multiplexed.clone());
+        let (server_info, subscribed) = tokio::join!(
+            self.server_info(&mut for_info),
             // Before the first request, so that no message is missed.
-            listening.subscribe(&self.inbox.channel)
+            for_channel.subscribe(&self.events.channel)
         );
         subscribed.map_err(failed)?;
-        let facts = facts.map_err(failed)?;
-        let hint = match self.settings.shape {
+        let server_info = server_info.map_err(failed)?;
+        let hint = match self.settings.topology {
             Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
             Topology::Sentinel { .. } | Topology::Cluster(_) => "a failover seems to be under way",
         };
-        facts.refuse(&self.host, hint)?;
-        let forgets = facts.persistence != Persistence::Full;
+        server_info.refuse(&self.host, hint)?;
+        let forgets = server_info.persistence != Persistence::Full;
         // The uptime is the difference of two whole seconds.
-        let uptime = facts.uptime.saturating_sub(Duration::from_secs(1));
-        tracing::debug!(host = %self.host, version = facts.version, "connected");
+        let uptime = server_info.uptime.saturating_sub(Duration::from_secs(1));
+        tracing::debug!(host = %self.host, version = server_info.version, "connected");
         Ok(Connection {
             host: self.host.clone(),
-            connection,
+            multiplexed,
             start: ServerStart::new(self.clock.now(), uptime),
             restart_guard: self.settings.restart_guard.filter(|_| forgets),
-            facts,
+            server_info,
             ended,
-            retired: self.retired.clone(),
+            is_retired: self.is_retired.clone(),
         })
     }
 
-    /// What the server says about itself, once it has loaded its data.
-    async fn facts(
+    /// What the server says about itself, as soon as it has loaded its data.
+    async fn server_info(
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<ServerInfo, RedisError> {
         let limit = self.clock.now().after(self.settings.timeout);
-        let mut attempt = 0;
+        let mut budget = RetryBudget::until(limit);
         loop {
-            let facts = ServerInfo::ask(connection).await?;
-            if !facts.is_loading || self.clock.now() >= limit {
-                return Ok(facts);
+            let server_info = ServerInfo::ask(connection).await?;
+            if !server_info.is_loading || budget.is_spent(&self.clock) {
+                return Ok(server_info);
             }
-            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
-            attempt += 1;
+            budget.pause(&self.clock).await;
         }
     }
 
-    /// Another server has taken over. Whoever waits here asks there, and all holds are looked at.
+    /// Another server has taken over: requests are sent to that one, and all holds are verified.
     pub(in crate::redis) fn retire(&self) {
-        self.retired.store(true, Ordering::SeqCst);
+        self.is_retired.store(true, Ordering::SeqCst);
         self.disconnect();
-        self.inbox.connection_lost();
+        self.events.connection_lost();
     }
 
-    /// Drops the connection; requests that are on their way still get their answers.
+    /// Drops the connection. Requests that are on their way still get their replies.
     pub(in crate::redis) fn disconnect(&self) {
-        if let Some(session) = lock(&self.current).take() {
-            session.ended.raise();
+        if let Some(connection) = lock(&self.current).take() {
+            connection.ended.raise();
         }
     }
 }
@@ -202,53 +200,53 @@ impl Connection {
         Some(self.start.report(&self.host, self.restart_guard?, now))
     }
 
-    /// Listens to one more channel, that of a cluster's shard too.
     pub(in crate::redis) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
-        self.connection.clone().subscribe(channel).await
+        self.multiplexed.clone().subscribe(channel).await
     }
 
     pub(in crate::redis) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
-        self.connection.clone().unsubscribe(channel).await
+        self.multiplexed.clone().unsubscribe(channel).await
     }
 
-    /// Sends one command. After a failure that leaves the connection in doubt it is used no more.
+    /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.
     pub(in crate::redis) async fn send<T: FromRedisValue>(
         &self,
         cmd: &Cmd,
     ) -> Result<T, RedisError> {
-        let mut connection = self.connection.clone();
-        let answer = cmd.query_async(&mut connection).await;
-        self.look_at(answer)
+        let mut multiplexed = self.multiplexed.clone();
+        let reply = cmd.query_async(&mut multiplexed).await;
+        self.end_if_unusable(&reply);
+        reply
     }
 
-    /// The same to a node of a cluster that is just taking over the slot.
+    /// The same for a node of a cluster to which the slot is being moved.
     pub(in crate::redis) async fn send_asking<T: FromRedisValue>(
         &self,
         cmd: &Cmd,
     ) -> Result<T, RedisError> {
-        let mut connection = self.connection.clone();
+        let mut multiplexed = self.multiplexed.clone();
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(cmd.clone());
-        // The first answer is left out: were it an error, the second would be one too.
-        let answer = connection.send_packed_commands(&both, 1, 1).await;
-        let answer = answer.and_then(|mut answers| {
-            let answer = answers.pop().unwrap_or(Value::Nil).extract_error()?;
-            Ok(T::from_redis_value(answer)?)
+        // The reply to ASKING is left out: if that is an error, the other reply is an error too.
+        let replies = multiplexed.send_packed_commands(&both, 1, 1).await;
+        let reply = replies.and_then(|mut replies| {
+            let reply = replies.pop().unwrap_or(Value::Nil).extract_error()?;
+            Ok(T::from_redis_value(reply)?)
         });
-        self.look_at(answer)
+        self.end_if_unusable(&reply);
+        reply
     }
 
-    fn look_at<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
-        if let Err(err) = &answer
+    fn end_if_unusable<T>(&self, reply: &Result<T, RedisError>) {
+        if let Err(err) = reply
             && (err.is_io_error() || err.is_unrecoverable_error() || errors::is_readonly(err))
         {
             self.ended.raise();
         }
-        answer
     }
 
-    /// Whether another server has taken over: then what this one says counts no more.
+    /// Whether another server has taken over: then a reply of this one does not count.
     pub(in crate::redis) fn is_retired(&self) -> bool {
-        self.retired.load(Ordering::SeqCst)
+        self.is_retired.load(Ordering::SeqCst)
     }
 }

@@ -1,12 +1,10 @@
 //! What the nodes of a cluster say about slots and addresses.
 
-use std::sync::LazyLock;
-
 use redis::Value;
 
 use tenure_core::url::Host;
 
-use super::super::names::{self, SLOTS};
+use super::super::names::SLOTS;
 
 /// Slots that follow each other, and the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,9 +14,9 @@ pub(super) struct Range {
     pub(super) primary: Host,
 }
 
-/// The answer of `asked` to `CLUSTER SLOTS`; `None`: it is no such answer.
-pub(super) fn parse(answer: &Value, asked: &Host) -> Option<Vec<Range>> {
-    let Value::Array(ranges) = answer else {
+/// The reply of `asked` to `CLUSTER SLOTS`. `None`: the reply has another shape.
+pub(super) fn parse(reply: &Value, asked: &Host) -> Option<Vec<Range>> {
+    let Value::Array(ranges) = reply else {
         return None;
     };
     let range = |range: &Value| {
@@ -34,10 +32,10 @@ pub(super) fn parse(answer: &Value, asked: &Host) -> Option<Vec<Range>> {
             return None;
         };
         let primary = Host {
-            // Of a host name that is not known the node shows a question mark, and the address aside.
+            // For an unknown host name the node reports a question mark, and the address in the details.
             name: text(name)
                 .filter(|name| name != "?")
-                .or_else(|| aside(rest, "ip"))
+                .or_else(|| detail(rest, "ip"))
                 .unwrap_or_else(|| asked.name.clone()),
             port: number(port)?,
         };
@@ -57,7 +55,7 @@ fn number(value: &Value) -> Option<u16> {
     }
 }
 
-/// A text that is there and not empty.
+/// A text that is not empty.
 fn text(value: &Value) -> Option<String> {
     let text = match value {
         Value::BulkString(text) => String::from_utf8(text.clone()).ok()?,
@@ -68,7 +66,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// What follows `key` in the details of a node: its id, and since version 7 a list of keys and values.
-fn aside(details: &[Value], key: &str) -> Option<String> {
+fn detail(details: &[Value], key: &str) -> Option<String> {
     match details.get(1)? {
         Value::Array(pairs) => {
             let mut pairs = pairs.chunks(2);
@@ -84,9 +82,9 @@ fn aside(details: &[Value], key: &str) -> Option<String> {
     }
 }
 
-/// The node that `asked` sends us to: `HOST:PORT`, where no host is its own.
-pub(super) fn address(said: &str, asked: &Host) -> Option<Host> {
-    let (name, port) = said.rsplit_once(':')?;
+/// The node that `asked` names: `HOST:PORT`, where an empty host is that of `asked`.
+pub(super) fn address(text: &str, asked: &Host) -> Option<Host> {
+    let (name, port) = text.rsplit_once(':')?;
     let name = match name.trim_start_matches('[').trim_end_matches(']') {
         "" | "?" => &asked.name,
         name => name,
@@ -95,24 +93,6 @@ pub(super) fn address(said: &str, asked: &Host) -> Option<Host> {
         name: name.to_owned(),
         port: port.parse().ok()?,
     })
-}
-
-/// The smallest number whose decimal digits have that slot.
-pub(super) fn tag(slot: u16) -> u32 {
-    static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
-        let mut tags = vec![None; usize::from(SLOTS)];
-        let mut missing = tags.len();
-        for number in 0.. {
-            let tag = &mut tags[usize::from(names::slot(&number.to_string()))];
-            missing -= usize::from(tag.is_none());
-            tag.get_or_insert(number);
-            if missing == 0 {
-                break;
-            }
-        }
-        tags.into_iter().flatten().collect()
-    });
-    TAGS[usize::from(slot)]
 }
 
 #[cfg(test)]
@@ -156,20 +136,12 @@ mod tests {
     #[test]
     fn addresses_are_read_whatever_stands_for_the_host() {
         let asked = host("asked", 1);
-        let read = |said| address(said, &asked).map(|host| host.to_string());
+        let read = |text| address(text, &asked).map(|host| host.to_string());
         assert_eq!(read("10.0.0.1:6381").as_deref(), Some("10.0.0.1:6381"));
         assert_eq!(read(":6381").as_deref(), Some("asked:6381"));
         assert_eq!(read("?:6381").as_deref(), Some("asked:6381"));
         assert_eq!(read("::1:6381").as_deref(), Some("[::1]:6381"));
         assert_eq!(read("[::1]:6381").as_deref(), Some("[::1]:6381"));
         assert_eq!(read("6381"), None);
-    }
-
-    #[test]
-    fn every_slot_has_a_tag() {
-        for slot in 0..SLOTS {
-            assert_eq!(names::slot(&tag(slot).to_string()), slot);
-        }
-        assert_eq!(tag(names::slot("}")), 5305);
     }
 }
