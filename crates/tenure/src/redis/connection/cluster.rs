@@ -287,6 +287,7 @@ impl Cluster {
 
     pub(super) fn close(&self) {
         self.maintenance.stop();
+        self.subscriptions.close();
         self.map.disconnect_all();
     }
 

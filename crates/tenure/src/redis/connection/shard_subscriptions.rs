@@ -42,8 +42,8 @@ pub(super) struct ShardSubscriptions {
     /// The task that subscribes.
     maintenance: Arc<Maintenance>,
     slots: Mutex<BTreeMap<u16, SlotWaiters>>,
-    /// Empty while the maintenance task works with them.
-    connections: Mutex<Vec<SubscriptionConnection>>,
+    /// Empty while the maintenance task works with them. `None`: the client was closed.
+    connections: Mutex<Option<Vec<SubscriptionConnection>>>,
 }
 
 struct SlotWaiters {
@@ -96,8 +96,13 @@ impl ShardSubscriptions {
             clock: clock.clone(),
             maintenance: maintenance.clone(),
             slots: Mutex::default(),
-            connections: Mutex::default(),
+            connections: Mutex::new(Some(Vec::new())),
         }
+    }
+
+    /// Closes all connections for good.
+    pub(super) fn close(&self) {
+        *lock(&self.connections) = None;
     }
 
     /// Whether no subscription is needed.
@@ -147,7 +152,9 @@ impl ShardSubscriptions {
     /// Subscribes where that is missing, and ends the subscriptions that no waiter needs any more.
     pub(super) async fn update(&self) {
         let nodes = self.nodes();
-        let mut connections = std::mem::take(&mut *lock(&self.connections));
+        let Some(mut connections) = lock(&self.connections).as_mut().map(std::mem::take) else {
+            return;
+        };
         // Dropped connections are closed.
         connections.retain(|connection| {
             let is_open = !connection.ended.is_raised() && !connection.requests.ended.is_raised();
@@ -171,7 +178,9 @@ impl ShardSubscriptions {
         let update: Vec<_> = update.collect();
         let connections: Vec<_> = join_all(update).await.into_iter().flatten().collect();
         self.note_subscribed(&connections);
-        *lock(&self.connections) = connections;
+        if let Some(current) = &mut *lock(&self.connections) {
+            *current = connections;
+        }
     }
 
     /// The slots in which this client needs subscriptions, by the node that has them.
