@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use zookeeper_client::{CreateMode, Error as Said};
+use zookeeper_client::{CreateMode, Error as ClientError};
 
 use tenure_core::backend::{Alarm, Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
@@ -18,16 +18,16 @@ use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use super::cache::CachedDirectory;
 use super::contact::Lease;
+use super::errors::RequestError;
 use super::names;
-use super::outcome::Failed;
 use super::session::{Session, Sessions};
 use super::settings::{Dialect, Settings};
-use super::warm::Known;
 
 /// How often a node is made again whose parents went away meanwhile: a container is collected once in a
 /// minute.
-const TRIES: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 /// What one client knows of its store.
 pub(super) struct Store {
@@ -38,7 +38,7 @@ pub(super) struct Store {
     pub(super) closing: Flag,
     /// See [`Store::is_ensemble`].
     members: AtomicU8,
-    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
+    pub(super) holds: Mutex<HashMap<OwnerId, HeldEntry, RandomAlready>>,
     /// Of the task that ends leases which nobody renews.
     pub(super) expiry: Arc<NextWakeup>,
     pub(super) alarm: Mutex<Option<Alarm>>,
@@ -46,7 +46,7 @@ pub(super) struct Store {
 
 /// What has to be remembered of a request, to keep its node and to delete it.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct HeldEntry {
     pub(super) session: Arc<Session>,
     pub(super) dir: Arc<str>,
     /// How the node's name begins: nobody else's does.
@@ -58,10 +58,10 @@ pub(super) struct Kept {
     /// It holds, until then: the session lasts longer than a lease that is not renewed.
     pub(super) until: Option<Time>,
     /// A delete of it has no answer.
-    pub(super) is_unclear: bool,
+    pub(super) is_ambiguous: bool,
 }
 
-impl Kept {
+impl HeldEntry {
     /// The node of a hold.
     pub(super) fn node(self) -> Option<(Arc<Session>, Arc<str>)> {
         Some((self.session, self.path?))
@@ -69,7 +69,7 @@ impl Kept {
 }
 
 /// A node of ours.
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     pub(super) session: Arc<Session>,
     pub(super) dir: Arc<str>,
     /// Within the directory.
@@ -138,7 +138,7 @@ impl Store {
         request: &Request,
         session: &Arc<Session>,
         dir: &Arc<str>,
-    ) -> Result<Place, Error> {
+    ) -> Result<QueueEntry, Error> {
         let stem = match self.settings.dialect {
             Dialect::Curator => names::node(request.owner, request.mode),
             Dialect::SessionPrefix => names::session_prefix(session.id()),
@@ -147,7 +147,7 @@ impl Store {
             Dialect::Curator => names::own_prefix(request.owner).into(),
             Dialect::SessionPrefix => stem.as_str().into(),
         };
-        let kept = Kept {
+        let kept = HeldEntry {
             session: session.clone(),
             dir: dir.clone(),
             prefix,
@@ -155,7 +155,7 @@ impl Store {
             number: 0,
             mode: request.mode,
             until: None,
-            is_unclear: false,
+            is_ambiguous: false,
         };
         lock(&self.holds).insert(request.owner, kept.clone());
         let made = self.make(request, &kept, &stem).await;
@@ -175,9 +175,9 @@ impl Store {
     async fn make(
         self: &Arc<Self>,
         request: &Request,
-        kept: &Kept,
+        kept: &HeldEntry,
         stem: &str,
-    ) -> Result<Place, Error> {
+    ) -> Result<QueueEntry, Error> {
         let (session, dir) = (&kept.session, &kept.dir);
         let path = format!("{dir}/{stem}");
         let written = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
@@ -198,7 +198,7 @@ impl Store {
                     let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
                     // As the server has put it together.
                     let name = format!("{stem}{}", Padded(number));
-                    return Ok(Place {
+                    return Ok(QueueEntry {
                         session: session.clone(),
                         dir: dir.clone(),
                         path: format!("{dir}/{name}").into(),
@@ -209,15 +209,15 @@ impl Store {
                         round_trip: self.clock.now().since(lease.sent),
                     });
                 }
-                Err(failed) if failed.is(&Said::NoNode) && tries < TRIES => {
+                Err(failed) if failed.is(&ClientError::NoNode) && tries < MAX_ATTEMPTS => {
                     unless_stopped(request)?;
                     self.make_directory(session, dir).await?;
                 }
-                Err(failed) if failed.is_unclear() && tries < TRIES => {
+                Err(failed) if failed.is_ambiguous() && tries < MAX_ATTEMPTS => {
                     let found = self.find(session, kept).await;
                     match found.map_err(|_| self.explain(failed.clone()))? {
-                        Some(place) => return Ok(Place { lease, ..place }),
-                        None if request.stop.is_raised() || failed == Failed::Silent => {
+                        Some(place) => return Ok(QueueEntry { lease, ..place }),
+                        None if request.stop.is_raised() || failed == RequestError::Timeout => {
                             // Definitely not there, and it will not be made any more.
                             let mut err = self.explain(failed);
                             if err.kind() == ErrorKind::Indeterminate {
@@ -242,12 +242,12 @@ impl Store {
         ends.push(dir.len());
         // From the last one back to one that is there, and forth again.
         let mut at = ends.len() - 1;
-        for _ in 0..TRIES as usize * ends.len() {
+        for _ in 0..MAX_ATTEMPTS as usize * ends.len() {
             let path = &dir[..ends[at]];
             let container = CreateMode::Container.with_acls(acls);
             let made = self.ask(session.client.create(path, b"", &container)).await;
             let made = match made {
-                Err(failed) if failed.is(&Said::Unimplemented) => {
+                Err(failed) if failed.is(&ClientError::Unimplemented) => {
                     let persistent = CreateMode::Persistent.with_acls(acls);
                     self.ask(session.client.create(path, b"", &persistent))
                         .await
@@ -256,12 +256,12 @@ impl Store {
             };
             match made {
                 Ok(_) if at + 1 == ends.len() => return Ok(()),
-                Err(failed) if failed.is(&Said::NodeExists) && at + 1 == ends.len() => {
+                Err(failed) if failed.is(&ClientError::NodeExists) && at + 1 == ends.len() => {
                     return Ok(());
                 }
                 Ok(_) => at += 1,
-                Err(failed) if failed.is(&Said::NodeExists) => at += 1,
-                Err(failed) if failed.is(&Said::NoNode) && at > 0 => at -= 1,
+                Err(failed) if failed.is(&ClientError::NodeExists) => at += 1,
+                Err(failed) if failed.is(&ClientError::NoNode) && at > 0 => at -= 1,
                 Err(failed) => return Err(self.explain(failed)),
             }
         }
@@ -272,7 +272,11 @@ impl Store {
     /// The node of this request, if there is one. Whatever was sent for it before has been applied by then, or
     /// will never be: it was sent on the same connection, or the servers refuse it because the session
     /// has moved to another connection.
-    async fn find(&self, session: &Arc<Session>, kept: &Kept) -> Result<Option<Place>, Failed> {
+    async fn find(
+        &self,
+        session: &Arc<Session>,
+        kept: &HeldEntry,
+    ) -> Result<Option<QueueEntry>, RequestError> {
         let Some(name) = self.find_name(session, kept).await? else {
             return Ok(None);
         };
@@ -286,7 +290,7 @@ impl Store {
         if stat.ephemeral_owner != session.id() {
             return Ok(None);
         }
-        Ok(Some(Place {
+        Ok(Some(QueueEntry {
             session: session.clone(),
             dir: kept.dir.clone(),
             path: path.into(),
@@ -298,14 +302,18 @@ impl Store {
         }))
     }
 
-    async fn find_name(&self, session: &Session, kept: &Kept) -> Result<Option<String>, Failed> {
+    async fn find_name(
+        &self,
+        session: &Session,
+        kept: &HeldEntry,
+    ) -> Result<Option<String>, RequestError> {
         // A new connection may be to a server that has not heard of it yet.
         self.ask(session.client.sync(&kept.dir)).await?;
         match self.ask(session.client.list_children(&kept.dir)).await {
             Ok(children) => Ok(children
                 .into_iter()
                 .find(|child| child.starts_with(&*kept.prefix))),
-            Err(failed) if failed.is(&Said::NoNode) => Ok(None),
+            Err(failed) if failed.is(&ClientError::NoNode) => Ok(None),
             Err(failed) => Err(failed),
         }
     }
@@ -316,7 +324,7 @@ impl Store {
         }
     }
 
-    pub(super) fn kept(&self, owner: OwnerId) -> Option<Kept> {
+    pub(super) fn kept(&self, owner: OwnerId) -> Option<HeldEntry> {
         lock(&self.holds).get(&owner).cloned()
     }
 
@@ -335,7 +343,7 @@ impl Store {
                 return Ok(Release::NotHeld);
             }
             // Of a request that came to nothing, as far as we know.
-            None => Kept {
+            None => HeldEntry {
                 session: self.any_session().await?,
                 dir: self.dir(&hold.name)?,
                 prefix: names::own_prefix(hold.owner).into(),
@@ -343,7 +351,7 @@ impl Store {
                 number: 0,
                 mode: hold.mode,
                 until: None,
-                is_unclear: false,
+                is_ambiguous: false,
             },
         };
         // A session that is over says nothing about its nodes: the servers may keep them for a while.
@@ -352,7 +360,7 @@ impl Store {
             false => kept.session.clone(),
         };
         let until = self.clock.now().after(self.settings.timeout);
-        let mut is_unclear = kept.is_unclear;
+        let mut is_ambiguous = kept.is_ambiguous;
         for attempt in 0_u32.. {
             let deleted = self.delete(&session, &kept).await;
             let failed = match deleted {
@@ -362,24 +370,24 @@ impl Store {
                 }
                 Ok(false) => {
                     self.forget(hold.owner);
-                    return Ok(match is_unclear {
+                    return Ok(match is_ambiguous {
                         true => Release::Released,
                         false => Release::NotHeld,
                     });
                 }
                 Err(failed) => failed,
             };
-            is_unclear |= failed.is_unclear();
+            is_ambiguous |= failed.is_ambiguous();
             let now = self.clock.now();
             let left = Some(until.since(now)).filter(|left| !left.is_zero());
             let pause = left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)));
             match pause {
-                Some(pause) if failed.is_unclear() => {
+                Some(pause) if failed.is_ambiguous() => {
                     self.clock.sleep_until(now.after(pause)).await;
                 }
                 _ => {
                     if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
-                        kept.is_unclear |= is_unclear;
+                        kept.is_ambiguous |= is_ambiguous;
                     }
                     return Err(self.explain(failed));
                 }
@@ -389,7 +397,11 @@ impl Store {
     }
 
     /// `false`: there is none.
-    pub(super) async fn delete(&self, session: &Arc<Session>, kept: &Kept) -> Result<bool, Failed> {
+    pub(super) async fn delete(
+        &self,
+        session: &Arc<Session>,
+        kept: &HeldEntry,
+    ) -> Result<bool, RequestError> {
         let path = match &kept.path {
             Some(path) => path.clone(),
             None => match self.find_name(session, kept).await? {
@@ -403,12 +415,12 @@ impl Store {
                 session.confirm(lease);
                 Ok(true)
             }
-            Err(failed) if failed.is(&Said::NoNode) => Ok(false),
+            Err(failed) if failed.is(&ClientError::NoNode) => Ok(false),
             Err(failed) => Err(failed),
         }
     }
 
-    fn deleted(&self, hold: &Hold, kept: &Kept) {
+    fn deleted(&self, hold: &Hold, kept: &HeldEntry) {
         let is_front = kept.until.is_some() && kept.mode == Mode::Exclusive;
         let mut warm = lock(&kept.session.warm);
         if let Some(known) = warm.take(&kept.dir) {
@@ -419,7 +431,7 @@ impl Store {
     }
 
     /// What was known of the directory when a node was made there.
-    pub(super) fn take_known(&self, place: &Place) -> (bool, bool) {
+    pub(super) fn take_known(&self, place: &QueueEntry) -> (bool, bool) {
         let mut warm = lock(&place.session.warm);
         let known = warm.take(&place.dir);
         let (holds, rest) = known.map_or((false, None), |known| known.follows(place.number));
@@ -430,7 +442,7 @@ impl Store {
         (holds, is_watched)
     }
 
-    pub(super) fn put_known(&self, place: &Place, known: Known) {
+    pub(super) fn put_known(&self, place: &QueueEntry, known: CachedDirectory) {
         lock(&place.session.warm).put(&place.dir, known, None);
     }
 }

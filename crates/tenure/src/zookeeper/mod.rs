@@ -4,28 +4,28 @@
 //! holds, and everybody else watches the one just ahead. So programs with Curator, go-zk and others of that
 //! family take the same lock. The published format is in `docs/stores/zookeeper.md`.
 //!
-//! Taking a free lock costs two round trips the first time and one from then on, see `warm`.
+//! Taking a free lock costs two round trips the first time and one from then on, see `cache`.
 //!
 //! # Reading order
 //! `names` (paths and node names) · `session` (sessions) · `contact` (until when they are good) · `hold` (a node made,
-//! found again, deleted) · `keep` (renewed) · `wait` (the queue, from the waiter's side) · `warm` (one round trip) · `outcome` (what
-//! errors mean) · `probe` (why there is no session) · `look` ·
+//! found again, deleted) · `renew` (renewed) · `wait` (the queue, from the waiter's side) · `cache` (one round trip) · `errors` (what
+//! errors mean) · `diagnose` (why there is no session) · `inspect` ·
 //! `write` (writes that need the hold).
 
+mod cache;
 mod contact;
+mod diagnose;
+mod errors;
 mod guarantees;
 #[cfg(feature = "zookeeper-tls")]
 mod handshake;
 mod hold;
-mod keep;
-mod look;
+mod inspect;
 mod names;
-mod outcome;
-mod probe;
+mod renew;
 mod session;
 mod settings;
 mod wait;
-mod warm;
 mod write;
 
 #[cfg(feature = "_fuzzing")]
@@ -34,10 +34,10 @@ pub(crate) use self::names::fuzz as fuzz_names;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zookeeper_client::Error as Said;
+use zookeeper_client::Error as ClientError;
 
 use tenure_core::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
+    self, Alarm, Answer, BoxFuture, Finding, Hold, Release, Renewal, Request,
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{Condition, ZooKeeperCheck};
@@ -53,8 +53,8 @@ use self::hold::Store;
 use self::session::Session;
 use self::settings::{Dialect, Settings};
 
-/// How long [`Door::close`] may take: the servers may be gone, and sessions end by themselves.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long [`backend::Backend::close`] may take: the servers may be gone, and sessions end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks in ZooKeeper, and what else speaks its protocol.
 pub struct Backend {
@@ -105,7 +105,7 @@ impl Backend {
     }
 }
 
-impl Door for Backend {
+impl backend::Backend for Backend {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -188,8 +188,10 @@ impl Store {
         }
         match self.ask(session.client.list_children(root)).await {
             Ok(_) => Ok(()),
-            Err(failed) if failed.is(&Said::NoNode) => self.make_directory(session, root).await,
-            Err(failed) if failed.is(&Said::NoAuth) => Err(Error::new(
+            Err(failed) if failed.is(&ClientError::NoNode) => {
+                self.make_directory(session, root).await
+            }
+            Err(failed) if failed.is(&ClientError::NoAuth) => Err(Error::new(
                 ErrorKind::Denied,
                 format!(
                     "the node \"{}\" is somebody else's; is the user before `@` in the URL the one who made it, and the password right?",
@@ -203,7 +205,7 @@ impl Store {
     /// Ends all sessions, so that nothing of them is left.
     async fn close(&self) {
         self.closing.raise();
-        let limit = self.clock.now().after(FAREWELL);
+        let limit = self.clock.now().after(CLOSE_TIMEOUT);
         // A session that is being opened has to be ended as well.
         tokio::select! {
             biased;

@@ -10,24 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use zookeeper_client::{Client, Connector, Error as Said, SessionState, StateWatcher};
+use zookeeper_client::{Client, Connector, Error as ClientError, SessionState, StateWatcher};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::{Flag, lock};
 use tenure_core::time::Time;
 
+use super::cache::DirectoryCache;
 use super::contact::{Contact, Lease};
+use super::diagnose;
+use super::errors::{self, RequestError};
 use super::hold::Store;
-use super::outcome::{self, Failed};
-use super::probe;
-use super::settings::{Dialect, SILENCE, Settings};
-use super::warm::Warm;
+use super::settings::{Dialect, MAX_CONNECTION_TIMEOUT, Settings};
 
 /// The longest timeout that can be asked for: the protocol has a signed number of 32 bits for the milliseconds.
-const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+const MAX_SESSION_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// How long a session of a timeout of its own is kept that nobody uses.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One session of the client library.
 pub(super) struct Session {
@@ -42,7 +42,7 @@ pub(super) struct Session {
     pub(super) ended: Flag,
     /// Nobody has it any more.
     dropped: Arc<Flag>,
-    pub(super) warm: Mutex<Warm>,
+    pub(super) warm: Mutex<DirectoryCache>,
     /// Directories with a node of this session, in the dialect that allows one of them.
     taken: Mutex<HashSet<String>>,
 }
@@ -129,10 +129,10 @@ impl Store {
     /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `whole_lease`.
     fn asked(&self, ttl: Duration) -> Duration {
         let timeout = match self.is_ensemble() {
-            true => ttl + (ttl / 4).min(SILENCE / 2),
+            true => ttl + (ttl / 4).min(MAX_CONNECTION_TIMEOUT / 2),
             false => ttl,
         };
-        timeout.min(LONGEST)
+        timeout.min(MAX_SESSION_TIMEOUT)
     }
 
     /// How long a session lasts for certain after a write in it was sent, when this process was not stopped before.
@@ -140,7 +140,7 @@ impl Store {
     /// `timeout`: of the session.
     pub(super) fn whole_lease(&self, timeout: Duration) -> Duration {
         match self.is_ensemble() {
-            true => timeout.saturating_sub(Settings::silence(timeout) / 2),
+            true => timeout.saturating_sub(Settings::connection_timeout(timeout) / 2),
             false => timeout,
         }
     }
@@ -206,7 +206,7 @@ impl Store {
         let connector = self.settings.connector(timeout)?;
         let sent = self.clock.now();
         let hosts = u32::try_from(self.settings.hosts.len()).unwrap_or(u32::MAX);
-        let limit = Settings::silence(timeout)
+        let limit = Settings::connection_timeout(timeout)
             .max(self.settings.timeout)
             .saturating_mul(hosts);
         let mut contact = Contact::new(timeout, sent);
@@ -214,12 +214,12 @@ impl Store {
         let opened = tokio::select! {
             biased;
             opened = opening => opened,
-            () = self.clock.sleep_until(sent.after(limit)) => Err(Said::Timeout),
+            () = self.clock.sleep_until(sent.after(limit)) => Err(ClientError::Timeout),
             () = self.follow(&mut contact) => unreachable!("BUG: it has no end"),
         };
         let client = match opened {
             Ok(client) => client,
-            Err(err) => return Err(probe::explain(&self.settings, err).await),
+            Err(err) => return Err(diagnose::explain(&self.settings, err).await),
         };
         let states = client.state_watcher();
         let granted = client.session_timeout();
@@ -269,7 +269,7 @@ impl Store {
     /// One after the other: sent together, a server on Netty that is quick may answer the second before the
     /// first, which ends the connection. But one that wants to know first of all who we are
     /// (`enforce.auth.enabled`) has it all at once.
-    async fn log_in(&self, connector: Connector) -> Result<Client, Said> {
+    async fn log_in(&self, connector: Connector) -> Result<Client, ClientError> {
         let cluster = self.settings.cluster();
         let connect = async |connector: Connector| match self.settings.tls {
             // `Settings` refuses TLS in a build without it.
@@ -287,7 +287,9 @@ impl Store {
                 client.auth("digest", login.as_bytes()).await?;
                 Ok(client)
             }
-            Err(Said::AuthFailed) => connect(connector.with_auth("digest", login.as_bytes())).await,
+            Err(ClientError::AuthFailed) => {
+                connect(connector.with_auth("digest", login.as_bytes())).await
+            }
             Err(err) => Err(err),
         }
     }
@@ -295,18 +297,18 @@ impl Store {
     /// The answer to a request, within the time limit.
     pub(super) async fn ask<T>(
         &self,
-        request: impl Future<Output = Result<T, Said>>,
-    ) -> Result<T, Failed> {
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, RequestError> {
         let limit = self.clock.now().after(self.settings.timeout);
         tokio::select! {
             biased;
-            answer = request => answer.map_err(Failed::Said),
-            () = self.clock.sleep_until(limit) => Err(Failed::Silent),
+            answer = request => answer.map_err(RequestError::Client),
+            () = self.clock.sleep_until(limit) => Err(RequestError::Timeout),
         }
     }
 
-    pub(super) fn explain(&self, failed: Failed) -> Error {
-        outcome::asking(failed, self.settings.user())
+    pub(super) fn explain(&self, failed: RequestError) -> Error {
+        errors::asking(failed, self.settings.user())
     }
 }
 
@@ -366,7 +368,7 @@ async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
                 return;
             };
             let used = Time::from_nanos(session.used.load(Ordering::Relaxed));
-            let until = used.after(IDLE);
+            let until = used.after(IDLE_TIMEOUT);
             let now = store.clock.now();
             // One in the list, one here.
             let is_unused = Arc::strong_count(&session) <= 2;
@@ -374,7 +376,7 @@ async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
                 store.sessions.forget(&session);
                 return;
             }
-            let until = until.max(now.after(IDLE / 4));
+            let until = until.max(now.after(IDLE_TIMEOUT / 4));
             (store.clock.clone(), until, session.dropped.clone())
         };
         tokio::select! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use zookeeper_client::{Error as Said, WatchedEvent};
+use zookeeper_client::{Error as ClientError, WatchedEvent};
 
 use tenure_core::backend::{Answer, Grant, Hold, Request};
 use tenure_core::error::{Error, ErrorKind};
@@ -14,23 +14,23 @@ use tenure_core::logic::queue::{Contender, Turn, decide};
 use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
+use super::cache::{CachedDirectory, DirectoryWatch};
 use super::contact::Lease;
-use super::hold::{Place, Store};
+use super::errors::RequestError;
+use super::hold::{QueueEntry, Store};
 use super::names::{self, Child};
-use super::outcome::Failed;
 use super::session::Session;
 use super::settings::Dialect;
-use super::warm::{Known, Watch};
 
 /// How often a waiter looks without having been told to, at least; in case a watch is lost.
-const LOOK: Duration = Duration::from_secs(5);
+const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long whoever waits goes on asking servers that do not answer, if three ttl are less: an election takes
 /// some seconds, and a session that expired meanwhile is known for certain only when they answer again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a look at the list says.
-enum Seen {
+enum QueuePosition {
     Held,
     /// These are before us and have to go.
     Behind(Vec<String>),
@@ -42,26 +42,26 @@ enum Seen {
 type Watching = Pin<Box<dyn Future<Output = WatchedEvent> + Send>>;
 
 /// The next thing that happens to a waiter.
-enum Next {
+enum WakeUp {
     /// Nobody wants the lock any more.
-    Stop,
+    Stopped,
     /// Somebody before us has gone, perhaps.
-    Look,
+    QueueChanged,
     /// Nothing has happened for a while.
-    Quiet,
+    SafetyPoll,
 }
 
 /// Why a wait goes no further.
-enum Stuck {
+enum WaitError {
     /// The servers said no, or nothing.
-    Failed(Failed),
+    Request(RequestError),
     /// What was answered is the answer.
-    Over(Error),
+    Final(Error),
 }
 
-impl From<Failed> for Stuck {
-    fn from(failed: Failed) -> Self {
-        Self::Failed(failed)
+impl From<RequestError> for WaitError {
+    fn from(failed: RequestError) -> Self {
+        Self::Request(failed)
     }
 }
 
@@ -146,12 +146,12 @@ impl Store {
         let first = async {
             // One that is alone holds, and the watch tells us next time that it is the same directory.
             if !is_watched && self.is_alone(&place).await? {
-                return Ok(Seen::Held);
+                return Ok(QueuePosition::Held);
             }
             self.look(&place).await
         };
         let seen = match first.await {
-            Err(failed) if request.wait && failed.is_unclear() => {
+            Err(failed) if request.wait && failed.is_ambiguous() => {
                 *patience = self.patience(request);
                 self.look_patiently(request, &place, false, *patience).await
             }
@@ -159,14 +159,16 @@ impl Store {
         };
         match seen {
             // With less than half of it left, a lease is begun anew, where there is time for that.
-            Ok(Seen::Held) if !request.wait || self.is_enough(request, &place, place.lease) => {
+            Ok(QueuePosition::Held)
+                if !request.wait || self.is_enough(request, &place, place.lease) =>
+            {
                 Ok(self.granted(request, &place, place.lease))
             }
             Ok(_) if !request.wait => self.leave(request).await.map(|()| Answer::Busy),
             Ok(seen) => match self.wait(request, &place, seen, patience).await {
                 Ok(answer) => Ok(answer),
-                Err(Stuck::Over(err)) => Err(err),
-                Err(Stuck::Failed(failed)) => self.give_up(request, failed).await,
+                Err(WaitError::Final(err)) => Err(err),
+                Err(WaitError::Request(failed)) => self.give_up(request, failed).await,
             },
             Err(failed) => self.give_up(request, failed).await,
         }
@@ -174,11 +176,15 @@ impl Store {
 
     /// Until when servers that do not answer are asked again, by whoever has a place in the queue.
     fn patience(&self, request: &Request) -> Time {
-        self.clock.now().after(PATIENCE.max(request.ttl * 3))
+        self.clock.now().after(RETRY_TIMEOUT.max(request.ttl * 3))
     }
 
     /// Says why, unless something may be left behind.
-    async fn give_up(self: &Arc<Self>, request: &Request, failed: Failed) -> Result<Answer, Error> {
+    async fn give_up(
+        self: &Arc<Self>,
+        request: &Request,
+        failed: RequestError,
+    ) -> Result<Answer, Error> {
         self.leave(request).await?;
         let err = self.explain(failed);
         // Our own node is gone, so nothing is in doubt.
@@ -218,49 +224,56 @@ impl Store {
         unreachable!("BUG: the loop ends by its patience")
     }
 
-    fn granted(self: &Arc<Self>, request: &Request, place: &Place, lease: Lease) -> Answer {
+    fn granted(self: &Arc<Self>, request: &Request, place: &QueueEntry, lease: Lease) -> Answer {
         let ttl = Some(self.keep(request, lease));
         Answer::Granted(Grant::new(place.token, lease.sent, place.round_trip, ttl))
     }
 
-    /// Whether our node is the only one. Lays a watch on the directory, see [`warm`](super::warm).
-    async fn is_alone(&self, place: &Place) -> Result<bool, Failed> {
+    /// Whether our node is the only one. Lays a watch on the directory, see [`warm`](super::cache).
+    async fn is_alone(&self, place: &QueueEntry) -> Result<bool, RequestError> {
         let client = &place.session.client;
         match self.ask(client.get_and_watch_data(&place.dir)).await {
             Ok((_, stat, watcher)) => {
-                self.put_known(place, Known::watched(Watch::new(watcher)));
+                self.put_known(
+                    place,
+                    CachedDirectory::watched(DirectoryWatch::new(watcher)),
+                );
                 // More may come at any time, behind us.
                 Ok(stat.num_children == 1)
             }
             // Not ours to read; the list says whether that one is.
-            Err(failed) if failed.is(&Said::NoAuth) || failed.is(&Said::NoNode) => Ok(false),
+            Err(failed) if failed.is(&ClientError::NoAuth) || failed.is(&ClientError::NoNode) => {
+                Ok(false)
+            }
             Err(failed) => Err(failed),
         }
     }
 
     /// Whose turn it is.
-    async fn look(&self, place: &Place) -> Result<Seen, Failed> {
+    async fn look(&self, place: &QueueEntry) -> Result<QueuePosition, RequestError> {
         let client = &place.session.client;
         let children = match self.ask(client.list_children(&place.dir)).await {
             Ok(children) => children,
-            Err(failed) if failed.is(&Said::NoNode) => return Ok(Seen::Gone),
+            Err(failed) if failed.is(&ClientError::NoNode) => return Ok(QueuePosition::Gone),
             Err(failed) => return Err(failed),
         };
         let queue = self.in_order(&place.session, &place.dir, &children).await?;
         let Some(me) = queue.iter().position(|child| child.name == place.name) else {
-            return Ok(Seen::Gone);
+            return Ok(QueuePosition::Gone);
         };
         let contenders: Vec<_> = queue
             .iter()
             .map(|child| Contender { mode: child.mode })
             .collect();
         let ahead = match decide(&contenders, me) {
-            Turn::Held => return Ok(Seen::Held),
+            Turn::Held => return Ok(QueuePosition::Held),
             Turn::WatchOne(at) => at..at + 1,
             Turn::WatchAll(range) => range,
         };
         let path = |child: &Child| format!("{}/{}", place.dir, child.name);
-        Ok(Seen::Behind(queue[ahead].iter().map(path).collect()))
+        Ok(QueuePosition::Behind(
+            queue[ahead].iter().map(path).collect(),
+        ))
     }
 
     /// The contenders, first come first. Two of the same number (a counter that has overflowed, a foreign
@@ -270,7 +283,7 @@ impl Store {
         session: &Session,
         dir: &str,
         children: &[String],
-    ) -> Result<Vec<Child>, Failed> {
+    ) -> Result<Vec<Child>, RequestError> {
         let queue = names::contenders(children);
         if !queue.windows(2).any(|two| two[0].number == two[1].number) {
             return Ok(queue);
@@ -298,19 +311,19 @@ impl Store {
     async fn wait(
         self: &Arc<Self>,
         request: &Request,
-        place: &Place,
-        mut seen: Seen,
+        place: &QueueEntry,
+        mut seen: QueuePosition,
         patience: &mut Time,
-    ) -> Result<Answer, Stuck> {
-        let over = |what: &str| Stuck::Over(Error::new(ErrorKind::Unreachable, what));
+    ) -> Result<Answer, WaitError> {
+        let over = |what: &str| WaitError::Final(Error::new(ErrorKind::Unreachable, what));
         loop {
             let ahead = match seen {
-                Seen::Held => match self.turn(request, place).await? {
+                QueuePosition::Held => match self.turn(request, place).await? {
                     Some(lease) => return Ok(self.granted(request, place, lease)),
                     None => Vec::new(),
                 },
-                Seen::Behind(ahead) => ahead,
-                Seen::Gone => {
+                QueuePosition::Behind(ahead) => ahead,
+                QueuePosition::Gone => {
                     // Nothing is left: the node was deleted by somebody, or went with its session.
                     let _ = self.leave(request).await;
                     return Err(over("our place in the queue was deleted; retry"));
@@ -319,13 +332,13 @@ impl Store {
             *patience = self.patience(request);
             let next = match self.watch(place, &ahead).await? {
                 Some(watching) => self.next(request, place, watching).await,
-                None => Next::Look,
+                None => WakeUp::QueueChanged,
             };
-            if let Next::Stop = next {
+            if let WakeUp::Stopped = next {
                 let left = self.leave(request).await;
-                return left.map(|()| Answer::Busy).map_err(Stuck::Over);
+                return left.map(|()| Answer::Busy).map_err(WaitError::Final);
             }
-            let confirms = matches!(next, Next::Quiet);
+            let confirms = matches!(next, WakeUp::SafetyPoll);
             seen = self
                 .look_patiently(request, place, confirms, *patience)
                 .await?;
@@ -333,7 +346,11 @@ impl Store {
     }
 
     /// The lease that comes with our turn; `None`: it is not our turn any more.
-    async fn turn(&self, request: &Request, place: &Place) -> Result<Option<Lease>, Failed> {
+    async fn turn(
+        &self,
+        request: &Request,
+        place: &QueueEntry,
+    ) -> Result<Option<Lease>, RequestError> {
         let lease = place.session.confirmed();
         let is_long = self.left(request, lease) >= request.min_lease;
         if is_long && self.is_enough(request, place, lease) {
@@ -347,7 +364,7 @@ impl Store {
             }
             let lease = match self.confirm(&place.session, &[&*place.path]).await {
                 Ok(lease) => lease,
-                Err(failed) if failed.is(&Said::NoNode) => return Ok(None),
+                Err(failed) if failed.is(&ClientError::NoNode) => return Ok(None),
                 Err(failed) => return Err(failed),
             };
             let is_whole = lease.length() >= self.whole_lease(place.session.timeout);
@@ -364,7 +381,7 @@ impl Store {
     }
 
     /// Whether a lease is as long as it has to be, and no more than half of what a whole one has is gone.
-    fn is_enough(&self, request: &Request, place: &Place, lease: Lease) -> bool {
+    fn is_enough(&self, request: &Request, place: &QueueEntry, lease: Lease) -> bool {
         let whole = self.whole_lease(place.session.timeout).min(request.ttl);
         lease.length() >= request.min_lease && self.left(request, lease) >= whole / 2
     }
@@ -372,9 +389,9 @@ impl Store {
     /// Watches these; `None` when one of them is gone already.
     async fn watch(
         &self,
-        place: &Place,
+        place: &QueueEntry,
         ahead: &[String],
-    ) -> Result<Option<Vec<Watching>>, Failed> {
+    ) -> Result<Option<Vec<Watching>>, RequestError> {
         let client = &place.session.client;
         let asked: Vec<_> = ahead
             .iter()
@@ -384,9 +401,9 @@ impl Store {
         for (path, asked) in ahead.iter().zip(asked) {
             match self.ask(asked).await {
                 Ok((_, _, watcher)) => watching.push(Box::pin(watcher.changed())),
-                Err(failed) if failed.is(&Said::NoNode) => return Ok(None),
+                Err(failed) if failed.is(&ClientError::NoNode) => return Ok(None),
                 // Somebody else's, whose data we may not read: that it is there we may know.
-                Err(failed) if failed.is(&Said::NoAuth) => {
+                Err(failed) if failed.is(&ClientError::NoAuth) => {
                     match self.ask(client.check_and_watch_stat(path)).await? {
                         (Some(_), watcher) => watching.push(Box::pin(watcher.changed())),
                         (None, _) => return Ok(None),
@@ -398,7 +415,12 @@ impl Store {
         Ok((!watching.is_empty()).then_some(watching))
     }
 
-    async fn next(&self, request: &Request, place: &Place, mut watching: Vec<Watching>) -> Next {
+    async fn next(
+        &self,
+        request: &Request,
+        place: &QueueEntry,
+        mut watching: Vec<Watching>,
+    ) -> WakeUp {
         let gone = std::future::poll_fn(|cx| {
             let mut watching = watching.iter_mut();
             match watching.any(|it| it.as_mut().poll(cx).is_ready()) {
@@ -406,15 +428,15 @@ impl Store {
                 false => Poll::Pending,
             }
         });
-        let pause = (request.ttl.min(place.session.timeout) / 3).min(LOOK);
+        let pause = (request.ttl.min(place.session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
         // Not all of them at the same moment.
         let pause = pause - pace::fraction(pause / 4, rand::random());
         tokio::select! {
             biased;
-            () = request.stop.raised() => Next::Stop,
-            () = gone => Next::Look,
-            () = place.session.ended.raised() => Next::Look,
-            () = self.clock.sleep_until(self.clock.now().after(pause)) => Next::Quiet,
+            () = request.stop.raised() => WakeUp::Stopped,
+            () = gone => WakeUp::QueueChanged,
+            () = place.session.ended.raised() => WakeUp::QueueChanged,
+            () = self.clock.sleep_until(self.clock.now().after(pause)) => WakeUp::SafetyPoll,
         }
     }
 
@@ -423,10 +445,10 @@ impl Store {
     async fn look_patiently(
         &self,
         request: &Request,
-        place: &Place,
+        place: &QueueEntry,
         confirms: bool,
         patience: Time,
-    ) -> Result<Seen, Failed> {
+    ) -> Result<QueuePosition, RequestError> {
         for attempt in 0_u32.. {
             let confirmed = match confirms {
                 true => self
@@ -437,7 +459,7 @@ impl Store {
             };
             let seen = match confirmed {
                 // The list will say so.
-                Err(failed) if !failed.is(&Said::NoNode) => Err(failed),
+                Err(failed) if !failed.is(&ClientError::NoNode) => Err(failed),
                 _ => self.look(place).await,
             };
             let failed = match seen {
@@ -445,7 +467,7 @@ impl Store {
                 Err(failed) => failed,
             };
             let now = self.clock.now();
-            if !failed.is_unclear() || request.stop.is_raised() || now >= patience {
+            if !failed.is_ambiguous() || request.stop.is_raised() || now >= patience {
                 return Err(failed);
             }
             let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);

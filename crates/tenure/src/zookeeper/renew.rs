@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use zookeeper_client::{Error as Said, MultiWriteError, SessionState};
+use zookeeper_client::{Error as ClientError, MultiWriteError, SessionState};
 
 use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
@@ -14,12 +14,12 @@ use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;
 
 use super::contact::Lease;
-use super::hold::{Kept, Store};
-use super::outcome::Failed;
+use super::errors::RequestError;
+use super::hold::{HeldEntry, Store};
 use super::session::Session;
 
 /// Bytes of paths in one request; a server takes 1 MiB (`jute.maxbuffer`).
-const BATCH: usize = 256 * 1024;
+const MAX_BATCH_BYTES: usize = 256 * 1024;
 
 /// A hold's place in a list, and the path of its node.
 type Numbered = (usize, Arc<str>);
@@ -50,7 +50,7 @@ impl Store {
     }
 
     /// Holds whose lease is over, and when the next one is.
-    fn expired(&self, now: Time) -> (Vec<(OwnerId, Kept)>, Time) {
+    fn expired(&self, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
         let (mut gone, mut next) = (Vec::new(), Time::MAX);
         for (owner, kept) in lock(&self.holds).iter_mut() {
             match kept.until {
@@ -66,7 +66,7 @@ impl Store {
     }
 
     /// Deletes it until it is gone, or its session is.
-    async fn delete_expired(self: Arc<Self>, owner: OwnerId, kept: Kept) {
+    async fn delete_expired(self: Arc<Self>, owner: OwnerId, kept: HeldEntry) {
         for attempt in 0_u32.. {
             let is_over = kept.session.ended.is_raised() || self.closing.is_raised();
             if is_over || self.delete(&kept.session, &kept).await.is_ok() {
@@ -80,7 +80,7 @@ impl Store {
             self.clock.sleep_until(self.clock.now().after(pause)).await;
         }
         if let Some(kept) = lock(&self.holds).get_mut(&owner) {
-            kept.is_unclear = false;
+            kept.is_ambiguous = false;
         }
     }
 
@@ -113,7 +113,7 @@ impl Store {
                 let mut bytes = 0;
                 let fits = rest.iter().take_while(|(_, path)| {
                     bytes += path.len() + 32;
-                    bytes <= BATCH
+                    bytes <= MAX_BATCH_BYTES
                 });
                 let (batch, later) = rest.split_at(fits.count().max(1));
                 rest = later;
@@ -153,7 +153,7 @@ impl Store {
                 answers.extend(there.iter().map(|(at, _)| gone(*at)));
                 return answers;
             }
-            if !failed.is(&Said::NoNode) {
+            if !failed.is(&ClientError::NoNode) {
                 let unknown = |at| (at, Err(Renewal::Unknown(self.explain(failed.clone()))));
                 answers.extend(there.iter().map(|(at, _)| unknown(*at)));
                 return answers;
@@ -185,11 +185,17 @@ impl Store {
     }
 
     /// Asks whether all of these are there. A write that changes nothing, so that a majority has to agree.
-    pub(super) async fn confirm(&self, session: &Session, paths: &[&str]) -> Result<Lease, Failed> {
+    pub(super) async fn confirm(
+        &self,
+        session: &Session,
+        paths: &[&str],
+    ) -> Result<Lease, RequestError> {
         let lease = self.begin_lease(session);
         let mut writer = session.client.new_multi_writer();
         for path in paths {
-            writer.add_check_version(path, -1).map_err(Failed::Said)?;
+            writer
+                .add_check_version(path, -1)
+                .map_err(RequestError::Client)?;
         }
         let asked = async {
             let answer = writer.commit().await;
@@ -210,7 +216,7 @@ impl Store {
             let ours = holds
                 .iter()
                 .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session));
-            let path = |kept: &Kept| kept.path.clone();
+            let path = |kept: &HeldEntry| kept.path.clone();
             ours.filter_map(|(owner, kept)| Some((*owner, path(kept)?)))
                 .collect()
         };

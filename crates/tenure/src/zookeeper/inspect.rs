@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use zookeeper_client::{Error as Said, SessionState, Stat};
+use zookeeper_client::{Error as ClientError, SessionState, Stat};
 
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
@@ -13,15 +13,15 @@ use tenure_core::name::{Escaped, LockName};
 
 use crate::tls;
 
+use super::diagnose;
+use super::errors::RequestError;
 use super::hold::{NodeRecord, Store};
 use super::names::{self, Child};
-use super::outcome::Failed;
-use super::probe;
 use super::session::Session;
 use super::settings::{Access, Names};
 
 /// Ends the walk through names that are paths.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Without sequence numbers of their own.
 type Queue = Vec<(Child, Stat, Option<NodeRecord>)>;
@@ -38,7 +38,12 @@ impl Store {
         status.await.map_err(|failed| self.explain(failed))
     }
 
-    async fn status(&self, session: &Session, name: LockName, dir: &str) -> Result<Status, Failed> {
+    async fn status(
+        &self,
+        session: &Session,
+        name: LockName,
+        dir: &str,
+    ) -> Result<Status, RequestError> {
         let queue = self.queue(session, dir).await?;
         let contenders: Vec<_> = queue
             .iter()
@@ -53,7 +58,7 @@ impl Store {
             let lease = written
                 .as_ref()
                 .map(|written| Duration::from_millis(written.ttl));
-            let mut holder = written.map_or_else(stranger, |written| written.holder.into());
+            let mut holder = written.map_or_else(foreign_holder, |written| written.holder.into());
             let made = Duration::from_millis(stat.ctime.unsigned_abs());
             holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
             if at < holders {
@@ -70,11 +75,11 @@ impl Store {
     }
 
     /// Everybody who holds or waits, in order, with what they wrote about themselves.
-    async fn queue(&self, session: &Session, dir: &str) -> Result<Queue, Failed> {
+    async fn queue(&self, session: &Session, dir: &str) -> Result<Queue, RequestError> {
         let client = &session.client;
         let children = match self.ask(client.list_children(dir)).await {
             Ok(children) => children,
-            Err(failed) if failed.is(&Said::NoNode) => return Ok(Queue::new()),
+            Err(failed) if failed.is(&ClientError::NoNode) => return Ok(Queue::new()),
             Err(failed) => return Err(failed),
         };
         let order = self.in_order(session, dir, &children).await?;
@@ -90,8 +95,8 @@ impl Store {
                     let written = serde_json::from_slice(&data).ok();
                     queue.push((child, stat, written));
                 }
-                Err(failed) if failed.is(&Said::NoNode) => {}
-                Err(failed) if failed.is(&Said::NoAuth) => {
+                Err(failed) if failed.is(&ClientError::NoNode) => {}
+                Err(failed) if failed.is(&ClientError::NoAuth) => {
                     if let Some(stat) = self.ask(client.check_stat(path)).await? {
                         queue.push((child, stat, None));
                     }
@@ -129,15 +134,17 @@ impl Store {
         held.await.map_err(|failed| self.explain(failed))
     }
 
-    async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, Failed> {
+    async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, RequestError> {
         match self.ask(session.client.list_children(path)).await {
             // What we may not look at is none of ours.
-            Err(failed) if failed.is(&Said::NoNode) || failed.is(&Said::NoAuth) => Ok(Vec::new()),
+            Err(failed) if failed.is(&ClientError::NoNode) || failed.is(&ClientError::NoAuth) => {
+                Ok(Vec::new())
+            }
             children => children,
         }
     }
 
-    async fn names(&self, session: &Session, root: &str) -> Result<Vec<LockName>, Failed> {
+    async fn names(&self, session: &Session, root: &str) -> Result<Vec<LockName>, RequestError> {
         let children = self.children(session, root).await?;
         let is_at_root = self.settings.root.is_empty();
         let name = |child: &String| names::decode(child, is_at_root);
@@ -145,7 +152,7 @@ impl Store {
     }
 
     /// Every node with a contender under it.
-    async fn paths(&self, session: &Session) -> Result<Vec<LockName>, Failed> {
+    async fn paths(&self, session: &Session) -> Result<Vec<LockName>, RequestError> {
         let root = &self.settings.root;
         let mut found = Vec::new();
         let mut left = vec![(String::new(), 0)];
@@ -157,7 +164,7 @@ impl Store {
             for child in self.children(session, &whole).await? {
                 if Child::parse(&child).is_some() {
                     found.extend(LockName::new(path.trim_start_matches('/')).ok());
-                } else if depth < DEEPEST
+                } else if depth < MAX_DEPTH
                     && !(root.is_empty() && depth == 0 && child == "zookeeper")
                 {
                     left.push((format!("{path}/{child}"), depth + 1));
@@ -191,7 +198,7 @@ impl Store {
             let path = format!("{dir}/{}", queue[at].0.name);
             match self.ask(session.client.delete(&path, None)).await {
                 Ok(()) => Ok(true),
-                Err(failed) if failed.is(&Said::NoNode) => Ok(false),
+                Err(failed) if failed.is(&ClientError::NoNode) => Ok(false),
                 Err(failed) => Err(failed),
             }
         };
@@ -207,7 +214,7 @@ impl Store {
         for host in &self.settings.hosts {
             // A server that wants TLS hears nothing else.
             let word = match self.settings.tls {
-                None => probe::word(host, "srvr", self.settings.timeout).await,
+                None => diagnose::word(host, "srvr", self.settings.timeout).await,
                 Some(_) => None,
             };
             match word.as_deref() {
@@ -288,13 +295,13 @@ impl Store {
                 let servers = text.lines().filter(|line| line.starts_with("server."));
                 Some(servers.filter(|line| !line.contains(":observer")).count())
             }
-            Err(failed) if failed.is(&Said::NoNode) => Some(0),
+            Err(failed) if failed.is(&ClientError::NoNode) => Some(0),
             Err(_) => None,
         }
     }
 }
 
-fn stranger() -> Holder {
+fn foreign_holder() -> Holder {
     let mut holder = Holder::default();
     holder.label = "another program".into();
     holder

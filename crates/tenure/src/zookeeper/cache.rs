@@ -18,12 +18,12 @@ use zookeeper_client::{OneshotWatcher, WatchedEvent};
 use tenure_core::rt;
 
 /// Directories that are remembered, at most.
-const MOST: usize = 1024;
+const CACHE_CAPACITY: usize = 1024;
 
 /// A watch on a directory.
-pub(super) struct Watch(Pin<Box<dyn Future<Output = WatchedEvent> + Send>>);
+pub(super) struct DirectoryWatch(Pin<Box<dyn Future<Output = WatchedEvent> + Send>>);
 
-impl Watch {
+impl DirectoryWatch {
     pub(super) fn new(watcher: OneshotWatcher) -> Self {
         Self(Box::pin(watcher.changed()))
     }
@@ -35,14 +35,14 @@ impl Watch {
 }
 
 /// What is known of a directory.
-pub(super) struct Known {
-    watch: Watch,
+pub(super) struct CachedDirectory {
+    watch: DirectoryWatch,
     /// Of the node that held last, was alone at the front, and is gone.
     number: Option<i32>,
 }
 
-impl Known {
-    pub(super) fn watched(watch: Watch) -> Self {
+impl CachedDirectory {
+    pub(super) fn watched(watch: DirectoryWatch) -> Self {
         Self {
             watch,
             number: None,
@@ -63,24 +63,25 @@ impl Known {
 
 /// By directory; of one session, whose watches they are.
 #[derive(Default)]
-pub(super) struct Warm {
-    known: HashMap<String, Known>,
+pub(super) struct DirectoryCache {
+    known: HashMap<String, CachedDirectory>,
 }
 
-impl Warm {
+impl DirectoryCache {
     /// Takes it out: whoever uses it puts it back.
-    pub(super) fn take(&mut self, dir: &str) -> Option<Known> {
+    pub(super) fn take(&mut self, dir: &str) -> Option<CachedDirectory> {
         self.known.remove(dir)
     }
 
     /// `number`: of the node that held exclusively and is gone.
-    pub(super) fn put(&mut self, dir: &str, known: Known, number: Option<i32>) {
-        if self.known.len() >= MOST {
+    pub(super) fn put(&mut self, dir: &str, known: CachedDirectory, number: Option<i32>) {
+        if self.known.len() >= CACHE_CAPACITY {
             // Any: all of them are as good as each other.
             if let Some(other) = self.known.keys().next().cloned() {
                 self.known.remove(&other);
             }
         }
-        self.known.insert(dir.to_owned(), Known { number, ..known });
+        self.known
+            .insert(dir.to_owned(), CachedDirectory { number, ..known });
     }
 }
