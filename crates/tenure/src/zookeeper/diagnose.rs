@@ -1,130 +1,95 @@
-//! Why there is no session: the client library does not say, so a plain connection of our own finds out.
-
-use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::Duration;
-
-use zookeeper_client::Error as ClientError;
+//! Why no session could be opened: the client library does not say, so plain connections of our own find out.
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::rt;
 use tenure_core::url::Host;
 
+use super::errors::{ClientError, RequestError};
+#[cfg(feature = "zookeeper-tls")]
+use super::handshake;
+use super::server_info::{self, ServerReply};
 use super::settings::Settings;
 
-/// Longest answer that is read.
-const MAX_REPLY_BYTES: u64 = 64 * 1024;
-
-/// How one server answers a plain question.
-pub(super) enum ServerReply {
-    NoConnection(io::Error),
-    /// It hung up, or said nothing.
-    Silence,
-    /// The same before it had proved who it is.
-    #[cfg(feature = "zookeeper-tls")]
-    NoHandshake,
-    Text(String),
-}
-
-/// Sends one of the server's four-letter words. `None`: it did not answer, or may not.
-pub(super) async fn word(host: &Host, word: &'static str, limit: Duration) -> Option<String> {
-    match ask(host.clone(), word, limit).await {
-        ServerReply::Text(text) if !text.contains("is not in the whitelist") => Some(text),
-        _ => None,
-    }
-}
-
-async fn ask(host: Host, word: &'static str, limit: Duration) -> ServerReply {
-    let asking = rt::apart(move || {
-        let mut stream = match connect(&host, limit) {
-            Ok(stream) => stream,
-            Err(err) => return ServerReply::NoConnection(err),
-        };
-        let mut said = Vec::new();
-        let talk = stream
-            .write_all(word.as_bytes())
-            .and_then(|()| (&mut stream).take(MAX_REPLY_BYTES).read_to_end(&mut said));
-        match talk {
-            _ if !said.is_empty() => ServerReply::Text(String::from_utf8_lossy(&said).into_owned()),
-            _ => ServerReply::Silence,
-        }
-    });
-    asking.await.unwrap_or(ServerReply::Silence)
-}
-
-pub(super) fn connect(host: &Host, limit: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for addr in (host.name.as_str(), host.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&addr, limit) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(limit))?;
-                stream.set_write_timeout(Some(limit))?;
-                return Ok(stream);
-            }
-            Err(err) => last = err,
-        }
-    }
-    Err(last)
-}
-
-/// What to say when no session could be opened.
+/// The error of a client that could open no session: what is wrong with the first server of the URL, or with the
+/// settings of TLS.
 pub(super) async fn explain(settings: &Settings, err: ClientError) -> Error {
-    let unreachable = |what: String| Error::new(ErrorKind::Unreachable, what);
     if err == ClientError::AuthFailed {
-        return super::errors::asking(super::errors::RequestError::Client(err), settings.user());
+        return RequestError::Client(err).explain(settings.user());
     }
     let mut first = None;
     for host in &settings.hosts {
-        let found = match &settings.tls {
-            None => ask(host.clone(), "srvr", settings.timeout).await,
-            #[cfg(not(feature = "zookeeper-tls"))]
-            Some(_) => ServerReply::Silence,
-            #[cfg(feature = "zookeeper-tls")]
-            Some(files) => {
-                match super::handshake::shake_hands(host.clone(), files.clone(), settings.timeout)
-                    .await
-                {
-                    Ok(found) => found,
-                    Err(err) => return err,
-                }
-            }
+        let reply = match ask(host, settings).await {
+            Ok(reply) => reply,
+            Err(err) => return err,
         };
         let is_tls = settings.tls.is_some();
-        let why = match found {
-            ServerReply::NoConnection(err) => unreachable(format!(
-                "no connection to {host}; is the server running, and the URL right?"
-            ))
-            .with_source(err),
-            ServerReply::Text(text) if text.contains("not currently serving requests") => {
-                unreachable(format!(
-                    "{host} has no majority of its ensemble and serves nobody; start the other servers"
-                ))
-            }
-            ServerReply::Text(text) if text.contains("Mode: read-only") => unreachable(format!(
-                "{host} is cut off from the others and read-only; retry when a majority of them is there"
-            )),
-            ServerReply::Text(text)
-                if text.contains("Zookeeper version") || text.contains("whitelist") =>
-            {
-                unreachable(format!(
-                    "{host} is there and opened no session in time; is it overloaded, or is its limit of connections (maxClientCnxns) reached?"
-                ))
-            }
-            ServerReply::Text(_) => unreachable(format!(
-                "{host} does not answer like a ZooKeeper server; is the port right?"
-            )),
-            #[cfg(feature = "zookeeper-tls")]
-            ServerReply::NoHandshake => unreachable(format!(
-                "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
-            )),
-            ServerReply::Silence if is_tls => unreachable(format!(
-                "{host} speaks TLS and opened no session; is it a ZooKeeper server that serves clients on this port?"
-            )),
-            ServerReply::Silence => unreachable(format!(
-                "{host} does not answer like a ZooKeeper server; is the port right, and does it want TLS (then write tls=on)?"
-            )),
-        };
-        first.get_or_insert(why);
+        first.get_or_insert_with(|| meaning(host, is_tls, reply));
     }
-    first.unwrap_or_else(|| unreachable("no server of the URL opened a session".into()))
+    first.unwrap_or_else(|| {
+        let what = "no server of the URL opened a session";
+        Error::new(ErrorKind::Unreachable, what)
+    })
+}
+
+/// How a server answers a plain question, or a handshake of TLS.
+async fn ask(host: &Host, settings: &Settings) -> Result<ServerReply, Error> {
+    match &settings.tls {
+        None => Ok(server_info::ask(host.clone(), "srvr", settings.timeout).await),
+        #[cfg(not(feature = "zookeeper-tls"))]
+        Some(_) => Ok(ServerReply::Silence),
+        #[cfg(feature = "zookeeper-tls")]
+        Some(files) => handshake::shake_hands(host.clone(), files.clone(), settings.timeout).await,
+    }
+}
+
+/// What the answer of a server that opened no session means.
+fn meaning(host: &Host, is_tls: bool, reply: ServerReply) -> Error {
+    let (what, source) = match reply {
+        ServerReply::NoConnection(err) => (
+            format!("no connection to {host}; is the server running, and the URL right?"),
+            Some(err),
+        ),
+        ServerReply::Text(text) => (meaning_of_text(host, &text), None),
+        #[cfg(feature = "zookeeper-tls")]
+        ServerReply::NoHandshake => (
+            format!(
+                "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
+            ),
+            None,
+        ),
+        ServerReply::Silence if is_tls => (
+            format!(
+                "{host} speaks TLS and opened no session; is it a ZooKeeper server that serves clients on this port?"
+            ),
+            None,
+        ),
+        ServerReply::Silence => (
+            format!(
+                "{host} does not answer like a ZooKeeper server; is the port right, and does it want TLS (then write tls=on)?"
+            ),
+            None,
+        ),
+    };
+    let err = Error::new(ErrorKind::Unreachable, what);
+    match source {
+        Some(source) => err.with_source(source),
+        None => err,
+    }
+}
+
+/// The same for an answer to `srvr`.
+fn meaning_of_text(host: &Host, text: &str) -> String {
+    let has = |part| text.contains(part);
+    if has("not currently serving requests") {
+        format!("{host} has no majority of its ensemble and serves nobody; start the other servers")
+    } else if has("Mode: read-only") {
+        format!(
+            "{host} is cut off from the others and read-only; retry when a majority of them is there"
+        )
+    } else if has("Zookeeper version") || has("whitelist") {
+        format!(
+            "{host} is there and opened no session in time; is it overloaded, or is its limit of connections (maxClientCnxns) reached?"
+        )
+    } else {
+        format!("{host} does not answer like a ZooKeeper server; is the port right?")
+    }
 }

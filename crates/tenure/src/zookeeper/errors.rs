@@ -1,22 +1,22 @@
-//! What an error of the client library means: nothing was applied, cannot tell, or refused.
+//! What errors of the client library mean: whether the request was applied, what is wrong, and how to cure it.
 
-use zookeeper_client::Error as ClientError;
+pub(super) use zookeeper_client::Error as ClientError;
 
 use tenure_core::error::{Error, ErrorKind};
 
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestError {
-    /// By the server, or by the library for it.
+    /// An error of the server, or of the library.
     Client(ClientError),
-    /// No answer within the time limit.
+    /// No reply within the time limit.
     Timeout,
 }
 
 impl RequestError {
-    /// Whether nobody can tell if the request was applied.
+    /// Whether the request may have been applied.
     pub(super) fn is_ambiguous(&self) -> bool {
-        !matches!(self, Self::Client(said) if is_definite(said))
+        !matches!(self, Self::Client(err) if is_definite(err))
     }
 
     /// The session is over, and all its nodes with it. The request was not applied.
@@ -29,15 +29,48 @@ impl RequestError {
         )
     }
 
-    pub(super) fn is(&self, said: &ClientError) -> bool {
-        matches!(self, Self::Client(ours) if ours == said)
+    pub(super) fn is(&self, err: &ClientError) -> bool {
+        matches!(self, Self::Client(ours) if ours == err)
+    }
+
+    /// The same for the user. `user`: the name under which the client authenticates.
+    pub(super) fn explain(self, user: Option<&str>) -> Error {
+        let Self::Client(err) = self else {
+            return Error::new(
+                ErrorKind::Indeterminate,
+                "no answer in time; whether the request was applied cannot be told",
+            );
+        };
+        if let Some((kind, what)) = meaning(&err, user) {
+            return Error::new(kind, what);
+        }
+        let (kind, what) = match &err {
+            ClientError::Unimplemented => (
+                ErrorKind::Unsupported,
+                "the server is too old; locks need ZooKeeper 3.5.3 or newer",
+            ),
+            ClientError::NoChildrenForEphemerals => (
+                ErrorKind::Invalid,
+                "a part of the name is a node that ends with its session (names=raw); choose another name",
+            ),
+            ClientError::QuotaExceeded => (
+                ErrorKind::Backend,
+                "the quota of a node above is used up; raise it",
+            ),
+            err if is_definite(err) => (ErrorKind::Backend, "the server refused the request"),
+            _ => (ErrorKind::Indeterminate, CONNECTION_LOST),
+        };
+        Error::new(kind, what).with_source(err)
     }
 }
 
+const CONNECTION_LOST: &str =
+    "the connection broke before the answer; whether the request was applied cannot be told";
+
 /// The server has seen the request and refused it, or it was never sent.
-fn is_definite(said: &ClientError) -> bool {
+fn is_definite(err: &ClientError) -> bool {
     matches!(
-        said,
+        err,
         ClientError::NoNode
             | ClientError::NoAuth
             | ClientError::BadVersion
@@ -58,79 +91,38 @@ fn is_definite(said: &ClientError) -> bool {
     )
 }
 
-/// An error after a request was sent. `user`: who we said we are.
-pub(super) fn asking(failed: RequestError, user: Option<&str>) -> Error {
-    let said = match failed {
-        RequestError::Timeout => {
-            return Error::new(
-                ErrorKind::Indeterminate,
-                "no answer in time; whether the request was applied cannot be told",
-            );
-        }
-        RequestError::Client(said) => said,
+/// The errors whose text says everything; those of all others have the error of the library as their source.
+fn meaning(err: &ClientError, user: Option<&str>) -> Option<(ErrorKind, &'static str)> {
+    let (kind, what) = match err {
+        ClientError::ConnectionLoss => (ErrorKind::Indeterminate, CONNECTION_LOST),
+        ClientError::SessionExpired | ClientError::SessionMoved => (
+            ErrorKind::Unreachable,
+            "the session with the servers ended; retry",
+        ),
+        ClientError::ClientClosed => (ErrorKind::Closed, "the client was closed"),
+        ClientError::NotReadOnly => (
+            ErrorKind::Unreachable,
+            "the server is cut off from the others and read-only; retry when a majority of them is there",
+        ),
+        ClientError::Throttled => (
+            ErrorKind::Unreachable,
+            "the server is overloaded and took no request; retry",
+        ),
+        ClientError::NoAuth if user.is_some() => (
+            ErrorKind::Denied,
+            "this user may not do that here; the node was made by somebody else (its access list says by whom)",
+        ),
+        ClientError::NoAuth => (
+            ErrorKind::Denied,
+            "nobody may do that here without a user; write zookeeper://USER:PASSWORD@HOST",
+        ),
+        ClientError::AuthFailed => (
+            ErrorKind::Denied,
+            "the server refused user or password; they stand before `@` in the URL",
+        ),
+        _ => return None,
     };
-    let (kind, what) = match &said {
-        ClientError::ConnectionLoss => {
-            return Error::new(
-                ErrorKind::Indeterminate,
-                "the connection broke before the answer; whether the request was applied cannot be told",
-            );
-        }
-        ClientError::SessionExpired | ClientError::SessionMoved => {
-            return Error::new(
-                ErrorKind::Unreachable,
-                "the session with the servers ended; retry",
-            );
-        }
-        ClientError::ClientClosed => return Error::new(ErrorKind::Closed, "the client was closed"),
-        ClientError::NotReadOnly => {
-            return Error::new(
-                ErrorKind::Unreachable,
-                "the server is cut off from the others and read-only; retry when a majority of them is there",
-            );
-        }
-        ClientError::Throttled => {
-            return Error::new(
-                ErrorKind::Unreachable,
-                "the server is overloaded and took no request; retry",
-            );
-        }
-        ClientError::NoAuth => {
-            let whom = match user {
-                Some(_) => {
-                    "this user may not do that here; the node was made by somebody else (its access list says by whom)"
-                }
-                None => {
-                    "nobody may do that here without a user; write zookeeper://USER:PASSWORD@HOST"
-                }
-            };
-            return Error::new(ErrorKind::Denied, whom);
-        }
-        ClientError::AuthFailed => {
-            return Error::new(
-                ErrorKind::Denied,
-                "the server refused user or password; they stand before `@` in the URL",
-            );
-        }
-        ClientError::Unimplemented => (
-            ErrorKind::Unsupported,
-            "the server is too old; locks need ZooKeeper 3.5.3 or newer",
-        ),
-        ClientError::NoChildrenForEphemerals => (
-            ErrorKind::Invalid,
-            "a part of the name is a node that ends with its session (names=raw); choose another name",
-        ),
-        ClientError::QuotaExceeded => (
-            ErrorKind::Backend,
-            "the quota of a node above is used up; raise it",
-        ),
-        said if is_definite(said) => (ErrorKind::Backend, "the server refused the request"),
-        _ => (
-            ErrorKind::Indeterminate,
-            "the connection broke before the answer; whether the request was applied cannot be told",
-        ),
-    };
-    Error::new(kind, what).with_source(said)
+    Some((kind, what))
 }
 
 #[cfg(test)]
@@ -147,7 +139,7 @@ mod tests {
             RequestError::Client(ClientError::UnexpectedErrorCode(-3)),
         ] {
             assert!(unclear.is_ambiguous(), "{unclear:?}");
-            let err = asking(unclear, None);
+            let err = unclear.explain(None);
             assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
         }
         for (said, kind) in [
@@ -162,7 +154,7 @@ mod tests {
         ] {
             let failed = RequestError::Client(said);
             assert!(!failed.is_ambiguous(), "{failed:?}");
-            let err = asking(failed, Some("me"));
+            let err = failed.explain(Some("me"));
             assert_eq!(err.kind(), kind, "{err}");
             assert!(!err.to_string().contains('\n'));
         }

@@ -13,9 +13,9 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
-use super::diagnose::{ServerReply, connect};
+use super::server_info::{ServerReply, connect};
 
-/// What a handshake comes to, where we know whom to trust.
+/// The outcome of a handshake. Without a named authority none is made.
 pub(super) async fn shake_hands(
     host: Host,
     files: tls::Files,
@@ -28,7 +28,7 @@ pub(super) async fn shake_hands(
             Ok(stream) => stream,
             Err(err) => return Ok(ServerReply::NoConnection(err)),
         };
-        // Whom the system trusts is known to the client library alone.
+        // Only the client library knows which authorities the system trusts.
         let Some(ca) = pem.ca else {
             return Ok(ServerReply::Silence);
         };

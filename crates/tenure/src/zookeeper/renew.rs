@@ -1,9 +1,7 @@
-//! What is held: kept alive in few requests, and ended when nobody keeps it alive.
+//! Renewal of many nodes in few requests, and the end of leases that are not renewed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-use zookeeper_client::{Error as ClientError, MultiWriteError, SessionState};
 
 use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
@@ -14,261 +12,162 @@ use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;
 
 use super::contact::Lease;
-use super::errors::RequestError;
-use super::hold::{HeldEntry, Store};
-use super::session::Session;
+use super::errors::{ClientError, RequestError};
+use super::release;
+use super::requests;
+use super::session::{Session, SessionListener};
+use super::store::{HeldEntry, Store};
 
-/// Bytes of paths in one request; a server takes 1 MiB (`jute.maxbuffer`).
+/// Bytes of paths in one request; a server accepts 1 MiB (`jute.maxbuffer`).
 const MAX_BATCH_BYTES: usize = 256 * 1024;
 
-/// A hold's place in a list, and the path of its node.
-type Numbered = (usize, Arc<str>);
+/// How often a batch is checked again when nodes go away between its requests. The driver renews again then.
+const MAX_CHECKS: u32 = 3;
 
-impl Store {
-    /// From now on the node is renewed, and watched over. The lease that is granted.
-    pub(super) fn keep(self: &Arc<Self>, request: &Request, lease: Lease) -> Duration {
-        let ttl = lease.length().min(request.ttl);
-        let until = lease.sent.after(ttl);
-        if let Some(kept) = lock(&self.holds).get_mut(&request.owner) {
-            kept.until = Some(until);
-        }
-        if self.expiry.claim_start() {
-            let (store, wakeup) = (Arc::downgrade(self), self.expiry.clone());
-            self.spawner.spawn(expire(store, wakeup));
-        }
-        self.expiry.due_at(until);
-        ttl
+/// A hold's index in the list of holds to renew, and the path of its node.
+type NumberedPath = (usize, Arc<str>);
+
+/// What is known about one node after a renewal.
+type Checked = (usize, Result<Lease, Renewal>);
+
+/// The node holds from now on: its lease is watched, and so is its session. Returns the length of the lease.
+pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+    let ttl = lease.length().min(request.ttl);
+    let until = lease.sent.after(ttl);
+    store
+        .holds
+        .update(request.owner, |held| held.until = Some(until));
+    store
+        .sessions
+        .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
+    if store.expiry.claim_start() {
+        let (weak, wakeup) = (Arc::downgrade(store), store.expiry.clone());
+        store.spawner.spawn(expire(weak, wakeup));
     }
+    store.expiry.due_at(until);
+    ttl
+}
 
-    fn prolong(&self, hold: &Hold, lease: Lease) -> Renewal {
-        let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
-        if let Some(kept) = lock(&self.holds).get_mut(&hold.owner) {
-            kept.until = kept.until.max(Some(sent.after(ttl)));
+/// Asks the servers, and a majority of them, whether these nodes are there; many in one request.
+pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
+    let mut renewals: Vec<_> = (0..holds.len()).map(|_| None).collect();
+    let mut groups: Vec<(Arc<Session>, Vec<NumberedPath>)> = Vec::new();
+    for (at, hold) in holds.iter().enumerate() {
+        let node = store.holds.get(hold.owner).and_then(HeldEntry::node);
+        let Some((session, path)) = node else {
+            renewals[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
+            continue;
+        };
+        if session.ended.is_raised() {
+            renewals[at] = Some(Renewal::Lost(LostReason::SessionGone));
+            continue;
         }
-        let ttl = Some(ttl);
-        Renewal::Renewed { sent, ttl }
-    }
-
-    /// Holds whose lease is over, and when the next one is.
-    fn expired(&self, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
-        let (mut gone, mut next) = (Vec::new(), Time::MAX);
-        for (owner, kept) in lock(&self.holds).iter_mut() {
-            match kept.until {
-                Some(until) if until <= now => {
-                    kept.until = None;
-                    gone.push((*owner, kept.clone()));
-                }
-                Some(until) => next = next.min(until),
-                None => {}
-            }
-        }
-        (gone, next)
-    }
-
-    /// Deletes it until it is gone, or its session is.
-    async fn delete_expired(self: Arc<Self>, owner: OwnerId, kept: HeldEntry) {
-        for attempt in 0_u32.. {
-            let is_over = kept.session.ended.is_raised() || self.closing.is_raised();
-            if is_over || self.delete(&kept.session, &kept).await.is_ok() {
-                break;
-            }
-            // Released by its owner meanwhile.
-            if self.kept(owner).is_none() {
-                return;
-            }
-            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
-        }
-        if let Some(kept) = lock(&self.holds).get_mut(&owner) {
-            kept.is_ambiguous = false;
+        let group = groups
+            .iter_mut()
+            .find(|(known, _)| Arc::ptr_eq(known, &session));
+        match group {
+            Some((_, paths)) => paths.push((at, path)),
+            None => groups.push((session, vec![(at, path)])),
         }
     }
-
-    /// Asks the servers, and a majority of them, whether these are there; in one request for many.
-    pub(super) async fn renew(&self, holds: &[Hold]) -> Vec<Renewal> {
-        let mut answers: Vec<_> = (0..holds.len()).map(|_| None).collect();
-        let mut groups: Vec<(Arc<Session>, Vec<Numbered>)> = Vec::new();
-        for (at, hold) in holds.iter().enumerate() {
-            let kept = self.kept(hold.owner);
-            let path = kept.as_ref().and_then(|kept| kept.path.clone());
-            let Some((kept, path)) = kept.zip(path) else {
-                answers[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
-                continue;
-            };
-            if kept.session.ended.is_raised() {
-                answers[at] = Some(Renewal::Lost(LostReason::SessionGone));
-                continue;
-            }
-            let known = groups
-                .iter_mut()
-                .find(|(session, _)| Arc::ptr_eq(session, &kept.session));
-            match known {
-                Some((_, paths)) => paths.push((at, path)),
-                None => groups.push((kept.session, vec![(at, path)])),
-            }
-        }
-        for (session, paths) in groups {
-            let mut rest = &paths[..];
-            while !rest.is_empty() {
-                let mut bytes = 0;
-                let fits = rest.iter().take_while(|(_, path)| {
-                    bytes += path.len() + 32;
-                    bytes <= MAX_BATCH_BYTES
+    for (session, paths) in groups {
+        let mut rest = &paths[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(batch_length(rest));
+            rest = later;
+            for (at, checked) in check_batch(&session, batch).await {
+                renewals[at] = Some(match checked {
+                    Ok(lease) => prolong(store, &holds[at], lease),
+                    Err(renewal) => renewal,
                 });
-                let (batch, later) = rest.split_at(fits.count().max(1));
-                rest = later;
-                for (at, answer) in self.renew_batch(&session, batch).await {
-                    answers[at] = Some(match answer {
-                        Ok(lease) => self.prolong(&holds[at], lease),
-                        Err(no) => no,
-                    });
-                }
-            }
-        }
-        let answers = answers.into_iter();
-        answers
-            .map(|answer| answer.expect("each hold is in a batch or has its answer"))
-            .collect()
-    }
-
-    async fn renew_batch(
-        &self,
-        session: &Arc<Session>,
-        batch: &[Numbered],
-    ) -> Vec<(usize, Result<Lease, Renewal>)> {
-        let mut there: Vec<_> = batch.iter().collect();
-        let mut answers = Vec::with_capacity(batch.len());
-        // Some may go away between two questions; then the driver asks again.
-        for _ in 0..3 {
-            let paths: Vec<_> = there.iter().map(|(_, path)| &**path).collect();
-            let failed = match self.confirm(session, &paths).await {
-                Ok(lease) => {
-                    answers.extend(there.iter().map(|(at, _)| (*at, Ok(lease))));
-                    return answers;
-                }
-                Err(failed) => failed,
-            };
-            if failed.is_session_over() {
-                let gone = |at| (at, Err(Renewal::Lost(LostReason::SessionGone)));
-                answers.extend(there.iter().map(|(at, _)| gone(*at)));
-                return answers;
-            }
-            if !failed.is(&ClientError::NoNode) {
-                let unknown = |at| (at, Err(Renewal::Unknown(self.explain(failed.clone()))));
-                answers.extend(there.iter().map(|(at, _)| unknown(*at)));
-                return answers;
-            }
-            // One of them is gone, and the answer names only that one. All are asked for at once.
-            let asked: Vec<_> = there
-                .iter()
-                .map(|(_, path)| session.client.check_stat(path))
-                .collect();
-            let mut left = Vec::with_capacity(there.len());
-            for (one, stat) in there.into_iter().zip(asked) {
-                match self.ask(stat).await {
-                    Ok(None) => answers.push((one.0, Err(Renewal::Lost(LostReason::StoreSaysNo)))),
-                    _ => left.push(one),
-                }
-            }
-            there = left;
-            if there.is_empty() {
-                return answers;
-            }
-        }
-        let err = || {
-            let what = "holds went away while they were renewed";
-            Error::new(ErrorKind::Indeterminate, what)
-        };
-        let unknown = |at| (at, Err(Renewal::Unknown(err())));
-        answers.extend(there.iter().map(|(at, _)| unknown(*at)));
-        answers
-    }
-
-    /// Asks whether all of these are there. A write that changes nothing, so that a majority has to agree.
-    pub(super) async fn confirm(
-        &self,
-        session: &Session,
-        paths: &[&str],
-    ) -> Result<Lease, RequestError> {
-        let lease = self.begin_lease(session);
-        let mut writer = session.client.new_multi_writer();
-        for path in paths {
-            writer
-                .add_check_version(path, -1)
-                .map_err(RequestError::Client)?;
-        }
-        let asked = async {
-            let answer = writer.commit().await;
-            answer.map(drop).map_err(|err| match err {
-                MultiWriteError::RequestFailed { source }
-                | MultiWriteError::OperationFailed { source, .. } => source,
-            })
-        };
-        self.ask(asked).await?;
-        session.confirm(lease);
-        Ok(lease)
-    }
-
-    /// Asks whether all holds of a session are there, when its connection was broken.
-    pub(super) async fn verify(&self, session: &Arc<Session>) {
-        let all: Vec<_> = {
-            let holds = lock(&self.holds);
-            let ours = holds
-                .iter()
-                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session));
-            let path = |kept: &HeldEntry| kept.path.clone();
-            ours.filter_map(|(owner, kept)| Some((*owner, path(kept)?)))
-                .collect()
-        };
-        let alarm = lock(&self.alarm).clone();
-        for (owner, path) in all {
-            if let Ok(None) = self.ask(session.client.check_stat(&path)).await
-                && let Some(alarm) = &alarm
-            {
-                alarm.lost(owner, LostReason::StoreSaysNo);
             }
         }
     }
+    let renewals = renewals.into_iter();
+    renewals
+        .map(|renewal| renewal.expect("each hold is in a batch or has its answer"))
+        .collect()
+}
 
-    /// The library says that a session is over.
-    pub(super) fn session_ended(&self, session: &Arc<Session>, state: SessionState) {
-        let gone: Vec<_> = {
-            let holds = lock(&self.holds);
-            holds
-                .iter()
-                .filter(|(_, kept)| kept.until.is_some() && Arc::ptr_eq(&kept.session, session))
-                .map(|(owner, _)| *owner)
-                .collect()
-        };
-        if state != SessionState::Closed || !gone.is_empty() {
-            tracing::warn!(%state, holds = gone.len(), "a session with the servers ended");
+/// How many of these paths fit into one request, at least one.
+fn batch_length(paths: &[NumberedPath]) -> usize {
+    let mut bytes = 0;
+    let fits = paths.iter().take_while(|(_, path)| {
+        bytes += path.len() + 32;
+        bytes <= MAX_BATCH_BYTES
+    });
+    fits.count().max(1)
+}
+
+fn prolong(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
+    let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
+    store.holds.update(hold.owner, |held| {
+        held.until = held.until.max(Some(sent.after(ttl)));
+    });
+    let ttl = Some(ttl);
+    Renewal::Renewed { sent, ttl }
+}
+
+async fn check_batch(session: &Session, batch: &[NumberedPath]) -> Vec<Checked> {
+    let mut unchecked: Vec<_> = batch.iter().collect();
+    let mut checked = Vec::with_capacity(batch.len());
+    for _ in 0..MAX_CHECKS {
+        let paths: Vec<_> = unchecked.iter().map(|(_, path)| &**path).collect();
+        let outcome = requests::check_nodes(session, &paths).await;
+        if !matches!(&outcome, Err(err) if err.is(&ClientError::NoNode)) {
+            let all = unchecked.iter();
+            checked.extend(all.map(|(at, _)| (*at, renewal_of(session, &outcome))));
+            return checked;
         }
-        let alarm = lock(&self.alarm).clone();
-        for owner in gone {
-            if let Some(alarm) = &alarm {
-                alarm.lost(owner, LostReason::SessionGone);
+        // One of the nodes is gone, and the answer names only that one. All are asked for.
+        let are_gone = requests::which_are_gone(session, &paths).await;
+        let mut there = Vec::with_capacity(unchecked.len());
+        for (one, is_gone) in unchecked.into_iter().zip(are_gone) {
+            match is_gone {
+                true => checked.push((one.0, Err(Renewal::Lost(LostReason::StoreSaysNo)))),
+                false => there.push(one),
             }
         }
+        unchecked = there;
+        if unchecked.is_empty() {
+            return checked;
+        }
+    }
+    let err = || {
+        let what = "holds went away while they were renewed";
+        Error::new(ErrorKind::Indeterminate, what)
+    };
+    let unknown = |at| (at, Err(Renewal::Unknown(err())));
+    checked.extend(unchecked.iter().map(|(at, _)| unknown(*at)));
+    checked
+}
+
+/// What the outcome of a check of many nodes says about each of them.
+fn renewal_of(session: &Session, outcome: &Result<Lease, RequestError>) -> Result<Lease, Renewal> {
+    match outcome {
+        Ok(lease) => Ok(*lease),
+        Err(err) if err.is_session_over() => Err(Renewal::Lost(LostReason::SessionGone)),
+        Err(err) => Err(Renewal::Unknown(session.explain(err.clone()))),
     }
 }
 
-/// Deletes the nodes of leases that ran out, because nobody renews them any more: their session goes on.
+/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on.
 async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
     loop {
         let (clock, next) = {
             let Some(store) = store.upgrade() else {
                 return;
             };
-            if store.closing.is_raised() {
+            if store.sessions.closing.is_raised() {
                 return;
             }
             let (planned, now) = (wakeup.begin(), store.clock.now());
-            let (gone, next) = store.expired(now);
-            for (owner, kept) in gone {
+            let (expired, next) = take_expired(&store, now);
+            for (owner, held) in expired {
                 let deleter = store.clone();
                 store
                     .spawner
-                    .spawn(async move { deleter.delete_expired(owner, kept).await });
+                    .spawn(async move { delete_expired(&deleter, owner, held).await });
             }
             (
                 store.clock.clone(),
@@ -276,5 +175,90 @@ async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
             )
         };
         wakeup.sleep(&clock, next).await;
+    }
+}
+
+/// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
+fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
+    let (mut expired, mut next) = (Vec::new(), Time::MAX);
+    store.holds.for_each(|owner, held| match held.until {
+        Some(until) if until <= now => {
+            held.until = None;
+            expired.push((owner, held.clone()));
+        }
+        Some(until) => next = next.min(until),
+        None => {}
+    });
+    (expired, next)
+}
+
+/// Deletes a node until it is gone, or its session is.
+async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
+    for attempt in 0_u32.. {
+        let is_over = held.session.ended.is_raised() || store.sessions.closing.is_raised();
+        if is_over || release::delete(&held.session, &held).await.is_ok() {
+            break;
+        }
+        // Its owner has released the hold meanwhile.
+        if !store.holds.contains(owner) {
+            return;
+        }
+        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+        store
+            .clock
+            .sleep_until(store.clock.now().after(pause))
+            .await;
+    }
+    store.holds.update(owner, |held| held.is_ambiguous = false);
+}
+
+/// Reports the holds that end with a session, or while it had no connection.
+struct LossReporter(Weak<Store>);
+
+impl SessionListener for LossReporter {
+    fn reconnected(&self, session: &Arc<Session>) {
+        // The servers may have been emptied meanwhile, and the next renewal may be far away.
+        if let Some(store) = self.0.upgrade() {
+            let (checked, session) = (store.clone(), session.clone());
+            store
+                .spawner
+                .spawn(async move { verify(&checked, &session).await });
+        }
+    }
+
+    fn ended(&self, session: &Arc<Session>) -> usize {
+        let Some(store) = self.0.upgrade() else {
+            return 0;
+        };
+        let ended = holds_of(&store, session);
+        for (owner, _) in &ended {
+            report(&store, *owner, LostReason::SessionGone);
+        }
+        ended.len()
+    }
+}
+
+/// The holds of a session, and the paths of their nodes.
+fn holds_of(store: &Store, session: &Arc<Session>) -> Vec<(OwnerId, Arc<str>)> {
+    store.holds.select(|owner, held| {
+        let is_ours = held.until.is_some() && Arc::ptr_eq(&held.session, session);
+        is_ours.then_some(())?;
+        Some((owner, held.path.clone()?))
+    })
+}
+
+/// Asks whether all holds of a session are there.
+async fn verify(store: &Store, session: &Arc<Session>) {
+    for (owner, path) in holds_of(store, session) {
+        if let Ok(None) = requests::stat(session, &path).await {
+            report(store, owner, LostReason::StoreSaysNo);
+        }
+    }
+}
+
+fn report(store: &Store, owner: OwnerId, reason: LostReason) {
+    let alarm = lock(&store.alarm).clone();
+    if let Some(alarm) = alarm {
+        alarm.lost(owner, reason);
     }
 }

@@ -14,7 +14,7 @@ use tenure_core::options::Options;
 use crate::tls;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::names;
+use super::names::{self, Names};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &[
@@ -40,13 +40,6 @@ pub(super) struct Settings {
     pub(super) names: Names,
     pub(super) dialect: Dialect,
     pub(super) acl: Access,
-}
-
-/// How a name becomes a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Names {
-    Encoded,
-    Raw,
 }
 
 /// What the nodes of contenders are called.
