@@ -39,7 +39,7 @@ const STORES: &[&str] = &[
     "majority",
     "memory",
     "redis",
-    "session",
+    "sessions",
     "tables",
     "zookeeper",
 ];
