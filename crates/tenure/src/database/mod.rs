@@ -1,15 +1,15 @@
 //! What the backends that talk to a database have in common: the URL of its server, connections to it, and
 //! what its errors mean. Decides nothing about locks.
 
+mod errors;
 #[cfg(feature = "postgres")]
 pub(crate) mod keys;
-mod outcome;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
 
-pub(crate) use self::outcome::Trouble;
+pub(crate) use self::errors::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) use self::outcome::{explain, no_connection};
+pub(crate) use self::errors::{explain, no_connection};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{KNOWN, Kind};
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::error::Error;
 use tenure_core::name::LockName;
 
-use super::board::Note;
+use super::holder_table::Note;
 use super::names::Key;
 use super::settings::Settings;
 
@@ -114,7 +114,7 @@ pub(super) trait Dialect: Send + Sync {
     /// Marks a hold as to be given up.
     fn want(&self, session: SessionId, token: u64) -> String;
 
-    /// Who has the key: see [`look`](super::look). With the board, if there is one.
+    /// Who has the key: see [`look`](super::inspect). With the board, if there is one.
     fn holders(&self, key: &Key, has_board: bool) -> String;
 
     /// Who waits for it, in their order: statements, as far as we may see them.

@@ -8,28 +8,29 @@
 //!
 //! # Reading order
 //! `names` and `mappings` (keys) · `dialect` with `mysql` and `postgres` (words of either server) ·
-//! `connection`, `entries` and `link` (one session) · `pool` (which session) · `hold` (one request each) · `wait` (the waiter's side) · `keeper` (the task
-//! that sees to sessions) · `board` and `look` (what people see) · `outcome` (what errors mean).
+//! `connection`, `acquisitions`, `operations` and `session` (one session) · `pool` (which session) · `acquire` (one
+//! request each) · `wait` (the waiter's side) · `renew` (the task that maintains sessions) · `holder_table` and
+//! `inspect` (what people see) · `errors` (what errors mean).
 
-mod board;
+mod acquire;
+mod acquisitions;
 mod connection;
 mod contended;
 mod dialect;
-mod entries;
+mod errors;
 mod guarantees;
-mod hold;
-mod job;
-mod keeper;
-mod link;
-mod look;
+mod holder_table;
+mod inspect;
 mod mappings;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
-mod outcome;
+mod operations;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod renew;
+mod session;
 mod settings;
 mod wait;
 
@@ -51,8 +52,8 @@ use tenure_core::url::Url;
 use crate::capabilities::stores_with;
 use crate::database::{Kind, Server, no_connection};
 
+use self::acquire::Store;
 pub use self::guarantees::{Configuration, guarantees};
-use self::hold::Store;
 use self::settings::Settings;
 
 /// How long [`Door::close`] may take: the server may be away, and it ends sessions by itself.

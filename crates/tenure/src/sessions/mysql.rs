@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::board::Note;
 use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
+use super::holder_table::Note;
 use super::names::Key;
 
 /// Server time of a start (s since 1970) and a counter, without the number of the server: grows from call to call

@@ -11,13 +11,13 @@ use tenure_core::time::Time;
 
 use crate::database::no_connection;
 
+use super::acquire::{Store, Wanted};
+use super::acquisitions::{Entry, Has, Stage};
 use super::connection::Connection;
 use super::dialect::{Row, SessionId};
-use super::entries::{Entry, Has, Stage};
-use super::hold::{Store, Wanted};
-use super::link::Link;
+use super::errors;
 use super::names::Key;
-use super::outcome;
+use super::session::Link;
 
 /// The ttl of the session that everything but locks is asked on.
 const DESK: Duration = Duration::from_secs(60);
@@ -211,7 +211,7 @@ impl Store {
             lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
             let link = link.clone();
             self.spawner.spawn(async move { link.close().await });
-            return Err(outcome::closed());
+            return Err(errors::closed());
         }
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Store {
     ) -> Result<(), Error> {
         let _opening = self.opening.lock().await;
         if self.closing.is_raised() {
-            return Err(outcome::closed());
+            return Err(errors::closed());
         }
         if !is_enough(&lock(&self.links)) {
             let link = self.make(wanted.ttl).await?;
@@ -317,7 +317,7 @@ impl Store {
         let facts = self
             .dialect
             .facts(&rows, version)
-            .ok_or_else(outcome::nonsense)?;
+            .ok_or_else(errors::nonsense)?;
         if let Some(objection) = &facts.objection {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -354,7 +354,7 @@ impl Store {
         self.spawner.spawn(async move {
             let _ = answer.send(future.await);
         });
-        answered.await.unwrap_or_else(|_| Err(outcome::closed()))
+        answered.await.unwrap_or_else(|_| Err(errors::closed()))
     }
 
     async fn order_now(self: &Arc<Self>, session: SessionId, sql: String) -> Result<(), Error> {
@@ -365,7 +365,7 @@ impl Store {
         let limit = self.clock.now().after(self.settings.server.timeout);
         let told = desk.look(sql, limit).await;
         told.map(drop)
-            .map_err(|trouble| outcome::explain(trouble, &self.settings.server))
+            .map_err(|trouble| errors::explain(trouble, &self.settings.server))
     }
 
     async fn look_now(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
@@ -377,7 +377,7 @@ impl Store {
                 Ok(rows) => return Ok(rows),
                 // It had been idle, and may have been over for long.
                 Err(trouble) if trouble.is_fatal() && std::mem::take(&mut again) => {}
-                Err(trouble) => return Err(outcome::explain(trouble, &self.settings.server)),
+                Err(trouble) => return Err(errors::explain(trouble, &self.settings.server)),
             }
         }
     }

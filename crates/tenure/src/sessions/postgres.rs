@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::board::Note;
 use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
+use super::holder_table::Note;
 use super::names::Key;
 
 /// Tokens of one statement differ by less than this: they share the number of its transaction.

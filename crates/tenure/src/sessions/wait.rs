@@ -12,11 +12,11 @@ use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use super::acquire::{Attempt, Store, Wanted};
 use super::dialect::Ask;
-use super::hold::{Attempt, Store, Wanted};
-use super::job::{self, Failure};
-use super::link::{Link, Waited};
-use super::outcome;
+use super::errors;
+use super::operations::{self, Failure};
+use super::session::{Link, Waited};
 
 /// How often it is seen to that a waiting session is there: nobody says so when it is not.
 const TRUST: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ impl Store {
                     }
                     Err(err) => {
                         link.end();
-                        return Err(outcome::silence(err));
+                        return Err(errors::silence(err));
                     }
                 },
             }
@@ -82,7 +82,7 @@ impl Store {
             }
             Waited::Refused(trouble) => {
                 self.leave(request, &link);
-                Err(outcome::explain(trouble, &self.settings.server))
+                Err(errors::explain(trouble, &self.settings.server))
             }
             Waited::Gone(trouble) => {
                 self.after_the_end(request, &link, Failure::Gone(trouble))
@@ -100,7 +100,7 @@ impl Store {
         token: u64,
     ) -> Result<Attempt, Error> {
         match link.ask(Ask::Ping, None).await {
-            Ok(job::Answer {
+            Ok(operations::Answer {
                 sent, round_trip, ..
             }) => {
                 link.is_waiting.store(false, Ordering::SeqCst);
@@ -215,7 +215,7 @@ impl Store {
         then: Result<Attempt, Error>,
     ) -> Result<Attempt, Error> {
         if !self.is_buried(link).await {
-            return Err(outcome::doubt(&self.settings.server));
+            return Err(errors::doubt(&self.settings.server));
         }
         self.forget(request.owner);
         then

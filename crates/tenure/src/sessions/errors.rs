@@ -4,7 +4,7 @@ use tenure_core::error::{Error, ErrorKind};
 
 use crate::database::{self, Server, Trouble};
 
-use super::job::Failure;
+use super::operations::Failure;
 
 /// The error of a request that was not fulfilled.
 pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {

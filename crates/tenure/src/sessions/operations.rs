@@ -9,8 +9,8 @@ use tenure_core::time::Time;
 
 use crate::database::Trouble;
 
+use super::acquisitions::{Entries, Stage};
 use super::dialect::Ask;
-use super::entries::{Entries, Stage};
 
 /// What came of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub(super) fn turn(entries: &mut Entries, job: &Job) -> Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entries::Entry;
+    use super::super::acquisitions::Entry;
     use super::super::names::Key;
     use super::*;
 

@@ -18,10 +18,10 @@ use tenure_core::rt::{Clock, lock};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use super::acquire::Store;
 use super::dialect::SessionId;
-use super::hold::Store;
-use super::link::Link;
 use super::names::Key;
+use super::session::Link;
 
 /// How long notes are gathered before they are written: a hold that is over by then is never written at all.
 const GATHER: Duration = Duration::from_millis(5);

@@ -19,15 +19,15 @@ use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use tenure_core::time::Time;
 
-use super::board::{Board, Note};
+use super::acquisitions::{Entry, Stage};
 use super::contended::Contended;
 use super::dialect::{Ask, Dialect};
-use super::entries::{Entry, Stage};
-use super::job::{self, Failure, Said};
-use super::link::Link;
+use super::errors;
+use super::holder_table::{Board, Note};
 use super::names::{self, Found, Key};
-use super::outcome;
+use super::operations::{self, Failure, Said};
 use super::pool::Pick;
+use super::session::Link;
 use super::settings::Settings;
 
 /// Keys that the server was asked for are remembered, up to so many.
@@ -128,7 +128,7 @@ impl Store {
         let number = rows
             .first()
             .and_then(|row| row.first()?.as_deref()?.parse().ok());
-        let key = Key::One(number.ok_or_else(outcome::nonsense)?);
+        let key = Key::One(number.ok_or_else(errors::nonsense)?);
         let mut keys = lock(&self.keys);
         if keys.len() >= KEYS {
             keys.clear();
@@ -198,7 +198,7 @@ impl Store {
                 false => failures >= TRIES,
             };
             if is_enough {
-                return Err(outcome::unreachable(err));
+                return Err(errors::unreachable(err));
             }
             tracing::debug!(name = %request.name, backend = self.guarantees.backend, %err, "asking again");
             self.pause(&request, failures).await;
@@ -273,7 +273,7 @@ impl Store {
             is_shared: wanted.is_shared,
         };
         match link.ask(ask, Some(request.owner)).await {
-            Ok(job::Answer {
+            Ok(operations::Answer {
                 said: Said::Granted(token),
                 sent,
                 round_trip,
@@ -288,9 +288,9 @@ impl Store {
             }
             Err(failure @ (Failure::Refused(_) | Failure::RefusedToo)) => {
                 self.forget(request.owner);
-                Err(outcome::of_failure(failure, &self.settings.server))
+                Err(errors::of_failure(failure, &self.settings.server))
             }
-            Err(Failure::Late) => Err(outcome::of_failure(Failure::Late, &self.settings.server)),
+            Err(Failure::Late) => Err(errors::of_failure(Failure::Late, &self.settings.server)),
             Err(failure) => Box::pin(self.after_the_end(request, &link, failure)).await,
         }
     }
@@ -302,7 +302,7 @@ impl Store {
         link: &Arc<Link>,
         failure: Failure,
     ) -> Result<Attempt, Error> {
-        let err = outcome::of_failure(failure, &self.settings.server);
+        let err = errors::of_failure(failure, &self.settings.server);
         if !self.is_buried(link).await {
             return Err(err);
         }
@@ -431,7 +431,7 @@ impl Store {
                 Step::End => link.end(),
                 Step::Bury => {
                     if !self.is_buried(&link).await {
-                        return Err(outcome::doubt(&self.settings.server));
+                        return Err(errors::doubt(&self.settings.server));
                     }
                     self.forget(hold.owner);
                     return Ok(Release::NotHeld);
@@ -441,7 +441,7 @@ impl Store {
                         biased;
                         () = changed => now = self.clock.now(),
                         () = self.clock.sleep_until(limit) => {
-                            return Err(outcome::doubt(&self.settings.server));
+                            return Err(errors::doubt(&self.settings.server));
                         }
                     }
                 }
@@ -470,7 +470,7 @@ impl Store {
                     _ => Release::NotHeld,
                 })
             }
-            Err(failure) => Err(outcome::of_failure(failure, &self.settings.server)),
+            Err(failure) => Err(errors::of_failure(failure, &self.settings.server)),
         }
     }
 
@@ -513,7 +513,7 @@ impl Store {
         }
         let at = links.iter().position(|it| Arc::ptr_eq(it, &link));
         if let Some(Err(failure)) = at.and_then(|at| asked.get(at)) {
-            return Renewal::Unknown(outcome::of_check(failure, &self.settings.server));
+            return Renewal::Unknown(errors::of_check(failure, &self.settings.server));
         }
         let sent = link.sent();
         let mut entries = lock(&link.entries);
@@ -588,7 +588,7 @@ impl Store {
 
     /// The keeper has something to look after by then.
     pub(super) fn due_at(self: &Arc<Self>, at: Time) {
-        super::keeper::start(self);
+        super::renew::start(self);
         self.maintenance.due_at(at);
     }
 

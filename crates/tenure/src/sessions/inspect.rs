@@ -13,8 +13,8 @@ use tenure_core::options::Mode;
 use crate::database::Kind;
 use tenure_core::support::HolderRecord;
 
+use super::acquire::Store;
 use super::dialect::{LockPrefix, Row, SessionId, name_of, unhex};
-use super::hold::Store;
 use super::wait::description;
 
 /// How often it is looked again for a note that is yet to be written.

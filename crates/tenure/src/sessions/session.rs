@@ -21,12 +21,12 @@ use tenure_core::time::Time;
 
 use crate::database::Trouble;
 
+use super::acquire::Store;
+use super::acquisitions::{Entries, Stage};
 use super::connection::Connection;
 use super::dialect::{Ask, Dialect, Facts, Row};
-use super::entries::{Entries, Stage};
-use super::hold::Store;
-use super::job::{Answer, Failure, Job, Outcome, Said, Turn, turn, undo};
 use super::names::Key;
+use super::operations::{Answer, Failure, Job, Outcome, Said, Turn, turn, undo};
 
 /// Requests in one statement.
 pub(super) const BATCH: usize = 32;
@@ -352,7 +352,7 @@ impl Link {
                     sent,
                     round_trip,
                 }),
-                None => Err(Failure::Refused(Trouble::Settings(super::outcome::null()))),
+                None => Err(Failure::Refused(Trouble::Settings(super::errors::null()))),
             });
         }
     }

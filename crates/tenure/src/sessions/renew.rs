@@ -11,10 +11,10 @@ use tenure_core::lost::LostReason;
 use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;
 
+use super::acquire::Store;
+use super::acquisitions::{Entry, Stage};
 use super::dialect::Ask;
-use super::entries::{Entry, Stage};
-use super::hold::Store;
-use super::link::Link;
+use super::session::Link;
 
 /// Starts it, if it does not run yet.
 pub(super) fn start(store: &Arc<Store>) {
@@ -145,7 +145,7 @@ async fn check(store: &Arc<Store>, link: &Arc<Link>) {
         Ok(rows) => rows,
         Err(trouble) if trouble.is_fatal() => return,
         Err(trouble) => {
-            let err = super::outcome::explain(trouble, &store.settings.server);
+            let err = super::errors::explain(trouble, &store.settings.server);
             // Else somebody has called it off.
             if err.kind() == ErrorKind::Denied {
                 store.board.is_gone();
