@@ -19,15 +19,15 @@ use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
 use tenure_core::time::Time;
 
-use super::acquisitions::{Entry, Stage};
-use super::contended::Contended;
-use super::dialect::{Ask, Dialect};
+use super::acquisitions::{Acquisition, AcquisitionState};
+use super::contended::ContendedKeys;
+use super::dialect::{Dialect, Operation};
 use super::errors;
-use super::holder_table::{Board, Note};
-use super::names::{self, Found, Key};
-use super::operations::{self, Failure, Said};
-use super::pool::Pick;
-use super::session::Link;
+use super::holder_table::{HolderRow, HolderTable};
+use super::names::{self, Key, KeySource};
+use super::operations::{self, OperationError, OperationResult};
+use super::pool::SessionChoice;
+use super::session::Session;
 use super::settings::Settings;
 
 /// Keys that the server was asked for are remembered, up to so many.
@@ -46,20 +46,20 @@ pub(super) struct Store {
     pub(super) alarm: OnceLock<Alarm>,
     pub(super) closing: Flag,
     /// Sessions for locks.
-    pub(super) links: Mutex<Vec<Arc<Link>>>,
+    pub(super) links: Mutex<Vec<Arc<Session>>>,
     /// Sessions are made one after the other: of many who need one, most can share it.
     pub(super) opening: tokio::sync::Mutex<()>,
     /// The session for everything else: looking, calling off, the board.
-    pub(super) desk: tokio::sync::Mutex<Option<Arc<Link>>>,
+    pub(super) desk: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// Not before then, in ns, another session is made for a crowd.
     pub(super) grows_from: AtomicU64,
     /// A connection that is there already, for the first session that is needed.
-    pub(super) spare: tokio::sync::Mutex<Option<Arc<Link>>>,
+    pub(super) spare: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// Where each acquisition is.
-    pub(super) owners: Mutex<HashMap<OwnerId, Arc<Link>, RandomAlready>>,
+    pub(super) owners: Mutex<HashMap<OwnerId, Arc<Session>, RandomAlready>>,
     keys: Mutex<HashMap<LockName, Key>>,
-    contended: Contended,
-    pub(super) board: Board,
+    contended: ContendedKeys,
+    pub(super) board: HolderTable,
     /// Of the task that looks after sessions.
     pub(super) maintenance: Arc<NextWakeup>,
 }
@@ -77,7 +77,7 @@ pub(super) enum Attempt {
 
 /// What a request is about.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct LockRequest {
     pub(super) key: Key,
     pub(super) is_shared: bool,
     /// As long as a session that carries it lasts.
@@ -106,8 +106,8 @@ impl Store {
             spare: tokio::sync::Mutex::default(),
             owners: Mutex::default(),
             keys: Mutex::default(),
-            contended: Contended::default(),
-            board: Board::default(),
+            contended: ContendedKeys::default(),
+            board: HolderTable::default(),
             maintenance: Arc::new(NextWakeup::new()),
         }
     }
@@ -115,8 +115,8 @@ impl Store {
     /// The key of a name; some the server has to be asked for, once.
     pub(super) async fn key(self: &Arc<Self>, name: &LockName) -> Result<Key, Error> {
         match names::key(&self.settings, name)? {
-            Found::Here(key) => Ok(key),
-            Found::Asked(bytes) => self.asked_key(name, bytes).await,
+            KeySource::Computed(key) => Ok(key),
+            KeySource::AskServer(bytes) => self.asked_key(name, bytes).await,
         }
     }
 
@@ -139,8 +139,8 @@ impl Store {
 
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         let key = match names::key(&self.settings, &request.name)? {
-            Found::Here(key) => key,
-            Found::Asked(bytes) => {
+            KeySource::Computed(key) => key,
+            KeySource::AskServer(bytes) => {
                 // In a box, as more below: rarely done, and every request would have to have room for it.
                 let asking = Box::pin(self.asked_key(&request.name, bytes));
                 match self.unless_over(&request, asking).await {
@@ -149,7 +149,7 @@ impl Store {
                 }
             }
         };
-        let wanted = Wanted {
+        let wanted = LockRequest {
             key,
             is_shared: request.mode == Mode::Shared,
             ttl: self.dialect.idle_limit(request.ttl),
@@ -206,7 +206,7 @@ impl Store {
     }
 
     /// Whether to wait at once: a look would most likely be for nothing.
-    fn is_contended(&self, request: &Request, wanted: &Wanted) -> bool {
+    fn is_contended(&self, request: &Request, wanted: &LockRequest) -> bool {
         request.wait && self.contended.has(&wanted.key, || self.clock.now())
     }
 
@@ -240,18 +240,18 @@ impl Store {
     async fn attempt(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        wanted: &Wanted,
+        wanted: &LockRequest,
     ) -> Result<Attempt, Error> {
         let link = loop {
             match self.pick(request, wanted) {
-                Pick::Busy => match self.being_given(&wanted.key) {
+                SessionChoice::Busy => match self.being_given(&wanted.key) {
                     // The server may have it back already, and only its answer be on the way.
                     Some(link) if self.has_changed(&link).await => continue,
                     _ => return Ok(Attempt::Busy),
                 },
-                Pick::Use(link) => break link,
+                SessionChoice::Use(link) => break link,
                 // A session that is not there yet has taken nothing.
-                Pick::Open => {
+                SessionChoice::Open => {
                     let opening = Box::pin(self.open_another(wanted));
                     match self.unless_over(request, opening).await {
                         Some(opened) => opened?,
@@ -268,13 +268,13 @@ impl Store {
             }
         }
         self.board.settled(&self.clock, &link, &wanted.key).await;
-        let ask = Ask::Take {
+        let ask = Operation::TryLock {
             key: wanted.key.clone(),
             is_shared: wanted.is_shared,
         };
         match link.ask(ask, Some(request.owner)).await {
             Ok(operations::Answer {
-                said: Said::Granted(token),
+                said: OperationResult::Granted(token),
                 sent,
                 round_trip,
             }) => {
@@ -286,11 +286,14 @@ impl Store {
                 self.contended.was_busy(&wanted.key, self.clock.now());
                 Ok(Attempt::Busy)
             }
-            Err(failure @ (Failure::Refused(_) | Failure::RefusedToo)) => {
+            Err(failure @ (OperationError::Refused(_) | OperationError::RefusedToo)) => {
                 self.forget(request.owner);
                 Err(errors::of_failure(failure, &self.settings.server))
             }
-            Err(Failure::Late) => Err(errors::of_failure(Failure::Late, &self.settings.server)),
+            Err(OperationError::TimedOut) => Err(errors::of_failure(
+                OperationError::TimedOut,
+                &self.settings.server,
+            )),
             Err(failure) => Box::pin(self.after_the_end(request, &link, failure)).await,
         }
     }
@@ -299,8 +302,8 @@ impl Store {
     pub(super) async fn after_the_end(
         self: &Arc<Self>,
         request: &Request,
-        link: &Arc<Link>,
-        failure: Failure,
+        link: &Arc<Session>,
+        failure: OperationError,
     ) -> Result<Attempt, Error> {
         let err = errors::of_failure(failure, &self.settings.server);
         if !self.is_buried(link).await {
@@ -313,7 +316,7 @@ impl Store {
     pub(super) fn granted(
         self: &Arc<Self>,
         request: &Request,
-        link: &Arc<Link>,
+        link: &Arc<Session>,
         grant: Grant,
     ) -> Answer {
         self.due_at(self.check_of(link).min(grant.sent.after(link.ttl)));
@@ -323,7 +326,7 @@ impl Store {
                 .get(&request.owner)
                 .map(|entry| entry.key.clone());
             if let Some(key) = key {
-                let note = Note::new(link, key, grant.token, request);
+                let note = HolderRow::new(link, key, grant.token, request);
                 self.board.put_up(self, request.owner, note);
             }
         }
@@ -335,7 +338,7 @@ impl Store {
     pub(super) fn trusted_from(
         &self,
         request: &Request,
-        link: &Link,
+        link: &Session,
     ) -> Result<Option<Time>, Error> {
         let Some(option) = self.settings.restart_guard else {
             return Ok(None);
@@ -360,18 +363,18 @@ impl Store {
     }
 
     /// What people are told of the start of the server. `None`: `restart_guard=off`.
-    pub(super) fn restart_guard(&self, link: &Link) -> Option<RestartGuard> {
+    pub(super) fn restart_guard(&self, link: &Session) -> Option<RestartGuard> {
         let option = self.settings.restart_guard?;
         Some(self.restart_guard_of(link, option))
     }
 
-    fn restart_guard_of(&self, link: &Link, option: Duration) -> RestartGuard {
+    fn restart_guard_of(&self, link: &Session, option: Duration) -> RestartGuard {
         let uptime = link.uptime(self.clock.now());
         RestartGuard::new(self.settings.server.to_string(), uptime, option)
     }
 
     /// Whether something has changed on a session by the time that a request may take.
-    async fn has_changed(&self, link: &Link) -> bool {
+    async fn has_changed(&self, link: &Session) -> bool {
         let limit = self.clock.now().after(self.settings.server.timeout);
         let changed = link.changed.notified();
         if !self.is_in_flux(link) {
@@ -409,14 +412,15 @@ impl Store {
                     _ if link.gone.is_raised() => Step::Bury,
                     None => Step::Done,
                     Some(entry) => match entry.stage {
-                        Stage::Asking | Stage::Unwanted => {
-                            entries.set(&hold.owner, Stage::Unwanted);
+                        AcquisitionState::Requested | AcquisitionState::Abandoned => {
+                            entries.set(&hold.owner, AcquisitionState::Abandoned);
                             // Nothing else would be lost with the session.
                             if alone { Step::End } else { Step::Wait }
                         }
-                        Stage::Held { .. } | Stage::Giving { .. } => {
+                        AcquisitionState::Held { .. } | AcquisitionState::Releasing { .. } => {
                             let again = now.after(link.ttl / 3);
-                            entries.set(&hold.owner, Stage::Giving { again });
+                            entries
+                                .set(&hold.owner, AcquisitionState::Releasing { retry_at: again });
                             self.due_at(again);
                             Step::Give(entry)
                         }
@@ -453,11 +457,11 @@ impl Store {
     /// Gives back what is ours as far as we know.
     pub(super) async fn give(
         self: &Arc<Self>,
-        link: &Arc<Link>,
+        link: &Arc<Session>,
         owner: OwnerId,
-        entry: Entry,
+        entry: Acquisition,
     ) -> Result<Release, Error> {
-        let ask = Ask::Give {
+        let ask = Operation::Unlock {
             key: entry.key,
             is_shared: entry.is_shared,
         };
@@ -466,7 +470,7 @@ impl Store {
             Ok(answer) => {
                 self.forget(owner);
                 Ok(match answer.said {
-                    Said::Given(true) => Release::Released,
+                    OperationResult::Unlocked(true) => Release::Released,
                     _ => Release::NotHeld,
                 })
             }
@@ -475,7 +479,7 @@ impl Store {
     }
 
     pub(super) async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        let mut links: Vec<Arc<Link>> = Vec::new();
+        let mut links: Vec<Arc<Session>> = Vec::new();
         {
             let owners = lock(&self.owners);
             for link in holds.iter().filter_map(|hold| owners.get(&hold.owner)) {
@@ -486,13 +490,13 @@ impl Store {
         }
         // What was asked a moment ago need not be asked again. A short moment: the next renewal comes a third of the
         // ttl after this one, however old its answer is.
-        let recently = |link: &Link| link.sent().after(link.ttl / 32) > self.clock.now();
+        let recently = |link: &Session| link.sent().after(link.ttl / 32) > self.clock.now();
         let asked = links.iter().map(|link| {
             let is_known = link.gone.is_raised() || recently(link);
             async move {
                 match is_known {
                     true => Ok(()),
-                    false => link.ask(Ask::Ping, None).await.map(drop),
+                    false => link.ask(Operation::Ping, None).await.map(drop),
                 }
             }
         });
@@ -503,7 +507,12 @@ impl Store {
             .collect()
     }
 
-    fn renewed(&self, hold: &Hold, links: &[Arc<Link>], asked: &[Result<(), Failure>]) -> Renewal {
+    fn renewed(
+        &self,
+        hold: &Hold,
+        links: &[Arc<Session>],
+        asked: &[Result<(), OperationError>],
+    ) -> Renewal {
         let known = lock(&self.owners).get(&hold.owner).cloned();
         let Some(link) = known else {
             return Renewal::Lost(LostReason::StoreSaysNo);
@@ -518,9 +527,9 @@ impl Store {
         let sent = link.sent();
         let mut entries = lock(&link.entries);
         match entries.get(&hold.owner).map(|entry| entry.stage) {
-            Some(Stage::Held { token, until }) => {
+            Some(AcquisitionState::Held { token, until }) => {
                 let until = sent.after(link.ttl).max(until);
-                entries.set(&hold.owner, Stage::Held { token, until });
+                entries.set(&hold.owner, AcquisitionState::Held { token, until });
                 Renewal::Renewed {
                     sent,
                     ttl: Some(link.ttl),
@@ -531,12 +540,12 @@ impl Store {
     }
 
     /// A session is over: everybody is told, and it is seen to that the server knows.
-    pub(super) fn is_over(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(super) fn is_over(self: &Arc<Self>, link: &Arc<Session>) {
         lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
         let entries = lock(&link.entries).take();
         for (owner, entry) in entries {
             self.board.take_down(self, owner);
-            if let Stage::Held { .. } = entry.stage
+            if let AcquisitionState::Held { .. } = entry.stage
                 && let Some(alarm) = self.alarm.get()
             {
                 alarm.lost(owner, LostReason::SessionGone);
@@ -547,7 +556,7 @@ impl Store {
     }
 
     /// Sees to it that the server has ended that session too.
-    async fn bury(self: &Arc<Self>, link: &Arc<Link>) {
+    async fn bury(self: &Arc<Self>, link: &Arc<Session>) {
         // By then the server has done it by itself.
         let limit = self.clock.now().after(link.ttl).after(link.ttl / 2);
         let session = link.facts.session;
@@ -571,7 +580,7 @@ impl Store {
     }
 
     /// Whether it is known by the time that a request may take.
-    pub(super) async fn is_buried(&self, link: &Link) -> bool {
+    pub(super) async fn is_buried(&self, link: &Session) -> bool {
         let limit = self.clock.now().after(self.settings.server.timeout);
         tokio::select! {
             biased;
@@ -581,7 +590,7 @@ impl Store {
     }
 
     /// When the keeper is to see whether that session is there.
-    pub(super) fn check_of(&self, link: &Link) -> Time {
+    pub(super) fn check_of(&self, link: &Session) -> Time {
         let pace = self.settings.validate.min(link.ttl / 3);
         link.sent().after(pace)
     }
@@ -602,5 +611,5 @@ enum Step {
     End,
     Bury,
     Wait,
-    Give(Entry),
+    Give(Acquisition),
 }

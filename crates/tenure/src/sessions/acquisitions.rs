@@ -9,47 +9,47 @@ use super::names::Key;
 
 /// One acquisition on a session.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct Acquisition {
     pub(super) key: Key,
     pub(super) is_shared: bool,
-    pub(super) stage: Stage,
+    pub(super) stage: AcquisitionState,
 }
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum AcquisitionState {
     /// A request for it may be under way.
-    Asking,
+    Requested,
     /// The same, and nobody wants it any more.
-    Unwanted,
+    Abandoned,
     /// It holds. Unless it is renewed it is given back then.
     Held { token: u64, until: Time },
     /// It is being given back; without an answer by then, once more.
-    Giving { again: Time },
+    Releasing { retry_at: Time },
 }
 
-impl Stage {
+impl AcquisitionState {
     /// Nobody wants it, and soon it will not be there.
     fn is_leaving(self) -> bool {
-        self.is_unwanted() || matches!(self, Self::Giving { .. })
+        self.is_unwanted() || matches!(self, Self::Releasing { .. })
     }
 
     fn is_unwanted(self) -> bool {
-        self == Self::Unwanted
+        self == Self::Abandoned
     }
 }
 
 /// How a session has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Has {
-    Not,
+pub(super) enum KeyState {
+    NotHeld,
     Shared,
-    Alone,
+    Exclusive,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Entries {
-    all: HashMap<OwnerId, Entry, RandomAlready>,
+pub(super) struct Acquisitions {
+    all: HashMap<OwnerId, Acquisition, RandomAlready>,
     keys: HashMap<Key, Count>,
     unwanted: usize,
     leaving: usize,
@@ -63,7 +63,7 @@ struct Count {
     leaving: usize,
 }
 
-impl Entries {
+impl Acquisitions {
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -72,41 +72,42 @@ impl Entries {
         self.all.is_empty()
     }
 
-    pub(super) fn get(&self, owner: &OwnerId) -> Option<&Entry> {
+    pub(super) fn get(&self, owner: &OwnerId) -> Option<&Acquisition> {
         self.all.get(owner)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&OwnerId, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&OwnerId, &Acquisition)> {
         self.all.iter()
     }
 
     /// A new one. Nobody asks twice under the same owner.
-    pub(super) fn insert(&mut self, owner: OwnerId, entry: Entry) {
+    pub(super) fn insert(&mut self, owner: OwnerId, entry: Acquisition) {
         self.remove(&owner);
         self.count(&entry, 1);
         self.all.insert(owner, entry);
     }
 
-    pub(super) fn remove(&mut self, owner: &OwnerId) -> Option<Entry> {
+    pub(super) fn remove(&mut self, owner: &OwnerId) -> Option<Acquisition> {
         let entry = self.all.remove(owner)?;
         self.count(&entry, -1);
         Some(entry)
     }
 
     /// All of them, and none is left.
-    pub(super) fn take(&mut self) -> Vec<(OwnerId, Entry)> {
+    pub(super) fn take(&mut self) -> Vec<(OwnerId, Acquisition)> {
         std::mem::take(self).all.into_iter().collect()
     }
 
     /// It goes on to that stage, if it is there.
-    pub(super) fn set(&mut self, owner: &OwnerId, stage: Stage) {
+    pub(super) fn set(&mut self, owner: &OwnerId, stage: AcquisitionState) {
         let Some(entry) = self.all.get_mut(owner) else {
             return;
         };
         let before = std::mem::replace(&mut entry.stage, stage);
-        let change = |is: fn(Stage) -> bool| isize::from(is(stage)) - isize::from(is(before));
-        let leaving = change(Stage::is_leaving);
-        add(&mut self.unwanted, change(Stage::is_unwanted));
+        let change =
+            |is: fn(AcquisitionState) -> bool| isize::from(is(stage)) - isize::from(is(before));
+        let leaving = change(AcquisitionState::is_leaving);
+        add(&mut self.unwanted, change(AcquisitionState::is_unwanted));
         add(&mut self.leaving, leaving);
         if leaving != 0
             && let Some(count) = self.keys.get_mut(&entry.key)
@@ -116,11 +117,11 @@ impl Entries {
     }
 
     /// Whether the session has the key, or may have it.
-    pub(super) fn has(&self, key: &Key) -> Has {
+    pub(super) fn has(&self, key: &Key) -> KeyState {
         match self.keys.get(key) {
-            None => Has::Not,
-            Some(count) if count.shared == count.all => Has::Shared,
-            Some(_) => Has::Alone,
+            None => KeyState::NotHeld,
+            Some(count) if count.shared == count.all => KeyState::Shared,
+            Some(_) => KeyState::Exclusive,
         }
     }
 
@@ -144,7 +145,7 @@ impl Entries {
     }
 
     /// Counts it, once or back.
-    fn count(&mut self, entry: &Entry, once: isize) {
+    fn count(&mut self, entry: &Acquisition, once: isize) {
         let if_so = |is_so: bool| once * isize::from(is_so);
         let leaving = if_so(entry.stage.is_leaving());
         add(&mut self.unwanted, if_so(entry.stage.is_unwanted()));
@@ -172,15 +173,17 @@ mod tests {
 
     use super::*;
 
-    fn stage(number: u8) -> Stage {
+    fn stage(number: u8) -> AcquisitionState {
         match number % 4 {
-            0 => Stage::Asking,
-            1 => Stage::Unwanted,
-            2 => Stage::Held {
+            0 => AcquisitionState::Requested,
+            1 => AcquisitionState::Abandoned,
+            2 => AcquisitionState::Held {
                 token: 1,
                 until: Time::MAX,
             },
-            _ => Stage::Giving { again: Time::MAX },
+            _ => AcquisitionState::Releasing {
+                retry_at: Time::MAX,
+            },
         }
     }
 
@@ -188,13 +191,13 @@ mod tests {
         /// Whatever is done to them, the answers are those of somebody who looks at all of them.
         #[test]
         fn what_was_counted_is_what_is_there(steps in prop::collection::vec((0_u8..4, 0_u8..6, 0_i64..3, any::<bool>(), any::<u8>()), 0..60)) {
-            let mut entries = Entries::default();
-            let mut model: HashMap<OwnerId, Entry> = HashMap::new();
+            let mut entries = Acquisitions::default();
+            let mut model: HashMap<OwnerId, Acquisition> = HashMap::new();
             for (step, owner, key, is_shared, number) in steps {
                 let owner = OwnerId::from_bytes([owner; 16]);
                 match step {
                     0 => {
-                        let entry = Entry { key: Key::One(key), is_shared, stage: stage(number) };
+                        let entry = Acquisition { key: Key::One(key), is_shared, stage: stage(number) };
                         entries.insert(owner, entry.clone());
                         model.insert(owner, entry);
                     }
@@ -221,9 +224,9 @@ mod tests {
                 for key in (0..3).map(Key::One) {
                     let of_it: Vec<_> = model.values().filter(|it| it.key == key).collect();
                     let has = match of_it.as_slice() {
-                        [] => Has::Not,
-                        all if all.iter().all(|it| it.is_shared) => Has::Shared,
-                        _ => Has::Alone,
+                        [] => KeyState::NotHeld,
+                        all if all.iter().all(|it| it.is_shared) => KeyState::Shared,
+                        _ => KeyState::Exclusive,
                     };
                     prop_assert_eq!(entries.has(&key), has);
                     prop_assert_eq!(entries.is_given(&key), of_it.iter().any(|it| it.stage.is_leaving()));

@@ -17,14 +17,14 @@ const MOMENT: Duration = Duration::from_millis(100);
 const MOST: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Contended {
+pub(super) struct ContendedKeys {
     /// Until when each is remembered.
     keys: Mutex<HashMap<Key, Time>>,
     /// There are any. Nearly always there are none, and every request asks.
     is_any: AtomicBool,
 }
 
-impl Contended {
+impl ContendedKeys {
     pub(super) fn was_busy(&self, key: &Key, now: Time) {
         let mut keys = lock(&self.keys);
         if keys.len() < MOST {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_key_is_contended_for_a_moment() {
-        let contended = Contended::default();
+        let contended = ContendedKeys::default();
         let (one, other) = (Key::One(1), Key::One(2));
         let start = Time::from_nanos(1);
         let has = |key, now| contended.has(key, || now);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_remembered() {
-        let contended = Contended::default();
+        let contended = ContendedKeys::default();
         let start = Time::from_nanos(1);
         for number in 0..i64::try_from(MOST).unwrap() {
             contended.was_busy(&Key::One(number), start);

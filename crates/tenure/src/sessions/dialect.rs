@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::error::Error;
 use tenure_core::name::LockName;
 
-use super::holder_table::Note;
+use super::holder_table::HolderRow;
 use super::names::Key;
 use super::settings::Settings;
 
@@ -23,7 +23,7 @@ pub(super) struct SessionId {
 
 /// What a session is told by its server when it begins.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct ServerInfo {
     pub(super) session: SessionId,
     pub(super) version: String,
     /// For how long the server has run, or more.
@@ -38,18 +38,18 @@ pub(super) struct Facts {
 
 /// One thing to be done in a statement; the statements of several are sent as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Operation {
     /// Take it if it is free.
-    Take { key: Key, is_shared: bool },
+    TryLock { key: Key, is_shared: bool },
     /// Give it back.
-    Give { key: Key, is_shared: bool },
+    Unlock { key: Key, is_shared: bool },
     /// Say that you are there.
     Ping,
 }
 
 /// What one server understands.
 pub(super) trait Dialect: Send + Sync {
-    /// Sets up a session that ends when nothing was heard from it for `idle`, and asks for [`Facts`].
+    /// Sets up a session that ends when nothing was heard from it for `idle`, and asks for [`ServerInfo`].
     fn set_up(&self, idle: Duration, version: Option<u32>) -> String;
 
     /// What is sent behind that, in the same message, for a session that takes locks. Whoever shares sessions out
@@ -59,17 +59,17 @@ pub(super) trait Dialect: Send + Sync {
     }
 
     /// The rows of [`set_up`](Dialect::set_up).
-    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<Facts>;
+    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo>;
 
     /// The longest idle limit up to `ttl` that a session can have, rounded up to what the server can count.
     fn idle_limit(&self, ttl: Duration) -> Duration;
 
     /// All of these in one statement with one row, which has the session's number first.
-    fn batch(&self, asks: &[Ask]) -> String;
+    fn batch(&self, asks: &[Operation]) -> String;
 
     /// What that row says about each: the token or 0 for what was to be taken, 1 or 0 for what was to be given back.
     /// `None`: the server cannot tell.
-    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+    fn answers(&self, asks: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
         (0..asks.len()).map(column).collect()
     }
@@ -103,7 +103,7 @@ pub(super) trait Dialect: Send + Sync {
     fn make_board(&self) -> String;
 
     /// Puts up notes, and takes others down.
-    fn write_board(&self, session_notes: &[Note], taken_down: &[Note]) -> String;
+    fn write_board(&self, session_notes: &[HolderRow], taken_down: &[HolderRow]) -> String;
 
     /// Takes down what nobody stands for any more.
     fn sweep_board(&self) -> String;
@@ -167,10 +167,16 @@ pub(super) fn name_of(hex: &str) -> Option<LockName> {
 }
 
 /// What a statement does, for whoever reads it in the server: `/* tenure:acquire */`.
-pub(super) fn label(asks: &[Ask]) -> &'static str {
-    if asks.iter().any(|ask| matches!(ask, Ask::Take { .. })) {
+pub(super) fn label(asks: &[Operation]) -> &'static str {
+    if asks
+        .iter()
+        .any(|ask| matches!(ask, Operation::TryLock { .. }))
+    {
         "/* tenure:acquire */"
-    } else if asks.iter().any(|ask| matches!(ask, Ask::Give { .. })) {
+    } else if asks
+        .iter()
+        .any(|ask| matches!(ask, Operation::Unlock { .. }))
+    {
         "/* tenure:release */"
     } else {
         "/* tenure:renew */"

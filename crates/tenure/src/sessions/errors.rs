@@ -4,7 +4,7 @@ use tenure_core::error::{Error, ErrorKind};
 
 use crate::database::{self, Server, Trouble};
 
-use super::operations::Failure;
+use super::operations::OperationError;
 
 /// The error of a request that was not fulfilled.
 pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {
@@ -48,28 +48,31 @@ pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {
 }
 
 /// The same, for whatever became of a request.
-pub(super) fn of_failure(failure: Failure, server: &Server) -> Error {
+pub(super) fn of_failure(failure: OperationError, server: &Server) -> Error {
     match failure {
-        Failure::Refused(trouble) | Failure::Gone(trouble) => explain(trouble, server),
-        Failure::Late => explain(Trouble::Silence(server.timeout), server),
-        Failure::RefusedToo => Error::new(
+        OperationError::Refused(trouble) | OperationError::SessionEnded(trouble) => {
+            explain(trouble, server)
+        }
+        OperationError::TimedOut => explain(Trouble::Silence(server.timeout), server),
+        OperationError::RefusedToo => Error::new(
             ErrorKind::Unreachable,
             format!("{server} refused a statement that this was part of"),
         ),
-        Failure::GoneToo => doubt(server),
+        OperationError::SessionEndedToo => doubt(server),
     }
 }
 
 /// A check without an answer.
-pub(super) fn of_check(failure: &Failure, server: &Server) -> Error {
+pub(super) fn of_check(failure: &OperationError, server: &Server) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
             "{server} did not say whether the session is there ({})",
             match failure {
-                Failure::Late => "no answer in time",
-                Failure::Refused(_) | Failure::RefusedToo => "it refused",
-                Failure::Gone(_) | Failure::GoneToo => "the connection broke",
+                OperationError::TimedOut => "no answer in time",
+                OperationError::Refused(_) | OperationError::RefusedToo => "it refused",
+                OperationError::SessionEnded(_) | OperationError::SessionEndedToo =>
+                    "the connection broke",
             }
         ),
     )

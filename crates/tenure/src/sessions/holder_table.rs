@@ -21,7 +21,7 @@ use tenure_core::time::Time;
 use super::acquire::Store;
 use super::dialect::SessionId;
 use super::names::Key;
-use super::session::Link;
+use super::session::Session;
 
 /// How long notes are gathered before they are written: a hold that is over by then is never written at all.
 const GATHER: Duration = Duration::from_millis(5);
@@ -37,7 +37,7 @@ const SWEEP: Duration = Duration::from_secs(300);
 
 /// Who holds.
 #[derive(Clone, Debug)]
-pub(super) struct Note {
+pub(super) struct HolderRow {
     pub(super) session: SessionId,
     pub(super) key: Key,
     pub(super) token: u64,
@@ -47,8 +47,8 @@ pub(super) struct Note {
     pub(super) ttl: Duration,
 }
 
-impl Note {
-    pub(super) fn new(link: &Link, key: Key, token: u64, request: &Request) -> Self {
+impl HolderRow {
+    pub(super) fn new(link: &Session, key: Key, token: u64, request: &Request) -> Self {
         Self {
             session: link.facts.session,
             key,
@@ -76,7 +76,7 @@ impl Note {
 
 /// What of the board one client has to know.
 #[derive(Default)]
-pub(super) struct Board {
+pub(super) struct HolderTable {
     is_there: AtomicBool,
     work: Mutex<Work>,
     /// There are stale notes, as every request asks.
@@ -88,16 +88,16 @@ pub(super) struct Board {
 #[derive(Default)]
 struct Work {
     is_under_way: bool,
-    to_put_up: HashMap<OwnerId, Note, RandomAlready>,
+    to_put_up: HashMap<OwnerId, HolderRow, RandomAlready>,
     /// Written, or about to be.
-    up: HashMap<OwnerId, Note, RandomAlready>,
-    to_take_down: Vec<Note>,
+    up: HashMap<OwnerId, HolderRow, RandomAlready>,
+    to_take_down: Vec<HolderRow>,
     /// Keys of which a note may be there that no longer counts.
     stale: HashSet<(SessionId, Key)>,
     swept: Option<Time>,
 }
 
-impl Board {
+impl HolderTable {
     pub(super) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::SeqCst)
     }
@@ -120,7 +120,7 @@ impl Board {
         self.done.notify_waiters();
     }
 
-    pub(super) fn put_up(&self, store: &Arc<Store>, owner: OwnerId, note: Note) {
+    pub(super) fn put_up(&self, store: &Arc<Store>, owner: OwnerId, note: HolderRow) {
         if self.is_there() {
             let mut work = lock(&self.work);
             work.to_put_up.insert(owner, note);
@@ -165,7 +165,7 @@ impl Board {
 
     /// Waits until no note is there that would be taken for that of the next holder: the same session is about to
     /// take the same key.
-    pub(super) async fn settled(&self, clock: &Clock, link: &Link, key: &Key) {
+    pub(super) async fn settled(&self, clock: &Clock, link: &Session, key: &Key) {
         if !self.has_stale.load(Ordering::SeqCst) {
             return;
         }

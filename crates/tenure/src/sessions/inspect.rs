@@ -24,13 +24,13 @@ const LOOKS: u32 = 6;
 const BEHIND: Duration = Duration::from_millis(100);
 
 /// What a row of [`holders`](super::dialect::Dialect::holders) says.
-struct Seen {
+struct KeyHolder {
     session: SessionId,
     token: Option<u64>,
     info: HoldInfo,
 }
 
-impl Seen {
+impl KeyHolder {
     /// Session, its beginning, token, holder, mode, since, ttl; user, host, idle for.
     fn read(row: &Row) -> Option<Self> {
         let cell = |at: usize| row.get(at)?.as_deref();
@@ -73,7 +73,7 @@ impl Seen {
 }
 
 impl Store {
-    async fn seen(self: &Arc<Self>, name: &LockName) -> Result<Vec<Seen>, Error> {
+    async fn seen(self: &Arc<Self>, name: &LockName) -> Result<Vec<KeyHolder>, Error> {
         let key = self.key(name).await?;
         let mut looks = 0;
         loop {
@@ -86,7 +86,7 @@ impl Store {
                 }
                 rows => rows?,
             };
-            let seen: Vec<_> = rows.iter().filter_map(Seen::read).collect();
+            let seen: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
             looks += 1;
             // Its note may be a moment behind.
             let is_whole = !has_board || seen.iter().all(|seen| seen.token.is_some());
@@ -159,7 +159,7 @@ impl Store {
         token: u64,
     ) -> Result<bool, Error> {
         self.need_board()?;
-        let find = |seen: Vec<Seen>| seen.into_iter().find(|it| it.token == Some(token));
+        let find = |seen: Vec<KeyHolder>| seen.into_iter().find(|it| it.token == Some(token));
         let Some(seen) = find(self.seen(&name).await?) else {
             return Ok(false);
         };

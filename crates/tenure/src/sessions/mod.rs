@@ -162,7 +162,7 @@ impl Store {
         let mut is_shared = desk.facts.session == other.facts.session;
         for link in [&desk, &other, &desk] {
             let limit = self.clock.now().after(server.timeout);
-            let ping = self.dialect.batch(&[dialect::Ask::Ping]);
+            let ping = self.dialect.batch(&[dialect::Operation::Ping]);
             let rows = link.look(ping, limit).await;
             let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
             let said = rows.first().and_then(|row| row.first()?.clone());

@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
-use super::holder_table::Note;
+use super::dialect::{Dialect, LockPrefix, Operation, Row, ServerInfo, SessionId, hex, label};
+use super::holder_table::HolderRow;
 use super::names::Key;
 
 /// Server time of a start (s since 1970) and a counter, without the number of the server: grows from call to call
@@ -39,7 +39,7 @@ impl Dialect for MySql {
         )
     }
 
-    fn facts(&self, rows: &[Row], _: Option<u32>) -> Option<Facts> {
+    fn facts(&self, rows: &[Row], _: Option<u32>) -> Option<ServerInfo> {
         let (first, pairs) = rows.split_first()?;
         let cell = |at: usize| first.get(at)?.as_deref();
         let (id, version, since) = (cell(0)?, cell(1)?, cell(2)?);
@@ -52,7 +52,7 @@ impl Dialect for MySql {
             pairs.iter().find(is_it)?.get(1)?.as_deref()
         };
         let uptime: u64 = value("Uptime")?.parse().ok()?;
-        Some(Facts {
+        Some(ServerInfo {
             session: SessionId {
                 id: id.parse().ok()?,
                 since: since.parse().ok()?,
@@ -71,26 +71,26 @@ impl Dialect for MySql {
         Duration::from_secs(seconds.clamp(1, LONGEST_IDLE))
     }
 
-    fn batch(&self, asks: &[Ask]) -> String {
+    fn batch(&self, asks: &[Operation]) -> String {
         let mut sql = format!("{} SELECT CONNECTION_ID()", label(asks));
         for ask in asks {
             match ask {
                 // As few words as possible: reading them is most of what the server does for many at a time.
                 // It looks once at what `GET_LOCK` says, and only then at the token; NULL, which means that nothing
                 // was taken, is 0 as well.
-                Ask::Take { key, .. } => {
+                Operation::TryLock { key, .. } => {
                     let _ = write!(sql, ", IF(GET_LOCK('{key}', 0), UUID_SHORT(), 0)");
                 }
-                Ask::Give { key, .. } => {
+                Operation::Unlock { key, .. } => {
                     let _ = write!(sql, ", RELEASE_LOCK('{key}')");
                 }
-                Ask::Ping => sql += ", 1",
+                Operation::Ping => sql += ", 1",
             }
         }
         sql
     }
 
-    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+    fn answers(&self, asks: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let number = |at: usize| row.get(at + 1)?.as_deref()?.parse::<u64>().ok();
         let column = |at| number(at).map(|number| number & TOKEN_BITS);
         (0..asks.len()).map(column).collect()
@@ -140,7 +140,7 @@ impl Dialect for MySql {
         include_str!("sql/mysql.sql").into()
     }
 
-    fn write_board(&self, put_up: &[Note], taken_down: &[Note]) -> String {
+    fn write_board(&self, put_up: &[HolderRow], taken_down: &[HolderRow]) -> String {
         let mut sql = String::from("/* tenure:board */ ");
         for note in taken_down {
             sql += &format!(
@@ -215,7 +215,7 @@ impl Dialect for MySql {
     }
 }
 
-fn row(note: &Note) -> String {
+fn row(note: &HolderRow) -> String {
     format!(
         "({}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0)",
         note.session.id,

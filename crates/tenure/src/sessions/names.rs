@@ -29,7 +29,7 @@ pub(super) enum Key {
 
 /// In what way a name is a key of PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(super) enum KeyMapping {
     /// Eight bytes of a digest.
     BigInt,
     /// The same eight bytes, as two numbers.
@@ -46,7 +46,7 @@ pub(super) enum Keys {
     Sqlx,
 }
 
-impl Keys {
+impl KeyMapping {
     pub(super) const ALL: [(&'static str, Self); 7] = [
         ("bigint", Self::BigInt),
         ("pair", Self::Pair),
@@ -65,10 +65,10 @@ impl Keys {
 
 /// A key, or the expression that the server works it out from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Here(Key),
+pub(super) enum KeySource {
+    Computed(Key),
     /// The name's bytes, which `hashtext` is to be asked for.
-    Asked(Vec<u8>),
+    AskServer(Vec<u8>),
 }
 
 /// Whether every server compares and converts these characters alike.
@@ -78,36 +78,36 @@ pub(super) fn is_plain(text: &str) -> bool {
 }
 
 /// The key of a name.
-pub(super) fn key(settings: &Settings, name: &LockName) -> Result<Found, Error> {
+pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Error> {
     let full = match settings.prefix.as_str() {
         "" => Cow::Borrowed(name.as_str()),
         prefix => Cow::Owned(format!("{prefix}{name}", name = name.as_str())),
     };
     if settings.server.kind == Kind::MySql {
-        return Ok(Found::Here(Key::Text(text(&full))));
+        return Ok(KeySource::Computed(Key::Text(text(&full))));
     }
     let key = match settings.keys {
-        Keys::BigInt => Key::One(i64::from_be_bytes(digest(&full))),
-        Keys::Pair => {
+        KeyMapping::BigInt => Key::One(i64::from_be_bytes(digest(&full))),
+        KeyMapping::Pair => {
             let [a, b, c, d, e, f, g, h] = digest(&full);
             Key::Two(
                 i32::from_be_bytes([a, b, c, d]),
                 i32::from_be_bytes([e, f, g, h]),
             )
         }
-        Keys::Raw => raw(&full)?,
-        Keys::HashText if full.contains('\0') => {
+        KeyMapping::Raw => raw(&full)?,
+        KeyMapping::HashText if full.contains('\0') => {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "PostgreSQL has no text with a zero byte in it, so `keys=hashtext` has no such names",
             ));
         }
-        Keys::HashText => return Ok(Found::Asked(full.into_owned().into_bytes())),
-        Keys::CSharp => mappings::csharp(&full),
-        Keys::Ruby => mappings::ruby(&full),
-        Keys::Sqlx => mappings::sqlx(&full),
+        KeyMapping::HashText => return Ok(KeySource::AskServer(full.into_owned().into_bytes())),
+        KeyMapping::CSharp => mappings::csharp(&full),
+        KeyMapping::Ruby => mappings::ruby(&full),
+        KeyMapping::Sqlx => mappings::sqlx(&full),
     };
-    Ok(Found::Here(key))
+    Ok(KeySource::Computed(key))
 }
 
 /// A plain name as it is; of any other, and of a long one, the digest in lower-case hexadecimal digits.
@@ -168,8 +168,8 @@ mod tests {
     fn of(url: &str, name: &str) -> Key {
         let name = LockName::new(name).unwrap();
         match key(&settings(url), &name).unwrap() {
-            Found::Here(key) => key,
-            Found::Asked(_) => panic!("the server has to be asked"),
+            KeySource::Computed(key) => key,
+            KeySource::AskServer(_) => panic!("the server has to be asked"),
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(of("postgres://h?keys=raw", "7,-9"), Key::Two(7, -9));
         let name = LockName::new("it's").unwrap();
         let asked = key(&settings("postgres://h?keys=hashtext"), &name).unwrap();
-        assert_eq!(asked, Found::Asked(b"it's".to_vec()));
+        assert_eq!(asked, KeySource::AskServer(b"it's".to_vec()));
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
         for settings in [mysql, postgres, pair] {
             written::assert_apart(|name| {
                 let name = LockName::new(name).unwrap();
-                let Ok(Found::Here(key)) = key(&settings, &name) else {
+                let Ok(KeySource::Computed(key)) = key(&settings, &name) else {
                     panic!("{name} has no key");
                 };
                 let text = key.to_string().to_lowercase();

@@ -9,18 +9,18 @@ use tenure_core::time::Time;
 
 use crate::database::Trouble;
 
-use super::acquisitions::{Entries, Stage};
-use super::dialect::Ask;
+use super::acquisitions::{AcquisitionState, Acquisitions};
+use super::dialect::Operation;
 
 /// What came of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum OperationResult {
     /// The key is ours, under that token.
     Granted(u64),
     /// It is somebody else's.
     Busy,
     /// It was ours, or was not.
-    Given(bool),
+    Unlocked(bool),
     /// The session is there.
     Alive,
 }
@@ -28,30 +28,30 @@ pub(super) enum Said {
 /// An answer, and when it was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
-    pub(super) said: Said,
+    pub(super) said: OperationResult,
     pub(super) sent: Time,
     pub(super) round_trip: Duration,
 }
 
 /// Why there is none.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum OperationError {
     /// The server refused, and nothing was done.
     Refused(Trouble),
     /// No answer yet. It may come.
-    Late,
+    TimedOut,
     /// The session is over, or in so much doubt that we ended it.
-    Gone(Trouble),
+    SessionEnded(Trouble),
     /// So it was for somebody else who shared the statement.
     RefusedToo,
-    GoneToo,
+    SessionEndedToo,
 }
 
-pub(super) type Outcome = Result<Answer, Failure>;
+pub(super) type Outcome = Result<Answer, OperationError>;
 
 /// It is under way, or stands in the queue.
-pub(super) struct Job {
-    pub(super) ask: Ask,
+pub(super) struct PendingOperation {
+    pub(super) ask: Operation,
     pub(super) owner: Option<OwnerId>,
     /// Until when an answer is waited for.
     pub(super) limit: Time,
@@ -59,7 +59,7 @@ pub(super) struct Job {
     pub(super) answer: Option<oneshot::Sender<Outcome>>,
 }
 
-impl Job {
+impl PendingOperation {
     pub(super) fn say(&mut self, outcome: Outcome) {
         if let Some(answer) = self.answer.take() {
             // Whoever asked may be gone.
@@ -74,55 +74,55 @@ impl Job {
 }
 
 /// What takes a request back that may have been done before the one that was refused.
-pub(super) fn undo(ask: &Ask) -> Option<Ask> {
+pub(super) fn undo(ask: &Operation) -> Option<Operation> {
     match ask {
-        Ask::Take { key, is_shared } => Some(Ask::Give {
+        Operation::TryLock { key, is_shared } => Some(Operation::Unlock {
             key: key.clone(),
             is_shared: *is_shared,
         }),
-        Ask::Give { .. } | Ask::Ping => None,
+        Operation::Unlock { .. } | Operation::Ping => None,
     }
 }
 
 /// What becomes of a request when its session is free for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Admission {
     Send,
     /// A request to take a key that its caller no longer wants.
-    Unwanted,
+    Abandoned,
     /// A request to give back a key, whose acquisition has ended before.
-    Ended,
+    AlreadyReleased,
 }
 
 /// Decides that for one request, and removes the entry of an unwanted one.
 ///
 /// When a release and the end of the lease meet, both ask to give the key back. The server counts how often a session
 /// has a key, so a second request that comes late would give back what a later acquisition of the session has taken.
-pub(super) fn turn(entries: &mut Entries, job: &Job) -> Turn {
+pub(super) fn turn(entries: &mut Acquisitions, job: &PendingOperation) -> Admission {
     let Some(owner) = job.owner else {
-        return Turn::Send;
+        return Admission::Send;
     };
     let stage = entries.get(&owner).map(|entry| entry.stage);
     match (&job.ask, stage) {
-        (Ask::Take { .. }, None | Some(Stage::Unwanted)) => {
+        (Operation::TryLock { .. }, None | Some(AcquisitionState::Abandoned)) => {
             entries.remove(&owner);
-            Turn::Unwanted
+            Admission::Abandoned
         }
-        (Ask::Give { .. }, None) => Turn::Ended,
-        _ => Turn::Send,
+        (Operation::Unlock { .. }, None) => Admission::AlreadyReleased,
+        _ => Admission::Send,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::acquisitions::Entry;
+    use super::super::acquisitions::Acquisition;
     use super::super::names::Key;
     use super::*;
 
     const OWNER: OwnerId = OwnerId::from_bytes([1; 16]);
 
-    fn job(ask: Ask) -> Job {
-        Job {
+    fn job(ask: Operation) -> PendingOperation {
+        PendingOperation {
             ask,
             owner: Some(OWNER),
             limit: Time::MAX,
@@ -130,23 +130,23 @@ mod tests {
         }
     }
 
-    fn take() -> Ask {
-        Ask::Take {
+    fn take() -> Operation {
+        Operation::TryLock {
             key: Key::One(7),
             is_shared: false,
         }
     }
 
-    fn give() -> Ask {
-        Ask::Give {
+    fn give() -> Operation {
+        Operation::Unlock {
             key: Key::One(7),
             is_shared: false,
         }
     }
 
-    fn entries(stage: Stage) -> Entries {
-        let mut entries = Entries::default();
-        let entry = Entry {
+    fn entries(stage: AcquisitionState) -> Acquisitions {
+        let mut entries = Acquisitions::default();
+        let entry = Acquisition {
             key: Key::One(7),
             is_shared: false,
             stage,
@@ -158,19 +158,21 @@ mod tests {
     /// The lease ended and the holder released at the same time; one of the two has had its answer.
     #[test]
     fn a_second_give_back_is_not_sent() {
-        let mut entries = entries(Stage::Giving { again: Time::MAX });
-        assert_eq!(turn(&mut entries, &job(give())), Turn::Send);
+        let mut entries = entries(AcquisitionState::Releasing {
+            retry_at: Time::MAX,
+        });
+        assert_eq!(turn(&mut entries, &job(give())), Admission::Send);
         entries.remove(&OWNER);
-        assert_eq!(turn(&mut entries, &job(give())), Turn::Ended);
+        assert_eq!(turn(&mut entries, &job(give())), Admission::AlreadyReleased);
     }
 
     #[test]
     fn an_unwanted_take_is_not_sent_and_leaves_nothing() {
-        let mut wanted = entries(Stage::Asking);
-        assert_eq!(turn(&mut wanted, &job(take())), Turn::Send);
-        let mut unwanted = entries(Stage::Unwanted);
-        assert_eq!(turn(&mut unwanted, &job(take())), Turn::Unwanted);
+        let mut wanted = entries(AcquisitionState::Requested);
+        assert_eq!(turn(&mut wanted, &job(take())), Admission::Send);
+        let mut unwanted = entries(AcquisitionState::Abandoned);
+        assert_eq!(turn(&mut unwanted, &job(take())), Admission::Abandoned);
         assert!(unwanted.is_empty());
-        assert_eq!(turn(&mut unwanted, &job(take())), Turn::Unwanted);
+        assert_eq!(turn(&mut unwanted, &job(take())), Admission::Abandoned);
     }
 }

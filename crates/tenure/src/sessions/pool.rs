@@ -11,13 +11,13 @@ use tenure_core::time::Time;
 
 use crate::database::no_connection;
 
-use super::acquire::{Store, Wanted};
-use super::acquisitions::{Entry, Has, Stage};
+use super::acquire::{LockRequest, Store};
+use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
 use super::connection::Connection;
 use super::dialect::{Row, SessionId};
 use super::errors;
 use super::names::Key;
-use super::session::Link;
+use super::session::Session;
 
 /// The ttl of the session that everything but locks is asked on.
 const DESK: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub(super) struct Candidate {
     /// It has room for another lock.
     pub(super) has_room: bool,
     /// It has, or may have, the key that is wanted.
-    pub(super) has_key: Has,
+    pub(super) has_key: KeyState,
     /// Requests that it has not answered yet.
     pub(super) asked: usize,
 }
@@ -58,22 +58,22 @@ pub(super) enum Choice {
 /// A session that has a key would be granted it once more, whoever wants it: locks of a session count. So it is
 /// never asked on that one. Nor is a shared one: it would pass by whoever waits.
 pub(super) fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> Choice {
-    let excludes = |has: Has| match has {
-        Has::Not => false,
-        Has::Shared => !is_shared,
-        Has::Alone => true,
+    let excludes = |has: KeyState| match has {
+        KeyState::NotHeld => false,
+        KeyState::Shared => !is_shared,
+        KeyState::Exclusive => true,
     };
     if candidates.iter().any(|it| excludes(it.has_key)) {
         return Choice::Busy;
     }
-    let is_good = |it: &Candidate| it.is_fit && it.has_room && it.has_key == Has::Not;
+    let is_good = |it: &Candidate| it.is_fit && it.has_room && it.has_key == KeyState::NotHeld;
     let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
     // The first of them that are equal: the others fall asleep, and are closed.
     if let Some((at, _)) = good.min_by_key(|(_, it)| it.asked) {
         return Choice::Use(at);
     }
     // Better past those who wait than not at all.
-    let shares = |it: &Candidate| it.is_fit && it.has_room && it.has_key == Has::Shared;
+    let shares = |it: &Candidate| it.is_fit && it.has_room && it.has_key == KeyState::Shared;
     match candidates.iter().position(shares) {
         Some(at) if !may_open => Choice::Use(at),
         _ => Choice::Open,
@@ -81,14 +81,14 @@ pub(super) fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) 
 }
 
 /// A session for a request that takes what is free.
-pub(super) enum Pick {
-    Use(Arc<Link>),
+pub(super) enum SessionChoice {
+    Use(Arc<Session>),
     Busy,
     Open,
 }
 
 impl Store {
-    fn candidate(link: &Link, wanted: &Wanted, now: Time) -> Candidate {
+    fn candidate(link: &Session, wanted: &LockRequest, now: Time) -> Candidate {
         let entries = lock(&link.entries);
         Candidate {
             is_fit: link.ttl == wanted.ttl
@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Finds a session for the request, and notes the request on it.
-    pub(super) fn pick(self: &Arc<Self>, request: &Request, wanted: &Wanted) -> Pick {
+    pub(super) fn pick(self: &Arc<Self>, request: &Request, wanted: &LockRequest) -> SessionChoice {
         let now = self.clock.now();
         let links = lock(&self.links);
         let candidates: Vec<_> = links
@@ -112,8 +112,8 @@ impl Store {
             .collect();
         let may_open = links.len() < self.settings.connections;
         match choose(&candidates, wanted.is_shared, may_open) {
-            Choice::Busy => Pick::Busy,
-            Choice::Open => Pick::Open,
+            Choice::Busy => SessionChoice::Busy,
+            Choice::Open => SessionChoice::Open,
             Choice::Use(at) => {
                 let link = links[at].clone();
                 let fit = candidates.iter().filter(|it| it.is_fit).count();
@@ -121,13 +121,13 @@ impl Store {
                     self.grow(wanted, now);
                 }
                 self.enter(&link, request, wanted, now);
-                Pick::Use(link)
+                SessionChoice::Use(link)
             }
         }
     }
 
     /// Makes one more session for free locks, in the background. Not again for a while, whatever comes of it.
-    fn grow(self: &Arc<Self>, wanted: &Wanted, now: Time) {
+    fn grow(self: &Arc<Self>, wanted: &LockRequest, now: Time) {
         let from = self.grows_from.load(Ordering::SeqCst);
         if now.as_nanos() < from {
             return;
@@ -143,9 +143,9 @@ impl Store {
         }
         let (store, wanted) = (self.clone(), wanted.clone());
         self.spawner.spawn(async move {
-            let is_enough = |links: &[Arc<Link>]| {
+            let is_enough = |links: &[Arc<Session>]| {
                 let now = store.clock.now();
-                let is_fit = |link: &&Arc<Link>| Self::candidate(link, &wanted, now).is_fit;
+                let is_fit = |link: &&Arc<Session>| Self::candidate(link, &wanted, now).is_fit;
                 let fit = links.iter().filter(is_fit).count();
                 fit >= TOGETHER || links.len() >= store.settings.connections
             };
@@ -156,22 +156,22 @@ impl Store {
     }
 
     /// The session on which the key is being given back, if that is what keeps us from taking it.
-    pub(super) fn being_given(&self, key: &Key) -> Option<Arc<Link>> {
+    pub(super) fn being_given(&self, key: &Key) -> Option<Arc<Session>> {
         let links = lock(&self.links);
-        let is_given = |link: &&Arc<Link>| lock(&link.entries).is_given(key);
+        let is_given = |link: &&Arc<Session>| lock(&link.entries).is_given(key);
         links.iter().find(is_given).cloned()
     }
 
     /// Whether anything is being given back there.
-    pub(super) fn is_in_flux(&self, link: &Link) -> bool {
+    pub(super) fn is_in_flux(&self, link: &Session) -> bool {
         !link.gone.is_raised() && lock(&link.entries).are_in_flux()
     }
 
-    fn enter(&self, link: &Arc<Link>, request: &Request, wanted: &Wanted, now: Time) {
-        let entry = Entry {
+    fn enter(&self, link: &Arc<Session>, request: &Request, wanted: &LockRequest, now: Time) {
+        let entry = Acquisition {
             key: wanted.key.clone(),
             is_shared: wanted.is_shared,
-            stage: Stage::Asking,
+            stage: AcquisitionState::Requested,
         };
         link.use_at(now);
         lock(&link.entries).insert(request.owner, entry);
@@ -183,8 +183,8 @@ impl Store {
     pub(super) async fn for_waiting(
         self: &Arc<Self>,
         request: &Request,
-        wanted: &Wanted,
-    ) -> Result<Option<Arc<Link>>, Error> {
+        wanted: &LockRequest,
+    ) -> Result<Option<Arc<Session>>, Error> {
         if let Some(link) = self.empty_one(request, wanted) {
             return Ok(Some(link));
         }
@@ -203,7 +203,7 @@ impl Store {
     }
 
     /// A new session is there to be used, unless the client was closed meanwhile.
-    fn add(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Error> {
+    fn add(self: &Arc<Self>, link: &Arc<Session>) -> Result<(), Error> {
         lock(&self.links).push(link.clone());
         self.due_at(Time::ZERO);
         // Looked at after it was put there, so that either side sees the other.
@@ -216,7 +216,7 @@ impl Store {
         Ok(())
     }
 
-    fn empty_one(&self, request: &Request, wanted: &Wanted) -> Option<Arc<Link>> {
+    fn empty_one(&self, request: &Request, wanted: &LockRequest) -> Option<Arc<Session>> {
         let now = self.clock.now();
         let links = lock(&self.links);
         let fit: Vec<_> = links
@@ -232,14 +232,14 @@ impl Store {
     }
 
     /// Makes a session that a request could use, unless somebody else just has.
-    pub(super) async fn open_another(self: &Arc<Self>, wanted: &Wanted) -> Result<(), Error> {
+    pub(super) async fn open_another(self: &Arc<Self>, wanted: &LockRequest) -> Result<(), Error> {
         let before: Vec<_> = lock(&self.links).clone();
-        let is_new = |link: &Arc<Link>| !before.iter().any(|it| Arc::ptr_eq(it, link));
+        let is_new = |link: &Arc<Session>| !before.iter().any(|it| Arc::ptr_eq(it, link));
         self.open_unless(wanted, |links| {
             let now = self.clock.now();
             links.iter().filter(|link| is_new(link)).any(|link| {
                 let candidate = Self::candidate(link, wanted, now);
-                candidate.is_fit && candidate.has_room && candidate.has_key == Has::Not
+                candidate.is_fit && candidate.has_room && candidate.has_key == KeyState::NotHeld
             })
         })
         .await
@@ -248,8 +248,8 @@ impl Store {
     /// Makes a session, unless none is needed when it is our turn to make one.
     async fn open_unless(
         self: &Arc<Self>,
-        wanted: &Wanted,
-        is_enough: impl Fn(&[Arc<Link>]) -> bool,
+        wanted: &LockRequest,
+        is_enough: impl Fn(&[Arc<Session>]) -> bool,
     ) -> Result<(), Error> {
         let _opening = self.opening.lock().await;
         if self.closing.is_raised() {
@@ -263,7 +263,7 @@ impl Store {
     }
 
     /// A new session, on the connection that lies ready if there is one.
-    async fn make(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Link>, Error> {
+    async fn make(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
         let spare = self.spare.lock().await.take();
         if let Some(spare) = spare
             && let Some(link) = self.open_on(spare, ttl).await
@@ -276,7 +276,7 @@ impl Store {
     }
 
     /// Makes a session that lasts for `ttl` without a word from us, and takes no locks.
-    pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Link>, Error> {
+    pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
         let (open, opened) = self.connect().await?;
         self.set_up(open, ttl, opened, "").await
     }
@@ -291,7 +291,7 @@ impl Store {
     }
 
     /// A session that takes locks, on a connection that is there. `None`: it is not there any more.
-    async fn open_on(self: &Arc<Self>, spare: Arc<Link>, ttl: Duration) -> Option<Arc<Link>> {
+    async fn open_on(self: &Arc<Self>, spare: Arc<Session>, ttl: Duration) -> Option<Arc<Session>> {
         let is_fresh = !self.is_past(spare.sent().after(spare.ttl / 2));
         let opened = self.clock.now();
         let open = spare.take_connection().await.filter(|_| is_fresh)?;
@@ -305,7 +305,7 @@ impl Store {
         ttl: Duration,
         opened: Time,
         more: &str,
-    ) -> Result<Arc<Link>, Error> {
+    ) -> Result<Arc<Session>, Error> {
         let server = &self.settings.server;
         let version = open.version();
         let sent = self.clock.now();
@@ -324,7 +324,7 @@ impl Store {
                 format!("{server} {objection}"),
             ));
         }
-        Ok(Link::new(self, open, facts, ttl, opened, sent))
+        Ok(Session::new(self, open, facts, ttl, opened, sent))
     }
 
     /// Asks something that is no lock's business, on a session that carries no locks. May be dropped.
@@ -382,7 +382,7 @@ impl Store {
         }
     }
 
-    pub(super) async fn desk(self: &Arc<Self>) -> Result<Arc<Link>, Error> {
+    pub(super) async fn desk(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
         let mut desk = self.desk.lock().await;
         if let Some(desk) = &*desk
             && !desk.gone.is_raised()
@@ -406,7 +406,7 @@ mod tests {
     const FREE: Candidate = Candidate {
         is_fit: true,
         has_room: true,
-        has_key: Has::Not,
+        has_key: KeyState::NotHeld,
         asked: 0,
     };
     const UNFIT: Candidate = Candidate {
@@ -418,7 +418,7 @@ mod tests {
         ..FREE
     };
 
-    fn has(has_key: Has, of: Candidate) -> Candidate {
+    fn has(has_key: KeyState, of: Candidate) -> Candidate {
         Candidate { has_key, ..of }
     }
 
@@ -446,11 +446,11 @@ mod tests {
     #[test]
     fn what_we_have_is_not_asked_for() {
         for of in [FREE, UNFIT, FULL] {
-            let ours = has(Has::Alone, of);
+            let ours = has(KeyState::Exclusive, of);
             for shared in [true, false] {
                 assert_eq!(choose(&[FREE, ours], shared, true), Choice::Busy);
             }
-            let ours = has(Has::Shared, of);
+            let ours = has(KeyState::Shared, of);
             assert_eq!(choose(&[ours, FREE], false, true), Choice::Busy);
             assert_eq!(choose(&[ours, FREE], true, true), Choice::Use(1));
         }
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn shared_holds_go_to_sessions_of_their_own_as_long_as_there_may_be_more() {
-        let ours = has(Has::Shared, FREE);
+        let ours = has(KeyState::Shared, FREE);
         assert_eq!(choose(&[ours], true, true), Choice::Open);
         assert_eq!(choose(&[UNFIT, ours], true, false), Choice::Use(1));
     }

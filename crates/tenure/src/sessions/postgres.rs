@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
-use super::holder_table::Note;
+use super::dialect::{Dialect, LockPrefix, Operation, Row, ServerInfo, SessionId, hex, label};
+use super::holder_table::HolderRow;
 use super::names::Key;
 
 /// Tokens of one statement differ by less than this: they share the number of its transaction.
@@ -59,7 +59,7 @@ impl Dialect for Postgres {
         )
     }
 
-    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<Facts> {
+    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo> {
         let row = rows.first()?;
         let cell = |at: usize| row.get(at)?.as_deref();
         let uptime: i64 = cell(3)?.parse().ok()?;
@@ -67,7 +67,7 @@ impl Dialect for Postgres {
             "is a standby, whose locks the primary does not know of; name the primary in the URL"
                 .to_owned()
         });
-        Some(Facts {
+        Some(ServerInfo {
             session: SessionId {
                 id: cell(0)?.parse().ok()?,
                 since: cell(1)?.parse().ok()?,
@@ -106,23 +106,23 @@ impl Dialect for Postgres {
         )
     }
 
-    fn batch(&self, asks: &[Ask]) -> String {
-        if let Some(prepared) = Prepared::of(asks) {
+    fn batch(&self, asks: &[Operation]) -> String {
+        if let Some(prepared) = PreparedStatement::of(asks) {
             return format!("{} EXECUTE {prepared}", label(asks));
         }
         let mut sql = format!("{} SELECT pg_backend_pid()", label(asks));
         let mut taken = Vec::new();
         for (at, ask) in asks.iter().enumerate() {
             match ask {
-                Ask::Take { key, is_shared } => {
+                Operation::TryLock { key, is_shared } => {
                     let try_lock = call("pg_try_advisory_lock", *is_shared, key);
                     taken.push(format!("{try_lock} AS t{at}"));
                     sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
                 }
-                Ask::Give { key, is_shared } => {
+                Operation::Unlock { key, is_shared } => {
                     sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
                 }
-                Ask::Ping => sql += ", 1",
+                Operation::Ping => sql += ", 1",
             }
         }
         // All locks first, and only then the number of the transaction, which is given when it is first asked for:
@@ -134,22 +134,25 @@ impl Dialect for Postgres {
         sql
     }
 
-    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+    fn answers(&self, asks: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at)?.as_deref();
-        if !matches!(Prepared::of(asks), Some(Prepared::Many { .. })) {
+        if !matches!(
+            PreparedStatement::of(asks),
+            Some(PreparedStatement::Many { .. })
+        ) {
             let one = |at: usize| column(at + 1)?.parse().ok();
             return (0..asks.len()).map(one).collect();
         }
         let first: Option<u64> = column(2).and_then(|token| token.parse().ok());
         let digits = |at: usize| column(at).unwrap_or_default().bytes();
         let (mut taken, mut given) = (digits(1).zip(0..), digits(3));
-        let answer = |ask: &Ask| match ask {
-            Ask::Take { .. } => match taken.next()? {
+        let answer = |ask: &Operation| match ask {
+            Operation::TryLock { .. } => match taken.next()? {
                 (b'1', at) => Some(first? + at),
                 _ => Some(0),
             },
-            Ask::Give { .. } => Some(u64::from(given.next()? == b'1')),
-            Ask::Ping => Some(1),
+            Operation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
+            Operation::Ping => Some(1),
         };
         asks.iter().map(answer).collect()
     }
@@ -199,7 +202,7 @@ impl Dialect for Postgres {
         include_str!("sql/postgres.sql").into()
     }
 
-    fn write_board(&self, put_up: &[Note], taken_down: &[Note]) -> String {
+    fn write_board(&self, put_up: &[HolderRow], taken_down: &[HolderRow]) -> String {
         let mut sql = String::from("/* tenure:board */ ");
         for note in taken_down {
             sql += &format!(
@@ -288,24 +291,26 @@ impl Dialect for Postgres {
 }
 
 /// What the server has parsed already: locks that are not shared, with one number each.
-enum Prepared {
+enum PreparedStatement {
     Take(i64),
     Give(i64),
     Many { taken: Vec<i64>, given: Vec<i64> },
 }
 
-impl Prepared {
-    fn of(asks: &[Ask]) -> Option<Self> {
+impl PreparedStatement {
+    fn of(asks: &[Operation]) -> Option<Self> {
         let room = || Vec::with_capacity(asks.len());
         let (mut taken, mut given) = (room(), room());
         for ask in asks {
-            let (Ask::Take { key, is_shared } | Ask::Give { key, is_shared }) = ask else {
+            let (Operation::TryLock { key, is_shared } | Operation::Unlock { key, is_shared }) =
+                ask
+            else {
                 continue;
             };
             let Key::One(key) = key else { return None };
             match ask {
                 _ if *is_shared => return None,
-                Ask::Take { .. } => taken.push(*key),
+                Operation::TryLock { .. } => taken.push(*key),
                 _ => given.push(*key),
             }
         }
@@ -318,7 +323,7 @@ impl Prepared {
     }
 }
 
-impl fmt::Display for Prepared {
+impl fmt::Display for PreparedStatement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = |f: &mut fmt::Formatter<'_>, keys: &[i64]| {
             for (at, key) in keys.iter().enumerate() {
@@ -416,7 +421,7 @@ fn matches_row() -> String {
     )
 }
 
-fn row(note: &Note) -> String {
+fn row(note: &HolderRow) -> String {
     format!(
         "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
         note.session.id,
@@ -437,11 +442,11 @@ mod tests {
     /// Else a key could have been somebody else's, under a greater number, after ours was drawn for another key.
     #[test]
     fn numbers_are_drawn_when_all_locks_are_there() {
-        let take = |number, is_shared| Ask::Take {
+        let take = |number, is_shared| Operation::TryLock {
             key: Key::One(number),
             is_shared,
         };
-        let give = Ask::Give {
+        let give = Operation::Unlock {
             key: Key::One(8),
             is_shared: false,
         };
@@ -465,13 +470,20 @@ mod tests {
         let key = |number| (Key::One(number), false);
         let take = |number| {
             let (key, is_shared) = key(number);
-            Ask::Take { key, is_shared }
+            Operation::TryLock { key, is_shared }
         };
         let give = |number| {
             let (key, is_shared) = key(number);
-            Ask::Give { key, is_shared }
+            Operation::Unlock { key, is_shared }
         };
-        let asks = [take(-1), give(2), Ask::Ping, take(3), give(4), take(5)];
+        let asks = [
+            take(-1),
+            give(2),
+            Operation::Ping,
+            take(3),
+            give(4),
+            take(5),
+        ];
         assert_eq!(
             Postgres.batch(&asks),
             "/* tenure:acquire */ EXECUTE tenure_many('{-1,3,5}', '{2,4}')"

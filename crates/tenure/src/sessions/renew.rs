@@ -12,9 +12,9 @@ use tenure_core::rt::{NextWakeup, lock};
 use tenure_core::time::Time;
 
 use super::acquire::Store;
-use super::acquisitions::{Entry, Stage};
-use super::dialect::Ask;
-use super::session::Link;
+use super::acquisitions::{Acquisition, AcquisitionState};
+use super::dialect::Operation;
+use super::session::Session;
 
 /// Starts it, if it does not run yet.
 pub(super) fn start(store: &Arc<Store>) {
@@ -50,31 +50,34 @@ fn tend(store: &Arc<Store>, now: Time) -> Time {
     next.max(now.after(Duration::from_millis(1)))
 }
 
-fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
+fn tend_one(store: &Arc<Store>, link: &Arc<Session>, now: Time) -> Time {
     if link.is_waiting.load(Ordering::SeqCst) {
         return Time::MAX;
     }
     let (over, is_empty, has_holds, ends) = {
         let mut entries = lock(&link.entries);
-        let mut over: Vec<(OwnerId, Entry)> = Vec::new();
+        let mut over: Vec<(OwnerId, Acquisition)> = Vec::new();
         let mut ends = Time::MAX;
         let mut has_holds = false;
         for (owner, entry) in entries.iter() {
             match entry.stage {
-                Stage::Held { until: end, .. } | Stage::Giving { again: end } if end <= now => {
+                AcquisitionState::Held { until: end, .. }
+                | AcquisitionState::Releasing { retry_at: end }
+                    if end <= now =>
+                {
                     over.push((*owner, entry.clone()));
                 }
-                Stage::Held { until, .. } => {
+                AcquisitionState::Held { until, .. } => {
                     has_holds = true;
                     ends = ends.min(until);
                 }
-                Stage::Giving { again } => ends = ends.min(again),
-                Stage::Asking | Stage::Unwanted => {}
+                AcquisitionState::Releasing { retry_at } => ends = ends.min(retry_at),
+                AcquisitionState::Requested | AcquisitionState::Abandoned => {}
             }
         }
         for (owner, _) in &over {
             let again = now.after(link.ttl / 3);
-            entries.set(owner, Stage::Giving { again });
+            entries.set(owner, AcquisitionState::Releasing { retry_at: again });
             ends = ends.min(again);
         }
         (over, entries.is_empty(), has_holds, ends)
@@ -114,7 +117,7 @@ fn tend_one(store: &Arc<Store>, link: &Arc<Link>, now: Time) -> Time {
 }
 
 /// Closes a session that nothing hangs on.
-fn retire(store: &Arc<Store>, link: &Arc<Link>) {
+fn retire(store: &Arc<Store>, link: &Arc<Session>) {
     {
         // Under the lock that `pick` takes: nobody can be about to use it.
         let mut links = lock(&store.links);
@@ -128,10 +131,10 @@ fn retire(store: &Arc<Store>, link: &Arc<Link>) {
 }
 
 /// Sees whether the session is there, and whether somebody wants a hold of it to end.
-async fn check(store: &Arc<Store>, link: &Arc<Link>) {
+async fn check(store: &Arc<Store>, link: &Arc<Session>) {
     if !store.board.is_there() {
         // Its end is told by whoever notices it.
-        let _ = link.ask(Ask::Ping, None).await;
+        let _ = link.ask(Operation::Ping, None).await;
         return;
     }
     // As long as anybody's lease hangs on it.
@@ -164,14 +167,14 @@ async fn check(store: &Arc<Store>, link: &Arc<Link>) {
     }
     let broken: Vec<_> = {
         let mut entries = lock(&link.entries);
-        let is_wanted = |entry: &Entry| matches!(entry.stage, Stage::Held { token, .. } if tokens.contains(&token));
+        let is_wanted = |entry: &Acquisition| matches!(entry.stage, AcquisitionState::Held { token, .. } if tokens.contains(&token));
         let broken = entries.iter().filter(|(_, entry)| is_wanted(entry));
         let broken: Vec<_> = broken
             .map(|(owner, entry)| (*owner, entry.clone()))
             .collect();
         for (owner, _) in &broken {
             let again = store.clock.now().after(link.ttl / 3);
-            entries.set(owner, Stage::Giving { again });
+            entries.set(owner, AcquisitionState::Releasing { retry_at: again });
         }
         broken
     };

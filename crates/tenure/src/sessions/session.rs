@@ -22,18 +22,20 @@ use tenure_core::time::Time;
 use crate::database::Trouble;
 
 use super::acquire::Store;
-use super::acquisitions::{Entries, Stage};
+use super::acquisitions::{AcquisitionState, Acquisitions};
 use super::connection::Connection;
-use super::dialect::{Ask, Dialect, Facts, Row};
+use super::dialect::{Dialect, Operation, Row, ServerInfo};
 use super::names::Key;
-use super::operations::{Answer, Failure, Job, Outcome, Said, Turn, turn, undo};
+use super::operations::{
+    Admission, Answer, OperationError, OperationResult, Outcome, PendingOperation, turn, undo,
+};
 
 /// Requests in one statement.
 pub(super) const BATCH: usize = 32;
 
 /// A session.
-pub(super) struct Link {
-    pub(super) facts: Facts,
+pub(super) struct Session {
+    pub(super) facts: ServerInfo,
     /// The server ends it when nothing was heard from it for so long: the lease.
     pub(super) ttl: Duration,
     /// Before the connection was made.
@@ -43,8 +45,8 @@ pub(super) struct Link {
     /// When anybody wanted something last, in ns.
     used: AtomicU64,
     connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
-    queue: Mutex<VecDeque<Job>>,
-    pub(super) entries: Mutex<Entries>,
+    queue: Mutex<VecDeque<PendingOperation>>,
+    pub(super) entries: Mutex<Acquisitions>,
     /// Wakes those who wait for an entry to change.
     pub(super) changed: Notify,
     /// Requests without an answer.
@@ -63,18 +65,18 @@ pub(super) struct Link {
     timeout: Duration,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Link").field(&self.facts.session).finish()
+        f.debug_tuple("Session").field(&self.facts.session).finish()
     }
 }
 
-impl Link {
+impl Session {
     /// A session whose set-up was sent at `sent`.
     pub(super) fn new(
         store: &Arc<Store>,
         connection: Connection,
-        facts: Facts,
+        facts: ServerInfo,
         ttl: Duration,
         opened: Time,
         sent: Time,
@@ -142,10 +144,10 @@ impl Link {
 
     /// Asks, together with whoever else has something to ask. Waits for as long as a request may take; whoever has the
     /// connection looks at the clock for all.
-    pub(super) async fn ask(self: &Arc<Self>, ask: Ask, owner: Option<OwnerId>) -> Outcome {
+    pub(super) async fn ask(self: &Arc<Self>, ask: Operation, owner: Option<OwnerId>) -> Outcome {
         let _asked = Asked::new(&self.asked);
         let (answer, mut answered) = oneshot::channel();
-        lock(&self.queue).push_back(Job {
+        lock(&self.queue).push_back(PendingOperation {
             ask,
             owner,
             limit: self.clock.now().after(self.timeout),
@@ -157,7 +159,7 @@ impl Link {
                 Ok(connection) => connection,
                 Err(_) => tokio::select! {
                     biased;
-                    answer = &mut answered => return answer.unwrap_or(Err(Failure::GoneToo)),
+                    answer = &mut answered => return answer.unwrap_or(Err(OperationError::SessionEndedToo)),
                     connection = self.connection.clone().lock_owned() => connection,
                 },
             };
@@ -172,7 +174,7 @@ impl Link {
                 match answered.try_recv() {
                     Ok(answer) => Poll::Ready(Some((answer, is_over))),
                     Err(TryRecvError::Closed) => {
-                        Poll::Ready(Some((Err(Failure::GoneToo), is_over)))
+                        Poll::Ready(Some((Err(OperationError::SessionEndedToo), is_over)))
                     }
                     // There were more requests than go into one statement.
                     Err(TryRecvError::Empty) if is_over => Poll::Ready(None),
@@ -193,14 +195,14 @@ impl Link {
     async fn run(
         self: Arc<Self>,
         mut connection: OwnedMutexGuard<Option<Connection>>,
-        mut jobs: Vec<Job>,
+        mut jobs: Vec<PendingOperation>,
     ) {
         jobs.retain_mut(|job| {
             let turn = turn(&mut lock(&self.entries), job);
-            if turn == Turn::Ended {
+            if turn == Admission::AlreadyReleased {
                 job.say(self.ended(self.gone.is_raised()));
             }
-            turn == Turn::Send
+            turn == Admission::Send
         });
         if jobs.is_empty() {
             return;
@@ -209,7 +211,7 @@ impl Link {
         let Some(mut open) = connection.take() else {
             self.end();
             for job in &mut jobs {
-                job.say(Err(Failure::GoneToo));
+                job.say(Err(OperationError::SessionEndedToo));
             }
             return;
         };
@@ -229,7 +231,10 @@ impl Link {
                 self.end();
                 let mut trouble = Some(trouble);
                 for job in &mut jobs {
-                    let why = trouble.take().map_or(Failure::GoneToo, Failure::Gone);
+                    let why = trouble.take().map_or(
+                        OperationError::SessionEndedToo,
+                        OperationError::SessionEnded,
+                    );
                     job.say(Err(why));
                 }
             }
@@ -267,9 +272,9 @@ impl Link {
     /// `is_gone`: with the session. Then only a look at the server can tell whether the server has ended it too.
     fn ended(&self, is_gone: bool) -> Outcome {
         match is_gone {
-            true => Err(Failure::GoneToo),
+            true => Err(OperationError::SessionEndedToo),
             false => Ok(Answer {
-                said: Said::Given(false),
+                said: OperationResult::Unlocked(false),
                 sent: self.sent(),
                 round_trip: Duration::ZERO,
             }),
@@ -281,7 +286,7 @@ impl Link {
         &self,
         open: &mut Connection,
         sql: String,
-        jobs: &mut [Job],
+        jobs: &mut [PendingOperation],
     ) -> Result<Vec<Row>, Trouble> {
         let limit = self.clock.now().after(self.timeout).max(self.lasts_until());
         self.heard(open.rows(sql), limit, jobs).await
@@ -293,12 +298,14 @@ impl Link {
         &self,
         rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
         limit: Time,
-        jobs: &mut [Job],
+        jobs: &mut [PendingOperation],
     ) -> Result<Vec<Row>, Trouble> {
         let mut rows = pin!(rows);
         loop {
-            let wanted = jobs.iter().find_map(Job::is_wanted_until);
-            let queued = lock(&self.queue).iter().find_map(Job::is_wanted_until);
+            let wanted = jobs.iter().find_map(PendingOperation::is_wanted_until);
+            let queued = lock(&self.queue)
+                .iter()
+                .find_map(PendingOperation::is_wanted_until);
             // Nobody who comes later gives up before then.
             let next = self.clock.now().after(self.timeout);
             let next = [wanted, queued].into_iter().flatten().fold(next, Time::min);
@@ -315,7 +322,7 @@ impl Link {
             let mut queue = lock(&self.queue);
             for job in jobs.iter_mut().chain(queue.iter_mut()) {
                 if job.limit <= now {
-                    job.say(Err(Failure::Late));
+                    job.say(Err(OperationError::TimedOut));
                 }
             }
         }
@@ -324,8 +331,8 @@ impl Link {
 
     fn settle(
         self: &Arc<Self>,
-        jobs: Vec<Job>,
-        asks: &[Ask],
+        jobs: Vec<PendingOperation>,
+        asks: &[Operation],
         row: &Row,
         sent: Time,
         round_trip: Duration,
@@ -352,39 +359,46 @@ impl Link {
                     sent,
                     round_trip,
                 }),
-                None => Err(Failure::Refused(Trouble::Settings(super::errors::null()))),
+                None => Err(OperationError::Refused(Trouble::Settings(
+                    super::errors::null(),
+                ))),
             });
         }
     }
 
     /// `None`: the server says that it cannot tell.
-    fn settle_one(&self, job: &Job, answer: Option<u64>, sent: Time) -> Option<Said> {
+    fn settle_one(
+        &self,
+        job: &PendingOperation,
+        answer: Option<u64>,
+        sent: Time,
+    ) -> Option<OperationResult> {
         let forget = || {
             if let Some(owner) = job.owner {
                 lock(&self.entries).remove(&owner);
             }
         };
         match job.ask {
-            Ask::Ping => answer.map(|_| Said::Alive),
-            Ask::Give { .. } => {
+            Operation::Ping => answer.map(|_| OperationResult::Alive),
+            Operation::Unlock { .. } => {
                 forget();
-                Some(Said::Given(answer == Some(1)))
+                Some(OperationResult::Unlocked(answer == Some(1)))
             }
-            Ask::Take { .. } => match answer {
+            Operation::TryLock { .. } => match answer {
                 None => {
                     forget();
                     None
                 }
                 Some(0) => {
                     forget();
-                    Some(Said::Busy)
+                    Some(OperationResult::Busy)
                 }
                 Some(token) => {
                     let until = sent.after(self.ttl);
                     if let Some(owner) = job.owner {
                         self.granted(owner, token, until);
                     }
-                    Some(Said::Granted(token))
+                    Some(OperationResult::Granted(token))
                 }
             },
         }
@@ -394,19 +408,24 @@ impl Link {
     pub(super) fn granted(&self, owner: OwnerId, token: u64, until: Time) {
         let mut entries = lock(&self.entries);
         let stage = entries.get(&owner).map(|it| it.stage);
-        if matches!(stage, Some(Stage::Asking | Stage::Held { .. })) {
-            entries.set(&owner, Stage::Held { token, until });
+        if matches!(
+            stage,
+            Some(AcquisitionState::Requested | AcquisitionState::Held { .. })
+        ) {
+            entries.set(&owner, AcquisitionState::Held { token, until });
         }
     }
 
-    fn refuse(&self, jobs: Vec<Job>, trouble: Trouble) {
+    fn refuse(&self, jobs: Vec<PendingOperation>, trouble: Trouble) {
         let mut trouble = Some(trouble);
         for mut job in jobs {
             // What was to be given back is ours still, as far as anybody knows; the keeper asks again.
-            if let (Ask::Take { .. }, Some(owner)) = (&job.ask, job.owner) {
+            if let (Operation::TryLock { .. }, Some(owner)) = (&job.ask, job.owner) {
                 lock(&self.entries).remove(&owner);
             }
-            let why = trouble.take().map_or(Failure::RefusedToo, Failure::Refused);
+            let why = trouble
+                .take()
+                .map_or(OperationError::RefusedToo, OperationError::Refused);
             job.say(Err(why));
         }
     }
@@ -420,7 +439,7 @@ impl Link {
             let mut unwanted = entries.unwanted();
             unwanted.retain(|owner| !queue.iter().any(|job| job.owner == Some(*owner)));
             let give = |owner: OwnerId| {
-                entries.set(&owner, Stage::Giving { again });
+                entries.set(&owner, AcquisitionState::Releasing { retry_at: again });
                 let entry = entries.get(&owner)?;
                 Some((owner, entry.key.clone(), entry.is_shared))
             };
@@ -435,7 +454,9 @@ impl Link {
         for (owner, key, is_shared) in unwanted {
             let link = self.clone();
             store.spawner.spawn(async move {
-                let _ = link.ask(Ask::Give { key, is_shared }, Some(owner)).await;
+                let _ = link
+                    .ask(Operation::Unlock { key, is_shared }, Some(owner))
+                    .await;
             });
         }
     }
@@ -448,11 +469,11 @@ impl Link {
         key: Key,
         is_shared: bool,
         who: String,
-    ) -> Waited {
+    ) -> WaitOutcome {
         let mut connection = self.connection.clone().lock_owned().await;
         let Some(mut open) = connection.take() else {
             self.end();
-            return Waited::Gone(Trouble::Silence(self.timeout));
+            return WaitOutcome::SessionEnded(Trouble::Silence(self.timeout));
         };
         let sql = self.dialect.wait(&key, is_shared, &who);
         let sent = self.clock.now();
@@ -471,24 +492,24 @@ impl Link {
                     // The server has passed on which session it is meant for.
                     Some(Ok(token)) if token > 0 => {
                         self.granted(owner, token, self.clock.now().after(self.ttl));
-                        Waited::Granted(token)
+                        WaitOutcome::Granted(token)
                     }
-                    Some(Ok(_)) => Waited::CalledOff,
+                    Some(Ok(_)) => WaitOutcome::Cancelled,
                     // MariaDB says so when it was told to stop.
-                    _ => Waited::CalledOff,
+                    _ => WaitOutcome::Cancelled,
                 }
             }
             Err(trouble) if trouble.is_fatal() => {
                 drop(open);
                 self.end();
-                Waited::Gone(trouble)
+                WaitOutcome::SessionEnded(trouble)
             }
             Err(trouble) => {
                 *connection = Some(open);
                 let code = trouble.code().unwrap_or_default();
                 match self.dialect.is_called_off(&code) {
-                    true => Waited::CalledOff,
-                    false => Waited::Refused(trouble),
+                    true => WaitOutcome::Cancelled,
+                    false => WaitOutcome::Refused(trouble),
                 }
             }
         }
@@ -585,10 +606,10 @@ impl Drop for Asked<'_> {
 
 /// What came of a wait.
 #[derive(Debug)]
-pub(super) enum Waited {
+pub(super) enum WaitOutcome {
     Granted(u64),
     /// By us, by an administrator, or by a limit of the server.
-    CalledOff,
+    Cancelled,
     Refused(Trouble),
-    Gone(Trouble),
+    SessionEnded(Trouble),
 }

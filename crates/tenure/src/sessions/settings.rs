@@ -8,7 +8,7 @@ use crate::database::{KNOWN as OF_SERVER, Kind, Server};
 use tenure_core::error::Error;
 use tenure_core::url::{Url, invalid};
 
-use super::names::{Keys, is_plain};
+use super::names::{KeyMapping, is_plain};
 
 /// Longest prefix, in bytes: what is left of 63 has to hold a name that says something.
 const MAX_PREFIX: usize = 40;
@@ -22,7 +22,7 @@ pub(super) struct Settings {
     pub(super) server: Server,
     pub(super) prefix: String,
     /// What key of PostgreSQL a name is.
-    pub(super) keys: Keys,
+    pub(super) keys: KeyMapping,
     /// How many connections a client has at most, as long as one is not needed for a ttl of its own.
     pub(super) connections: usize,
     /// How long the end of a session may go unnoticed.
@@ -42,22 +42,22 @@ impl Settings {
             ));
         }
         let keys = match (url.take("keys").as_deref(), server.kind) {
-            (None, _) => Keys::BigInt,
+            (None, _) => KeyMapping::BigInt,
             (Some(_), Kind::MySql) => {
                 return invalid("`keys` is an option of PostgreSQL; in MySQL a name is the key");
             }
-            (Some(keys), Kind::Postgres) => match Keys::parse(keys) {
+            (Some(keys), Kind::Postgres) => match KeyMapping::parse(keys) {
                 Some(keys) => keys,
                 None => {
                     return invalid(format!(
                         "the option `keys` is \"{}\"; it can be {}",
                         Escaped(keys),
-                        Keys::ALL.map(|(name, _)| name).join(", ")
+                        KeyMapping::ALL.map(|(name, _)| name).join(", ")
                     ));
                 }
             },
         };
-        if !prefix.is_empty() && keys == Keys::Raw {
+        if !prefix.is_empty() && keys == KeyMapping::Raw {
             return invalid("`keys=raw` means that names are numbers, so there can be no `prefix`");
         }
         let connections = url.take_number_in("connections", &(2..=10_000), 16)?;
@@ -96,11 +96,11 @@ mod tests {
     fn a_full_url() {
         let all = "postgres://h/db?prefix=app/&keys=ruby&connections=4&validate=200ms&restart_guard=off&timeout=1s";
         let all = settings(all).unwrap();
-        assert_eq!((all.prefix.as_str(), all.keys), ("app/", Keys::Ruby));
+        assert_eq!((all.prefix.as_str(), all.keys), ("app/", KeyMapping::Ruby));
         assert_eq!((all.connections, all.restart_guard), (4, None));
         assert_eq!(all.validate, Duration::from_millis(200));
         let least = settings("mysql://h").unwrap();
-        assert_eq!((least.connections, least.keys), (16, Keys::BigInt));
+        assert_eq!((least.connections, least.keys), (16, KeyMapping::BigInt));
         assert_eq!(least.validate, Duration::from_secs(1));
         assert_eq!(least.restart_guard, Some(Duration::from_secs(30)));
     }

@@ -12,23 +12,23 @@ use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
-use super::acquire::{Attempt, Store, Wanted};
-use super::dialect::Ask;
+use super::acquire::{Attempt, LockRequest, Store};
+use super::dialect::Operation;
 use super::errors;
-use super::operations::{self, Failure};
-use super::session::{Link, Waited};
+use super::operations::{self, OperationError};
+use super::session::{Session, WaitOutcome};
 
 /// How often it is seen to that a waiting session is there: nobody says so when it is not.
 const TRUST: Duration = Duration::from_secs(10);
 
-type Waiting = Pin<Box<dyn Future<Output = Waited> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 impl Store {
     /// Waits for the turn, in the server's queue. [`Attempt::Busy`]: try again.
     pub(super) async fn wait(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        wanted: &Wanted,
+        wanted: &LockRequest,
         tries: u32,
         patience: &mut Time,
     ) -> Result<Attempt, Error> {
@@ -72,20 +72,20 @@ impl Store {
             }
         };
         match waited {
-            Waited::Granted(token) => self.confirm(request, &link, token).await,
-            Waited::CalledOff => {
+            WaitOutcome::Granted(token) => self.confirm(request, &link, token).await,
+            WaitOutcome::Cancelled => {
                 // By an administrator, or by a limit of the server: our place is lost, not our wish.
                 self.leave_clean(request, wanted, &link).await;
                 tracing::debug!(name = %request.name, backend = self.guarantees.backend, "the wait was called off by the server; queueing again at the end");
                 self.pause(request, tries).await;
                 Ok(Attempt::Busy)
             }
-            Waited::Refused(trouble) => {
+            WaitOutcome::Refused(trouble) => {
                 self.leave(request, &link);
                 Err(errors::explain(trouble, &self.settings.server))
             }
-            Waited::Gone(trouble) => {
-                self.after_the_end(request, &link, Failure::Gone(trouble))
+            WaitOutcome::SessionEnded(trouble) => {
+                self.after_the_end(request, &link, OperationError::SessionEnded(trouble))
                     .await
             }
         }
@@ -96,10 +96,10 @@ impl Store {
     async fn confirm(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        link: &Arc<Link>,
+        link: &Arc<Session>,
         token: u64,
     ) -> Result<Attempt, Error> {
-        match link.ask(Ask::Ping, None).await {
+        match link.ask(Operation::Ping, None).await {
             Ok(operations::Answer {
                 sent, round_trip, ..
             }) => {
@@ -108,16 +108,19 @@ impl Store {
                 let grant = Grant::new(token, sent, round_trip, Some(link.ttl));
                 Ok(Attempt::Answer(self.granted(request, link, grant)))
             }
-            Err(Failure::Late | Failure::Refused(_) | Failure::RefusedToo) => {
+            Err(
+                OperationError::TimedOut | OperationError::Refused(_) | OperationError::RefusedToo,
+            ) => {
                 link.end();
-                self.after_the_end(request, link, Failure::Late).await
+                self.after_the_end(request, link, OperationError::TimedOut)
+                    .await
             }
             Err(failure) => self.after_the_end(request, link, failure).await,
         }
     }
 
     /// Whether the server has that session, after a while.
-    async fn is_there_later(self: &Arc<Self>, link: &Link) -> Result<bool, Error> {
+    async fn is_there_later(self: &Arc<Self>, link: &Session) -> Result<bool, Error> {
         let trust = TRUST.min(link.ttl / 3).max(Duration::from_millis(100));
         let random: u32 = rand::random();
         let pause = trust * 3 / 4 + pace::fraction(trust / 4, random);
@@ -128,15 +131,20 @@ impl Store {
     }
 
     /// The wait is over without a grant, and its session free for others.
-    fn leave(&self, request: &Request, link: &Link) {
+    fn leave(&self, request: &Request, link: &Session) {
         self.forget(request.owner);
         link.is_waiting.store(false, Ordering::SeqCst);
     }
 
     /// The same after a statement that was called off: it may have been granted a moment before, which nobody is told,
     /// and the session would keep it.
-    async fn leave_clean(self: &Arc<Self>, request: &Request, wanted: &Wanted, link: &Arc<Link>) {
-        let give = Ask::Give {
+    async fn leave_clean(
+        self: &Arc<Self>,
+        request: &Request,
+        wanted: &LockRequest,
+        link: &Arc<Session>,
+    ) {
+        let give = Operation::Unlock {
             key: wanted.key.clone(),
             is_shared: wanted.is_shared,
         };
@@ -154,8 +162,8 @@ impl Store {
     async fn call_off(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        wanted: &Wanted,
-        link: &Arc<Link>,
+        wanted: &LockRequest,
+        link: &Arc<Session>,
         mut waiting: Waiting,
     ) -> Result<Attempt, Error> {
         let busy = Ok(Attempt::Answer(Answer::Busy));
@@ -187,17 +195,17 @@ impl Store {
         };
         match waited {
             // By our one word. A second may be on its way, and would hit whatever is asked next.
-            Some(Waited::CalledOff) if orders == 1 && !self.closing.is_raised() => {
+            Some(WaitOutcome::Cancelled) if orders == 1 && !self.closing.is_raised() => {
                 self.leave_clean(request, wanted, link).await;
                 busy
             }
             // Both at once: it is given back, and the session with it.
-            Some(Waited::Granted(_) | Waited::CalledOff | Waited::Refused(_)) => {
+            Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled | WaitOutcome::Refused(_)) => {
                 self.forget(request.owner);
                 self.drop_link(link).await;
                 busy
             }
-            Some(Waited::Gone(_)) => self.ended(request, link, busy).await,
+            Some(WaitOutcome::SessionEnded(_)) => self.ended(request, link, busy).await,
             None => {
                 link.end();
                 self.spawner.spawn(async move {
@@ -211,7 +219,7 @@ impl Store {
     async fn ended(
         &self,
         request: &Request,
-        link: &Arc<Link>,
+        link: &Arc<Session>,
         then: Result<Attempt, Error>,
     ) -> Result<Attempt, Error> {
         if !self.is_buried(link).await {
@@ -222,7 +230,7 @@ impl Store {
     }
 
     /// Ends a session that holds nothing anybody wants, and waits until that is so.
-    async fn drop_link(self: &Arc<Self>, link: &Arc<Link>) {
+    async fn drop_link(self: &Arc<Self>, link: &Arc<Session>) {
         link.end();
         self.is_buried(link).await;
     }
@@ -262,8 +270,8 @@ pub(super) fn description(statement: &str) -> Option<HolderRecord> {
 }
 
 /// Every session that waits, for the end of the client.
-pub(super) fn waiting(store: &Store) -> Vec<Arc<Link>> {
+pub(super) fn waiting(store: &Store) -> Vec<Arc<Session>> {
     let links = lock(&store.links);
-    let waits = |link: &&Arc<Link>| link.is_waiting.load(Ordering::SeqCst);
+    let waits = |link: &&Arc<Session>| link.is_waiting.load(Ordering::SeqCst);
     links.iter().filter(waits).cloned().collect()
 }
