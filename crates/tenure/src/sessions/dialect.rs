@@ -5,12 +5,11 @@ use std::time::Duration;
 use tenure_core::error::Error;
 use tenure_core::name::LockName;
 
+use crate::database::{Row, unhex};
+
 use super::holder_table::HolderRow;
 use super::names::Key;
 use super::settings::Settings;
-
-/// A row of an answer, as text.
-pub(super) type Row = Vec<Option<String>>;
 
 /// Which session, in a server that may have been started anew since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,21 +143,6 @@ pub(super) fn of(settings: &Settings) -> Result<Box<dyn Dialect>, Error> {
             format!("this build cannot talk to {kind:?}"),
         )),
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The reverse of [`hex`].
-pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .map(|digit| u8::try_from(digit.to_digit(16)?).ok())
-        .collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect())
 }
 
 /// A name from its bytes on the board.

@@ -10,11 +10,11 @@ use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 
-use crate::database::Kind;
+use crate::database::{Kind, Row, unhex};
 use tenure_core::support::HolderRecord;
 
 use super::acquire::Store;
-use super::dialect::{LockPrefix, Row, SessionId, name_of, unhex};
+use super::dialect::{LockPrefix, SessionId, name_of};
 use super::wait::description;
 
 /// How often it is looked again for a note that is yet to be written.

@@ -14,7 +14,6 @@
 
 mod acquire;
 mod acquisitions;
-mod connection;
 mod contended;
 mod dialect;
 mod errors;

@@ -6,7 +6,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::dialect::{Dialect, LockPrefix, Operation, Row, ServerInfo, SessionId, hex, label};
+use crate::database::{Row, hex};
+
+use super::dialect::{Dialect, LockPrefix, Operation, ServerInfo, SessionId, label};
 use super::holder_table::HolderRow;
 use super::names::Key;
 

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::LockName;
 
-use crate::database::Kind;
+use crate::database::{self, Kind, hex};
 
 use super::mappings;
 use super::settings::Settings;
@@ -87,9 +87,9 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Err
         return Ok(KeySource::Computed(Key::Text(text(&full))));
     }
     let key = match settings.keys {
-        KeyMapping::BigInt => Key::One(i64::from_be_bytes(digest(&full))),
+        KeyMapping::BigInt => Key::One(database::keys::bigint(&full)),
         KeyMapping::Pair => {
-            let [a, b, c, d, e, f, g, h] = digest(&full);
+            let [a, b, c, d, e, f, g, h] = database::keys::bigint(&full).to_be_bytes();
             Key::Two(
                 i32::from_be_bytes([a, b, c, d]),
                 i32::from_be_bytes([e, f, g, h]),
@@ -115,15 +115,7 @@ fn text(full: &str) -> Arc<str> {
     if full.len() <= LONGEST_PLAIN && is_plain(full) {
         return full.into();
     }
-    let digest = Sha256::digest(full.as_bytes());
-    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.into()
-}
-
-/// The first eight bytes of the SHA-256 of a name.
-fn digest(full: &str) -> [u8; 8] {
-    let digest = Sha256::digest(full.as_bytes());
-    std::array::from_fn(|at| digest[at])
+    hex(&Sha256::digest(full.as_bytes())).into()
 }
 
 /// `-5` or `7,9`

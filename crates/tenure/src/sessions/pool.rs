@@ -9,12 +9,11 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::no_connection;
+use crate::database::{Connection, Row, no_connection};
 
 use super::acquire::{LockRequest, Store};
 use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
-use super::connection::Connection;
-use super::dialect::{Row, SessionId};
+use super::dialect::SessionId;
 use super::errors;
 use super::names::Key;
 use super::session::Session;

@@ -19,12 +19,11 @@ use tenure_core::fence::OwnerId;
 use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 
-use crate::database::Trouble;
+use crate::database::{Connection, Row, Trouble};
 
 use super::acquire::Store;
 use super::acquisitions::{AcquisitionState, Acquisitions};
-use super::connection::Connection;
-use super::dialect::{Dialect, Operation, Row, ServerInfo};
+use super::dialect::{Dialect, Operation, ServerInfo};
 use super::names::Key;
 use super::operations::{
     Admission, Answer, OperationError, OperationResult, Outcome, PendingOperation, turn, undo,
