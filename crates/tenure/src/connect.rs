@@ -183,7 +183,7 @@ async fn open(url: &str) -> Result<Client, Error> {
 async fn open_database(url: &str) -> Result<Client, Error> {
     let (server, mode, url) = Server::parse(url)?;
     match mode {
-        Mode::Session => Client::from_backend(sessions::Backend::connect(server, url).await?),
+        Mode::Session => Client::from_backend(sessions::Store::connect(server, url).await?),
         Mode::Table => Client::from_backend(tables::Store::connect(server, url).await?),
     }
 }

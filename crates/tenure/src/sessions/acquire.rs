@@ -1,615 +1,190 @@
-//! One request each: taking what is free, giving back, seeing that it is still ours.
+//! One acquisition, from the first request to the answer.
 
-use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use futures_util::future::join_all;
-
-use tenure_core::backend::{Alarm, Answer, Grant, Hold, Release, Renewal, Request};
+use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::guarantees::Guarantees;
-use tenure_core::holder::RestartGuard;
-use tenure_core::logic::pace;
-use tenure_core::lost::LostReason;
-use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
-use tenure_core::time::Time;
+use tenure_core::rt::lock;
 
-use super::acquisitions::{Acquisition, AcquisitionState};
-use super::contended::ContendedKeys;
-use super::dialect::{Dialect, Operation};
+use super::attempt::{self, Outcome};
+use super::batch;
 use super::errors;
-use super::holder_table::{HolderRow, HolderTable};
-use super::names::{self, Key, KeySource};
-use super::operations::{self, OperationError, OperationResult};
+use super::names::KeySource;
+use super::operations::{LockRequest, OperationError, OperationResult, Reply};
 use super::pool::SessionChoice;
+use super::renew;
+use super::restart_guard::{Trust, trust};
 use super::session::Session;
-use super::settings::Settings;
+use super::store::Store;
+use super::wait;
 
-/// Keys that the server was asked for are remembered, up to so many.
-const KEYS: usize = 10_000;
+/// How often a request is sent that does not wait, if its session ends under it.
+const MAX_ATTEMPTS: u32 = 3;
 
-/// How often a request is made again whose session ended under it.
-const TRIES: u32 = 3;
-
-/// What one client knows of its store.
-pub(super) struct Store {
-    pub(super) settings: Settings,
-    pub(super) guarantees: Guarantees,
-    pub(super) dialect: Arc<dyn Dialect>,
-    pub(super) clock: Clock,
-    pub(super) spawner: Spawner,
-    pub(super) alarm: OnceLock<Alarm>,
-    pub(super) closing: Flag,
-    /// Sessions for locks.
-    pub(super) links: Mutex<Vec<Arc<Session>>>,
-    /// Sessions are made one after the other: of many who need one, most can share it.
-    pub(super) opening: tokio::sync::Mutex<()>,
-    /// The session for everything else: looking, calling off, the board.
-    pub(super) desk: tokio::sync::Mutex<Option<Arc<Session>>>,
-    /// Not before then, in ns, another session is made for a crowd.
-    pub(super) grows_from: AtomicU64,
-    /// A connection that is there already, for the first session that is needed.
-    pub(super) spare: tokio::sync::Mutex<Option<Arc<Session>>>,
-    /// Where each acquisition is.
-    pub(super) owners: Mutex<HashMap<OwnerId, Arc<Session>, RandomAlready>>,
-    keys: Mutex<HashMap<LockName, Key>>,
-    contended: ContendedKeys,
-    pub(super) board: HolderTable,
-    /// Of the task that looks after sessions.
-    pub(super) maintenance: Arc<NextWakeup>,
+pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
+    renew::start_maintenance(store);
+    let clock = &store.context.clock;
+    let Some(lock_request) = lock_request(store, request).await? else {
+        return Ok(Answer::Busy);
+    };
+    // A server that is not there is asked again until then.
+    let mut retry_until = clock.now().after(request.ttl);
+    let mut failures = 0;
+    let mut rounds = 0;
+    loop {
+        if store.is_cancelled(request) {
+            return Ok(Answer::Busy);
+        }
+        let is_first = rounds + failures == 0;
+        let outcome = match is_first && is_contended(store, request, &lock_request) {
+            true => Ok(Outcome::Busy),
+            false => try_once(store, request, &lock_request).await,
+        };
+        let outcome = match outcome {
+            Ok(Outcome::Busy) if request.wait => {
+                retry_until = clock.now().after(request.ttl);
+                let wait = wait::wait(store, request, &lock_request, rounds, &mut retry_until);
+                // In a box, as more below: rarely needed, and every request would have to have room for it.
+                Box::pin(wait).await
+            }
+            outcome => outcome,
+        };
+        let err = match outcome {
+            Ok(Outcome::Granted(grant)) => return Ok(Answer::Granted(grant)),
+            Ok(Outcome::Cancelled) => return Ok(Answer::Busy),
+            Ok(Outcome::Busy) if !request.wait => return Ok(Answer::Busy),
+            Ok(Outcome::Busy) => {
+                failures = 0;
+                rounds += 1;
+                continue;
+            }
+            Ok(Outcome::NotBefore(from)) => {
+                store
+                    .until_cancelled(request, clock.sleep_until(from))
+                    .await;
+                retry_until = clock.now().after(request.ttl);
+                continue;
+            }
+            Ok(Outcome::SessionEnded(err)) => err,
+            // Nothing was done.
+            Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
+            Err(err) => return Err(err),
+        };
+        failures += 1;
+        let is_enough = match request.wait {
+            true => clock.now() >= retry_until,
+            false => failures >= MAX_ATTEMPTS,
+        };
+        if is_enough {
+            return Err(errors::unreachable(err));
+        }
+        tracing::debug!(name = %request.name, backend = store.guarantees.backend, %err, "asking again");
+        store.pause(request, failures).await;
+    }
 }
 
-/// What came of one attempt.
-pub(super) enum Attempt {
-    Answer(Answer),
-    /// Somebody has it.
-    Busy,
-    /// The server is to be trusted from then on.
-    NotYet(Time),
-    /// The session ended, and with it whatever was asked; that is certain.
-    Again(Error),
+/// What the request wants of the server. `None`: the request was cancelled.
+async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockRequest>, Error> {
+    let key = match store.keys.find(&request.name)? {
+        KeySource::Computed(key) => key,
+        KeySource::AskServer(bytes) => {
+            let ask = Box::pin(store.keys.ask(&request.name, &bytes));
+            match store.until_cancelled(request, ask).await {
+                Some(key) => key?,
+                None => return Ok(None),
+            }
+        }
+    };
+    Ok(Some(LockRequest {
+        key,
+        is_shared: request.mode == Mode::Shared,
+        ttl: store.context.dialect.idle_limit(request.ttl),
+    }))
 }
 
-/// What a request is about.
-#[derive(Clone, Debug)]
-pub(super) struct LockRequest {
-    pub(super) key: Key,
-    pub(super) is_shared: bool,
-    /// As long as a session that carries it lasts.
-    pub(super) ttl: Duration,
+/// Whether to wait at once: a try would most likely be in vain.
+fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
+    let now = || store.context.clock.now();
+    request.wait && store.contended.contains(&lock_request.key, now)
 }
 
-impl Store {
-    pub(super) fn new(
-        settings: Settings,
-        guarantees: Guarantees,
-        dialect: Arc<dyn Dialect>,
-        spawner: Spawner,
-    ) -> Self {
-        Self {
-            settings,
-            guarantees,
-            dialect,
-            clock: Clock::system(),
-            spawner,
-            alarm: OnceLock::new(),
-            closing: Flag::new(),
-            links: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
-            desk: tokio::sync::Mutex::default(),
-            grows_from: AtomicU64::new(0),
-            spare: tokio::sync::Mutex::default(),
-            owners: Mutex::default(),
-            keys: Mutex::default(),
-            contended: ContendedKeys::default(),
-            board: HolderTable::default(),
-            maintenance: Arc::new(NextWakeup::new()),
-        }
-    }
-
-    /// The key of a name; some the server has to be asked for, once.
-    pub(super) async fn key(self: &Arc<Self>, name: &LockName) -> Result<Key, Error> {
-        match names::key(&self.settings, name)? {
-            KeySource::Computed(key) => Ok(key),
-            KeySource::AskServer(bytes) => self.asked_key(name, bytes).await,
-        }
-    }
-
-    async fn asked_key(self: &Arc<Self>, name: &LockName, bytes: Vec<u8>) -> Result<Key, Error> {
-        if let Some(key) = lock(&self.keys).get(name) {
-            return Ok(key.clone());
-        }
-        let rows = self.look(self.dialect.ask_key(&bytes)).await?;
-        let number = rows
-            .first()
-            .and_then(|row| row.first()?.as_deref()?.parse().ok());
-        let key = Key::One(number.ok_or_else(errors::nonsense)?);
-        let mut keys = lock(&self.keys);
-        if keys.len() >= KEYS {
-            keys.clear();
-        }
-        keys.insert(name.clone(), key.clone());
-        Ok(key)
-    }
-
-    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let key = match names::key(&self.settings, &request.name)? {
-            KeySource::Computed(key) => key,
-            KeySource::AskServer(bytes) => {
-                // In a box, as more below: rarely done, and every request would have to have room for it.
-                let asking = Box::pin(self.asked_key(&request.name, bytes));
-                match self.unless_over(&request, asking).await {
-                    Some(key) => key?,
-                    None => return Ok(Answer::Busy),
+/// Takes the lock if it is free.
+async fn try_once(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+) -> Result<Outcome, Error> {
+    let session = loop {
+        match store.sessions.choose(request.owner, lock_request) {
+            SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
+                // The server may have the release already, and only its reply be on the way.
+                Some(session) if has_changed(&session).await => continue,
+                _ => return Ok(Outcome::Busy),
+            },
+            SessionChoice::Use(session) => break session,
+            // A session that is not there yet has taken nothing.
+            SessionChoice::Open => {
+                let opening = Box::pin(store.sessions.open_another(lock_request));
+                match store.until_cancelled(request, opening).await {
+                    Some(opened) => opened?,
+                    None => return Ok(Outcome::Cancelled),
                 }
             }
         };
-        let wanted = LockRequest {
-            key,
-            is_shared: request.mode == Mode::Shared,
-            ttl: self.dialect.idle_limit(request.ttl),
-        };
-        // Until when a server that is not there is asked again.
-        let mut patience = self.clock.now().after(request.ttl);
-        let mut failures = 0;
-        let mut tries = 0;
-        loop {
-            if self.is_over_for(&request) {
-                return Ok(Answer::Busy);
-            }
-            let attempt = match tries + failures == 0 && self.is_contended(&request, &wanted) {
-                true => Ok(Attempt::Busy),
-                false => self.attempt(&request, &wanted).await,
-            };
-            let attempt = match attempt {
-                Ok(Attempt::Busy) if request.wait => {
-                    patience = self.clock.now().after(request.ttl);
-                    Box::pin(self.wait(&request, &wanted, tries, &mut patience)).await
-                }
-                attempt => attempt,
-            };
-            let err = match attempt {
-                Ok(Attempt::Answer(answer)) => return Ok(answer),
-                Ok(Attempt::Busy) if !request.wait => return Ok(Answer::Busy),
-                Ok(Attempt::Busy) => {
-                    failures = 0;
-                    tries += 1;
-                    continue;
-                }
-                Ok(Attempt::NotYet(from)) => {
-                    self.unless_over(&request, self.clock.sleep_until(from))
-                        .await;
-                    patience = self.clock.now().after(request.ttl);
-                    continue;
-                }
-                Ok(Attempt::Again(err)) => err,
-                // Nothing was done.
-                Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
-                Err(err) => return Err(err),
-            };
-            failures += 1;
-            let is_enough = match request.wait {
-                true => self.clock.now() >= patience,
-                false => failures >= TRIES,
-            };
-            if is_enough {
-                return Err(errors::unreachable(err));
-            }
-            tracing::debug!(name = %request.name, backend = self.guarantees.backend, %err, "asking again");
-            self.pause(&request, failures).await;
+    };
+    store.holds.insert(request.owner, session.clone());
+    match trust(&session, request) {
+        Ok(Trust::Full) => {}
+        Ok(Trust::NotBefore(from)) => {
+            store.remove_acquisition(request.owner);
+            return Ok(Outcome::NotBefore(from));
         }
-    }
-
-    /// Whether to wait at once: a look would most likely be for nothing.
-    fn is_contended(&self, request: &Request, wanted: &LockRequest) -> bool {
-        request.wait && self.contended.has(&wanted.key, || self.clock.now())
-    }
-
-    /// Nobody wants an answer any more.
-    pub(super) fn is_over_for(&self, request: &Request) -> bool {
-        request.stop.is_raised() || self.closing.is_raised()
-    }
-
-    /// `None` as soon as nobody wants an answer any more.
-    pub(super) async fn unless_over<T>(
-        &self,
-        request: &Request,
-        future: impl Future<Output = T>,
-    ) -> Option<T> {
-        tokio::select! {
-            biased;
-            () = request.stop.raised() => None,
-            () = self.closing.raised() => None,
-            value = future => Some(value),
-        }
-    }
-
-    /// Waits for a moment, or until nobody wants an answer any more.
-    pub(super) async fn pause(&self, request: &Request, tries: u32) {
-        let pause = pace::next(tries, rand::random(), None, None).unwrap_or(pace::CAP);
-        let at = self.clock.now().after(pause);
-        self.unless_over(request, self.clock.sleep_until(at)).await;
-    }
-
-    /// Takes it if it is free.
-    async fn attempt(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        wanted: &LockRequest,
-    ) -> Result<Attempt, Error> {
-        let link = loop {
-            match self.pick(request, wanted) {
-                SessionChoice::Busy => match self.being_given(&wanted.key) {
-                    // The server may have it back already, and only its answer be on the way.
-                    Some(link) if self.has_changed(&link).await => continue,
-                    _ => return Ok(Attempt::Busy),
-                },
-                SessionChoice::Use(link) => break link,
-                // A session that is not there yet has taken nothing.
-                SessionChoice::Open => {
-                    let opening = Box::pin(self.open_another(wanted));
-                    match self.unless_over(request, opening).await {
-                        Some(opened) => opened?,
-                        None => return Ok(Attempt::Answer(Answer::Busy)),
-                    }
-                }
-            };
-        };
-        match self.trusted_from(request, &link) {
-            Ok(None) => {}
-            not_yet => {
-                self.forget(request.owner);
-                return not_yet.map(|from| from.map_or(Attempt::Busy, Attempt::NotYet));
-            }
-        }
-        self.board.settled(&self.clock, &link, &wanted.key).await;
-        let ask = Operation::TryLock {
-            key: wanted.key.clone(),
-            is_shared: wanted.is_shared,
-        };
-        match link.ask(ask, Some(request.owner)).await {
-            Ok(operations::Answer {
-                said: OperationResult::Granted(token),
-                sent,
-                round_trip,
-            }) => {
-                let grant = Grant::new(token, sent, round_trip, Some(link.ttl));
-                Ok(Attempt::Answer(self.granted(request, &link, grant)))
-            }
-            Ok(_) => {
-                self.forget(request.owner);
-                self.contended.was_busy(&wanted.key, self.clock.now());
-                Ok(Attempt::Busy)
-            }
-            Err(failure @ (OperationError::Refused(_) | OperationError::RefusedToo)) => {
-                self.forget(request.owner);
-                Err(errors::of_failure(failure, &self.settings.server))
-            }
-            Err(OperationError::TimedOut) => Err(errors::of_failure(
-                OperationError::TimedOut,
-                &self.settings.server,
-            )),
-            Err(failure) => Box::pin(self.after_the_end(request, &link, failure)).await,
-        }
-    }
-
-    /// The session ended under the request. What it may have taken is free as soon as that is known for sure.
-    pub(super) async fn after_the_end(
-        self: &Arc<Self>,
-        request: &Request,
-        link: &Arc<Session>,
-        failure: OperationError,
-    ) -> Result<Attempt, Error> {
-        let err = errors::of_failure(failure, &self.settings.server);
-        if !self.is_buried(link).await {
+        Err(err) => {
+            store.remove_acquisition(request.owner);
             return Err(err);
         }
-        self.forget(request.owner);
-        Ok(Attempt::Again(err))
     }
-
-    pub(super) fn granted(
-        self: &Arc<Self>,
-        request: &Request,
-        link: &Arc<Session>,
-        grant: Grant,
-    ) -> Answer {
-        self.due_at(self.check_of(link).min(grant.sent.after(link.ttl)));
-        if self.board.is_there() {
-            // Not there any more if the session has ended since.
-            let key = lock(&link.entries)
-                .get(&request.owner)
-                .map(|entry| entry.key.clone());
-            if let Some(key) = key {
-                let note = HolderRow::new(link, key, grant.token, request);
-                self.board.put_up(self, request.owner, note);
-            }
+    let id = session.server_info.session;
+    store
+        .holder_table
+        .stale_row_deleted(id, &lock_request.key)
+        .await;
+    let server = &store.context.settings.server;
+    match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
+        Ok(
+            reply @ Reply {
+                result: OperationResult::Granted(token),
+                ..
+            },
+        ) => Ok(attempt::granted(store, request, &session, token, reply)),
+        Ok(_) => {
+            store.remove_acquisition(request.owner);
+            let now = store.context.clock.now();
+            store.contended.add(&lock_request.key, now);
+            Ok(Outcome::Busy)
         }
-        Answer::Granted(grant)
-    }
-
-    /// From when on the server can be trusted to know who holds what: it forgets all of it when it starts. `None`:
-    /// it can.
-    pub(super) fn trusted_from(
-        &self,
-        request: &Request,
-        link: &Session,
-    ) -> Result<Option<Time>, Error> {
-        let Some(option) = self.settings.restart_guard else {
-            return Ok(None);
-        };
-        let until = link.trusted_from(option.max(request.ttl));
-        // Most often it has been so for long, and no look at the clock is due.
-        if until <= link.sent() {
-            return Ok(None);
+        Err(error @ OperationError::Refused(_)) => {
+            store.remove_acquisition(request.owner);
+            Err(errors::of_operation(error, server))
         }
-        let left = until.since(self.clock.now());
-        if left.is_zero() {
-            return Ok(None);
+        Err(error @ OperationError::TimedOut) => Err(errors::of_operation(error, server)),
+        Err(error @ OperationError::SessionEnded(_)) => {
+            Box::pin(attempt::after_session_end(store, request, &session, error)).await
         }
-        let guard = self.restart_guard_of(link, option);
-        let why = guard.describe(request.ttl);
-        if !request.wait {
-            let err = Error::new(ErrorKind::Unreachable, why);
-            return Err(err.with_restart_guard(Some(guard)));
-        }
-        tracing::warn!(name = %request.name, "waiting: {why}");
-        Ok(Some(until))
-    }
-
-    /// What people are told of the start of the server. `None`: `restart_guard=off`.
-    pub(super) fn restart_guard(&self, link: &Session) -> Option<RestartGuard> {
-        let option = self.settings.restart_guard?;
-        Some(self.restart_guard_of(link, option))
-    }
-
-    fn restart_guard_of(&self, link: &Session, option: Duration) -> RestartGuard {
-        let uptime = link.uptime(self.clock.now());
-        RestartGuard::new(self.settings.server.to_string(), uptime, option)
-    }
-
-    /// Whether something has changed on a session by the time that a request may take.
-    async fn has_changed(&self, link: &Session) -> bool {
-        let limit = self.clock.now().after(self.settings.server.timeout);
-        let changed = link.changed.notified();
-        if !self.is_in_flux(link) {
-            return true;
-        }
-        tokio::select! {
-            biased;
-            () = changed => true,
-            () = self.clock.sleep_until(limit) => false,
-        }
-    }
-
-    /// Nothing is known of that acquisition any more.
-    pub(super) fn forget(&self, owner: OwnerId) {
-        let link = lock(&self.owners).remove(&owner);
-        if let Some(link) = link {
-            lock(&link.entries).remove(&owner);
-            link.changed.notify_waiters();
-        }
-    }
-
-    pub(super) async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        let known = lock(&self.owners).get(&hold.owner).cloned();
-        let Some(link) = known else {
-            return Ok(Release::NotHeld);
-        };
-        let mut now = self.clock.now();
-        let limit = now.after(self.settings.server.timeout);
-        loop {
-            let changed = link.changed.notified();
-            let ask = {
-                let mut entries = lock(&link.entries);
-                let alone = entries.len() == 1;
-                match entries.get(&hold.owner).cloned() {
-                    _ if link.gone.is_raised() => Step::Bury,
-                    None => Step::Done,
-                    Some(entry) => match entry.stage {
-                        AcquisitionState::Requested | AcquisitionState::Abandoned => {
-                            entries.set(&hold.owner, AcquisitionState::Abandoned);
-                            // Nothing else would be lost with the session.
-                            if alone { Step::End } else { Step::Wait }
-                        }
-                        AcquisitionState::Held { .. } | AcquisitionState::Releasing { .. } => {
-                            let again = now.after(link.ttl / 3);
-                            entries
-                                .set(&hold.owner, AcquisitionState::Releasing { retry_at: again });
-                            self.due_at(again);
-                            Step::Give(entry)
-                        }
-                    },
-                }
-            };
-            match ask {
-                Step::Done => {
-                    self.forget(hold.owner);
-                    return Ok(Release::NotHeld);
-                }
-                Step::End => link.end(),
-                Step::Bury => {
-                    if !self.is_buried(&link).await {
-                        return Err(errors::doubt(&self.settings.server));
-                    }
-                    self.forget(hold.owner);
-                    return Ok(Release::NotHeld);
-                }
-                Step::Wait => {
-                    tokio::select! {
-                        biased;
-                        () = changed => now = self.clock.now(),
-                        () = self.clock.sleep_until(limit) => {
-                            return Err(errors::doubt(&self.settings.server));
-                        }
-                    }
-                }
-                Step::Give(entry) => return self.give(&link, hold.owner, entry).await,
-            }
-        }
-    }
-
-    /// Gives back what is ours as far as we know.
-    pub(super) async fn give(
-        self: &Arc<Self>,
-        link: &Arc<Session>,
-        owner: OwnerId,
-        entry: Acquisition,
-    ) -> Result<Release, Error> {
-        let ask = Operation::Unlock {
-            key: entry.key,
-            is_shared: entry.is_shared,
-        };
-        self.board.take_down(self, owner);
-        match link.ask(ask, Some(owner)).await {
-            Ok(answer) => {
-                self.forget(owner);
-                Ok(match answer.said {
-                    OperationResult::Unlocked(true) => Release::Released,
-                    _ => Release::NotHeld,
-                })
-            }
-            Err(failure) => Err(errors::of_failure(failure, &self.settings.server)),
-        }
-    }
-
-    pub(super) async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        let mut links: Vec<Arc<Session>> = Vec::new();
-        {
-            let owners = lock(&self.owners);
-            for link in holds.iter().filter_map(|hold| owners.get(&hold.owner)) {
-                if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
-                    links.push(link.clone());
-                }
-            }
-        }
-        // What was asked a moment ago need not be asked again. A short moment: the next renewal comes a third of the
-        // ttl after this one, however old its answer is.
-        let recently = |link: &Session| link.sent().after(link.ttl / 32) > self.clock.now();
-        let asked = links.iter().map(|link| {
-            let is_known = link.gone.is_raised() || recently(link);
-            async move {
-                match is_known {
-                    true => Ok(()),
-                    false => link.ask(Operation::Ping, None).await.map(drop),
-                }
-            }
-        });
-        let asked = join_all(asked).await;
-        holds
-            .iter()
-            .map(|hold| self.renewed(hold, &links, &asked))
-            .collect()
-    }
-
-    fn renewed(
-        &self,
-        hold: &Hold,
-        links: &[Arc<Session>],
-        asked: &[Result<(), OperationError>],
-    ) -> Renewal {
-        let known = lock(&self.owners).get(&hold.owner).cloned();
-        let Some(link) = known else {
-            return Renewal::Lost(LostReason::StoreSaysNo);
-        };
-        if link.gone.is_raised() {
-            return Renewal::Lost(LostReason::SessionGone);
-        }
-        let at = links.iter().position(|it| Arc::ptr_eq(it, &link));
-        if let Some(Err(failure)) = at.and_then(|at| asked.get(at)) {
-            return Renewal::Unknown(errors::of_check(failure, &self.settings.server));
-        }
-        let sent = link.sent();
-        let mut entries = lock(&link.entries);
-        match entries.get(&hold.owner).map(|entry| entry.stage) {
-            Some(AcquisitionState::Held { token, until }) => {
-                let until = sent.after(link.ttl).max(until);
-                entries.set(&hold.owner, AcquisitionState::Held { token, until });
-                Renewal::Renewed {
-                    sent,
-                    ttl: Some(link.ttl),
-                }
-            }
-            _ => Renewal::Lost(LostReason::StoreSaysNo),
-        }
-    }
-
-    /// A session is over: everybody is told, and it is seen to that the server knows.
-    pub(super) fn is_over(self: &Arc<Self>, link: &Arc<Session>) {
-        lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
-        let entries = lock(&link.entries).take();
-        for (owner, entry) in entries {
-            self.board.take_down(self, owner);
-            if let AcquisitionState::Held { .. } = entry.stage
-                && let Some(alarm) = self.alarm.get()
-            {
-                alarm.lost(owner, LostReason::SessionGone);
-            }
-        }
-        let (store, link) = (self.clone(), link.clone());
-        self.spawner.spawn(async move { store.bury(&link).await });
-    }
-
-    /// Sees to it that the server has ended that session too.
-    async fn bury(self: &Arc<Self>, link: &Arc<Session>) {
-        // By then the server has done it by itself.
-        let limit = self.clock.now().after(link.ttl).after(link.ttl / 2);
-        let session = link.facts.session;
-        for tries in 0.. {
-            let found = self.look(self.dialect.find(session)).await;
-            match found {
-                Ok(rows) if rows.is_empty() => break,
-                // It may be gone by now; that is what the next look is for.
-                Ok(_) => drop(self.order(session, self.dialect.kill(session)).await),
-                // A server that is not there has no sessions, and the next one gives their numbers to others.
-                Err(_) => {}
-            }
-            let now = self.clock.now();
-            if now >= limit || self.closing.is_raised() {
-                break;
-            }
-            let pause = pace::next(tries, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(now.after(pause)).await;
-        }
-        link.buried.raise();
-    }
-
-    /// Whether it is known by the time that a request may take.
-    pub(super) async fn is_buried(&self, link: &Session) -> bool {
-        let limit = self.clock.now().after(self.settings.server.timeout);
-        tokio::select! {
-            biased;
-            () = link.buried.raised() => true,
-            () = self.clock.sleep_until(limit) => false,
-        }
-    }
-
-    /// When the keeper is to see whether that session is there.
-    pub(super) fn check_of(&self, link: &Session) -> Time {
-        let pace = self.settings.validate.min(link.ttl / 3);
-        link.sent().after(pace)
-    }
-
-    /// The keeper has something to look after by then.
-    pub(super) fn due_at(self: &Arc<Self>, at: Time) {
-        super::renew::start(self);
-        self.maintenance.due_at(at);
-    }
-
-    pub(super) fn is_past(&self, time: Time) -> bool {
-        time <= self.clock.now()
     }
 }
 
-enum Step {
-    Done,
-    End,
-    Bury,
-    Wait,
-    Give(Acquisition),
+/// Waits until an acquisition of the session has changed, for as long as a request may take.
+async fn has_changed(session: &Session) -> bool {
+    let limit = session.context.request_limit();
+    let changed = session.changed.notified();
+    if session.is_ended() || !lock(&session.acquisitions).is_any_ending() {
+        return true;
+    }
+    tokio::select! {
+        biased;
+        () = changed => true,
+        () = session.context.clock.sleep_until(limit) => false,
+    }
 }

@@ -1,4 +1,4 @@
-//! Which keys were somebody else's a moment ago: whoever wants to wait for one need not look at it first.
+//! Which keys another session had a moment ago: a request that may wait for one of them waits at once, without a try.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,33 +8,34 @@ use std::time::Duration;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use super::names::Key;
+use super::key::Key;
 
-/// How long a moment is. A look now and then finds out that a key is wanted by nobody else any more.
-const MOMENT: Duration = Duration::from_millis(100);
+/// How long a key is remembered. The try after that finds out whether the key is still contended.
+const CONTENTION_MEMORY: Duration = Duration::from_millis(100);
 
-/// So many are remembered; each request goes through them, as long as there are any.
-const MOST: usize = 64;
+/// How many keys are remembered. Each request scans them, as long as there are any, so there are few.
+const CAPACITY: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ContendedKeys {
     /// Until when each is remembered.
     keys: Mutex<HashMap<Key, Time>>,
-    /// There are any. Nearly always there are none, and every request asks.
+    /// Whether a key is remembered. Nearly always none is, and every request asks that.
     is_any: AtomicBool,
 }
 
 impl ContendedKeys {
-    pub(super) fn was_busy(&self, key: &Key, now: Time) {
+    /// Another session has that key.
+    pub(super) fn add(&self, key: &Key, now: Time) {
         let mut keys = lock(&self.keys);
-        if keys.len() < MOST {
-            keys.insert(key.clone(), now.after(MOMENT));
+        if keys.len() < CAPACITY {
+            keys.insert(key.clone(), now.after(CONTENTION_MEMORY));
             self.is_any.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether that key was somebody else's a moment ago.
-    pub(super) fn has(&self, key: &Key, now: impl FnOnce() -> Time) -> bool {
+    /// Whether another session had that key a moment ago.
+    pub(super) fn contains(&self, key: &Key, now: impl FnOnce() -> Time) -> bool {
         if !self.is_any.load(Ordering::Relaxed) {
             return false;
         }
@@ -55,17 +56,17 @@ mod tests {
         let contended = ContendedKeys::default();
         let (one, other) = (Key::One(1), Key::One(2));
         let start = Time::from_nanos(1);
-        let has = |key, now| contended.has(key, || now);
+        let has = |key, now| contended.contains(key, || now);
         assert!(!has(&one, start));
-        contended.was_busy(&one, start);
+        contended.add(&one, start);
         assert!(has(&one, start));
         assert!(!has(&other, start));
-        let later = start.after(MOMENT / 2);
-        contended.was_busy(&other, later);
-        let over = start.after(MOMENT);
+        let later = start.after(CONTENTION_MEMORY / 2);
+        contended.add(&other, later);
+        let over = start.after(CONTENTION_MEMORY);
         assert!(!has(&one, over));
         assert!(has(&other, over));
-        assert!(!has(&other, later.after(MOMENT)));
+        assert!(!has(&other, later.after(CONTENTION_MEMORY)));
         assert!(!contended.is_any.load(Ordering::Relaxed));
     }
 
@@ -73,12 +74,12 @@ mod tests {
     fn only_so_many_are_remembered() {
         let contended = ContendedKeys::default();
         let start = Time::from_nanos(1);
-        for number in 0..i64::try_from(MOST).unwrap() {
-            contended.was_busy(&Key::One(number), start);
+        for number in 0..i64::try_from(CAPACITY).unwrap() {
+            contended.add(&Key::One(number), start);
         }
         let one_more = Key::One(-1);
-        contended.was_busy(&one_more, start);
-        assert!(contended.has(&Key::One(0), || start));
-        assert!(!contended.has(&one_more, || start));
+        contended.add(&one_more, start);
+        assert!(contended.contains(&Key::One(0), || start));
+        assert!(!contended.contains(&one_more, || start));
     }
 }

@@ -1,168 +1,180 @@
-//! What differs between the servers: the words of a statement and the meaning of an answer. No I/O.
+//! What differs between MySQL and PostgreSQL: the text of a statement and the meaning of its rows. No I/O.
 
 use std::time::Duration;
 
-use tenure_core::error::Error;
+use tenure_core::holder::Holder;
 use tenure_core::name::LockName;
+use tenure_core::support::HolderRecord;
 
 use crate::database::{Row, unhex};
 
-use super::holder_table::HolderRow;
-use super::names::Key;
-use super::settings::Settings;
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::operations::Operation;
+use super::server_info::{ServerInfo, SessionId};
 
-/// Which session, in a server that may have been started anew since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SessionId {
-    /// What the server calls the connection; used again after a restart, if not before.
-    pub(super) id: u64,
-    /// MySQL: when the server was started, in s. PostgreSQL: when the session began, in µs.
-    pub(super) since: u64,
-}
-
-/// What a session is told by its server when it begins.
-#[derive(Clone, Debug)]
-pub(super) struct ServerInfo {
-    pub(super) session: SessionId,
-    pub(super) version: String,
-    /// For how long the server has run, or more.
-    pub(super) uptime: Duration,
-    /// How many locks the session can have.
-    pub(super) capacity: usize,
-    /// Whether the server ends an idle session, so that there is a lease.
-    pub(super) ends_idle: bool,
-    /// Why locks here would not be locks, and the cure.
-    pub(super) objection: Option<String>,
-}
-
-/// One thing to be done in a statement; the statements of several are sent as one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    /// Take it if it is free.
-    TryLock { key: Key, is_shared: bool },
-    /// Give it back.
-    Unlock { key: Key, is_shared: bool },
-    /// Say that you are there.
-    Ping,
-}
-
-/// What one server understands.
+/// The SQL of one server.
 pub(super) trait Dialect: Send + Sync {
-    /// Sets up a session that ends when nothing was heard from it for `idle`, and asks for [`ServerInfo`].
+    /// Sets up a session that the server ends after `idle` without a statement, and asks for [`ServerInfo`].
     fn set_up(&self, idle: Duration, version: Option<u32>) -> String;
 
-    /// What is sent behind that, in the same message, for a session that takes locks. Whoever shares sessions out
-    /// would pass it on to others, so none has it before it is known that nobody does.
+    /// What is sent behind that, in the same message, for a session that takes locks. A pooler would leave it behind
+    /// in sessions of other clients, so no session gets it before it is known that there is no pooler.
     fn prepare(&self) -> String {
         String::new()
     }
 
-    /// The rows of [`set_up`](Dialect::set_up).
-    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo>;
+    /// Reads the rows of [`set_up`](Dialect::set_up).
+    fn server_info(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo>;
 
-    /// The longest idle limit up to `ttl` that a session can have, rounded up to what the server can count.
+    /// The idle limit of a session for that ttl: rounded up to what the server can count, and not longer than the
+    /// longest limit of the server.
     fn idle_limit(&self, ttl: Duration) -> Duration;
 
-    /// All of these in one statement with one row, which has the session's number first.
-    fn batch(&self, asks: &[Operation]) -> String;
+    /// All these operations in one statement, whose one row has the session's number first.
+    fn statement(&self, operations: &[Operation]) -> String;
 
-    /// What that row says about each: the token or 0 for what was to be taken, 1 or 0 for what was to be given back.
+    /// What that row says of each operation: the token or 0 of a `TryLock`, 1 or 0 of an `Unlock`.
     /// `None`: the server cannot tell.
-    fn answers(&self, asks: &[Operation], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
-        (0..asks.len()).map(column).collect()
+        (0..operations.len()).map(column).collect()
     }
 
-    /// Waits for the key; `who` is there to be seen by others. The session's number and the token.
-    fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String;
+    /// Waits for the lock. The row has the session's number and the token. `waiter` is the text of
+    /// [`waiter_text`], for people who look at the server.
+    fn wait(&self, key: &Key, is_shared: bool, waiter: &str) -> String;
 
-    /// Whether an order from the session `from` about `to` hits that one, or perhaps another that the server calls the
-    /// same since it was started anew.
+    /// Whether a command from the session `from` about `to` reaches that one. Otherwise it may reach a session that
+    /// has the same number since a restart of the server.
     fn reaches(&self, from: SessionId, to: SessionId) -> bool;
 
-    /// Calls off what the session is doing.
-    fn cancel(&self, session: SessionId) -> String;
+    /// Cancels the statement that the session runs.
+    fn cancel_statement(&self, session: SessionId) -> String;
 
     /// Ends the session.
-    fn kill(&self, session: SessionId) -> String;
+    fn end_session(&self, session: SessionId) -> String;
 
     /// Has a row if the session is there.
-    fn find(&self, session: SessionId) -> String;
+    fn find_session(&self, session: SessionId) -> String;
 
-    /// Which of the server's codes means that a wait was called off, or went on for too long.
-    fn is_called_off(&self, code: &str) -> bool;
+    /// Whether this error code of the server says that a wait was cancelled or took too long.
+    fn is_cancelled(&self, code: &str) -> bool;
 
-    /// Asks for the key that the server makes of these bytes.
-    fn ask_key(&self, bytes: &[u8]) -> String;
+    /// Asks for the number that the server's own hash function makes of these bytes.
+    fn hash_key(&self, bytes: &[u8]) -> String;
 
-    /// Whether there is a board; an error when it may not be used.
-    fn find_board(&self) -> String;
+    /// Fails unless the table of holders is there and may be used.
+    fn find_holder_table(&self) -> String {
+        "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
+    }
 
-    /// Makes the board.
-    fn make_board(&self) -> String;
+    fn create_holder_table(&self) -> String;
 
-    /// Puts up notes, and takes others down.
-    fn write_board(&self, session_notes: &[HolderRow], taken_down: &[HolderRow]) -> String;
+    /// Deletes the removed rows, and then inserts the added ones.
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String;
 
-    /// Takes down what nobody stands for any more.
-    fn sweep_board(&self) -> String;
+    /// Deletes rows whose session no longer has the lock.
+    fn sweep_holder_table(&self) -> String;
 
-    /// Asks which of the session's holds are to be given up: one row, the tokens with spaces between.
-    fn wanted(&self, session: SessionId) -> String;
+    /// Asks which holds of the session shall end: one row, with the tokens between spaces.
+    fn requested_breaks(&self, session: SessionId) -> String;
 
-    /// Marks a hold as to be given up.
-    fn want(&self, session: SessionId, token: u64) -> String;
+    /// Notes that the hold with that token shall end.
+    fn request_break(&self, session: SessionId, token: u64) -> String {
+        format!(
+            "/* tenure:board */ UPDATE tenure_holders SET wanted = 1 WHERE connection = {} AND token = {token}",
+            session.number
+        )
+    }
 
-    /// Who has the key: see [`look`](super::inspect). With the board, if there is one.
-    fn holders(&self, key: &Key, has_board: bool) -> String;
+    /// Who has the lock: a row of [`inspect`](super::inspect) for each.
+    fn holders(&self, key: &Key, has_table: bool) -> String;
 
-    /// Who waits for it, in their order: statements, as far as we may see them.
+    /// The statements of the sessions that wait for the lock, in their order, as far as our user may see them.
     fn waiters(&self, key: &Key) -> String;
 
-    /// Names on the board that begin with this and are held.
-    fn names(&self, prefix: &LockPrefix) -> String;
+    /// The names in the table of holders that begin with `prefix` and are held.
+    fn held_names(&self, prefix: &str) -> String;
 
     /// How many other locks that session has, as far as can be told.
-    fn others(&self, session: SessionId, token: u64) -> String;
+    fn other_locks(&self, session: SessionId, token: u64) -> String;
 }
 
-/// How names begin that are looked for.
-pub(super) struct LockPrefix(pub(super) String);
-
-/// The dialect of the server in these settings.
-pub(super) fn of(settings: &Settings) -> Result<Box<dyn Dialect>, Error> {
-    use crate::database::Kind;
-    match settings.server.kind {
-        #[cfg(feature = "mysql")]
-        Kind::MySql => Ok(Box::new(super::mysql::MySql)),
-        #[cfg(feature = "postgres")]
-        Kind::Postgres => Ok(Box::new(super::postgres::Postgres)),
-        #[allow(unreachable_patterns, reason = "with both features there is none left")]
-        kind => Err(Error::new(
-            tenure_core::error::ErrorKind::Unsupported,
-            format!("this build cannot talk to {kind:?}"),
-        )),
-    }
+/// A name from the hexadecimal digits that the server sends for it.
+pub(super) fn name_of(digits: &str) -> Option<LockName> {
+    LockName::new(String::from_utf8(unhex(digits)?).ok()?).ok()
 }
 
-/// A name from its bytes on the board.
-pub(super) fn name_of(hex: &str) -> Option<LockName> {
-    LockName::new(String::from_utf8(unhex(hex)?).ok()?).ok()
-}
-
-/// What a statement does, for whoever reads it in the server: `/* tenure:acquire */`.
-pub(super) fn label(asks: &[Operation]) -> &'static str {
-    if asks
-        .iter()
-        .any(|ask| matches!(ask, Operation::TryLock { .. }))
-    {
+/// The purpose of a statement, for people who look at the server: `/* tenure:acquire */`.
+pub(super) fn label(operations: &[Operation]) -> &'static str {
+    let is_any = |is_it: fn(&Operation) -> bool| operations.iter().any(is_it);
+    if is_any(|it| matches!(it, Operation::TryLock { .. })) {
         "/* tenure:acquire */"
-    } else if asks
-        .iter()
-        .any(|ask| matches!(ask, Operation::Unlock { .. }))
-    {
+    } else if is_any(|it| matches!(it, Operation::Unlock { .. })) {
         "/* tenure:release */"
     } else {
         "/* tenure:renew */"
+    }
+}
+
+/// The begin of a statement that writes the table of holders: it deletes these rows.
+pub(super) fn delete_holder_rows(removed: &[HolderRow]) -> String {
+    let mut sql = String::from("/* tenure:board */ ");
+    for row in removed {
+        sql += &format!(
+            "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
+            row.session.number, row.token, row.key
+        );
+    }
+    sql
+}
+
+/// The waiter as JSON, with every character escaped that may not stand in a comment or could end one.
+pub(super) fn waiter_text(holder: &Holder) -> String {
+    let record = HolderRecord::from(holder).to_json();
+    let mut text = String::with_capacity(record.len());
+    for byte in record.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b':' | b',' | b' ' => {
+                text.push(byte.into());
+            }
+            byte => text += &format!("%{byte:02x}"),
+        }
+    }
+    text
+}
+
+/// The waiter that [`waiter_text`] wrote into this statement.
+pub(super) fn waiter_of(statement: &str) -> Option<HolderRecord> {
+    let (_, rest) = statement.split_once("/* tenure:wait ")?;
+    let (text, _) = rest.split_once(" */")?;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            let digits = std::str::from_utf8(&digits).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    serde_json::from_slice(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_is_read_from_its_statement() {
+        let mut holder = Holder::new("h*/st", 7);
+        holder.label = "why? ü %41".into();
+        let text = waiter_text(&holder);
+        assert!(!text.contains("*/"), "{text}");
+        let statement = format!("/* tenure:wait {text} */ SELECT 1");
+        assert_eq!(waiter_of(&statement), Some(HolderRecord::from(&holder)));
+        assert_eq!(waiter_of("SELECT 1"), None);
     }
 }

@@ -1,7 +1,7 @@
-//! The board: a table on which we say who holds, for people to read. The server's locks have no room for it.
+//! The table that shows who holds, for people: the server's own locks have no room for that.
 //!
-//! Nothing is decided by it. A note counts only while the server says that this session has this key; written a
-//! moment after the grant and taken down after the release, in the background and many at a time.
+//! The table decides nothing. A row counts only while the server says that this session has this key. A row is written
+//! a moment after the grant and deleted after the release, in the background and many at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,250 +10,252 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::holder::Holder;
-use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, lock};
-use tenure_core::support::HolderRecord;
+use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use super::acquire::Store;
-use super::dialect::SessionId;
-use super::names::Key;
-use super::session::Session;
+use super::context::Context;
+use super::control::ControlConnection;
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::requests;
+use super::server_info::SessionId;
 
-/// How long notes are gathered before they are written: a hold that is over by then is never written at all.
-const GATHER: Duration = Duration::from_millis(5);
+/// How long changes are collected before they are written: the row of a hold that is over by then is never written.
+const WRITE_DELAY: Duration = Duration::from_millis(5);
 
-/// Notes in one statement.
-const BATCH: usize = 200;
+/// Rows in one statement.
+const MAX_BATCH: usize = 200;
 
-/// How long a request waits for an old note of the same key to be taken down.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a request waits for an old row of the same key to be deleted.
+const STALE_ROW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often notes are looked for that nobody stands for.
-const SWEEP: Duration = Duration::from_secs(300);
+/// How often rows are deleted whose session no longer has the lock.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Who holds.
-#[derive(Clone, Debug)]
-pub(super) struct HolderRow {
-    pub(super) session: SessionId,
-    pub(super) key: Key,
-    pub(super) token: u64,
-    pub(super) name: LockName,
-    is_shared: bool,
-    holder: Arc<Holder>,
-    pub(super) ttl: Duration,
-}
-
-impl HolderRow {
-    pub(super) fn new(link: &Session, key: Key, token: u64, request: &Request) -> Self {
-        Self {
-            session: link.facts.session,
-            key,
-            token,
-            name: request.name.clone(),
-            is_shared: request.mode == tenure_core::options::Mode::Shared,
-            holder: request.holder.clone(),
-            ttl: link.ttl,
-        }
-    }
-
-    /// What others may know of the holder. Most notes are never written.
-    pub(super) fn holder(&self) -> String {
-        HolderRecord::from(&*self.holder).to_json()
-    }
-
-    pub(super) fn mode(&self) -> &'static str {
-        if self.is_shared {
-            "shared"
-        } else {
-            "exclusive"
-        }
-    }
-}
-
-/// What of the board one client has to know.
-#[derive(Default)]
+/// What one client knows of the table.
 pub(super) struct HolderTable {
-    is_there: AtomicBool,
-    work: Mutex<Work>,
-    /// There are stale notes, as every request asks.
+    context: Arc<Context>,
+    control: Arc<ControlConnection>,
+    is_usable: AtomicBool,
+    changes: Mutex<Changes>,
+    /// Whether there are stale rows: every acquisition asks that.
     has_stale: AtomicBool,
-    /// Wakes those who wait for a note to be taken down.
-    done: Notify,
+    /// Notified when rows were written.
+    written: Notify,
 }
 
 #[derive(Default)]
-struct Work {
-    is_under_way: bool,
-    to_put_up: HashMap<OwnerId, HolderRow, RandomAlready>,
-    /// Written, or about to be.
-    up: HashMap<OwnerId, HolderRow, RandomAlready>,
-    to_take_down: Vec<HolderRow>,
-    /// Keys of which a note may be there that no longer counts.
+struct Changes {
+    /// A task writes, or is about to.
+    is_writing: bool,
+    to_insert: HashMap<OwnerId, HolderRow, RandomAlready>,
+    /// Rows that were written, or are being written.
+    inserted: HashMap<OwnerId, HolderRow, RandomAlready>,
+    to_delete: Vec<HolderRow>,
+    /// Keys of which a row may be in the table that no longer counts.
     stale: HashSet<(SessionId, Key)>,
     swept: Option<Time>,
 }
 
-impl HolderTable {
-    pub(super) fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::SeqCst)
-    }
+/// What one statement writes.
+struct Batch {
+    added: Vec<HolderRow>,
+    removed: Vec<HolderRow>,
+    sweeps: bool,
+}
 
-    pub(super) fn found(&self) {
-        self.is_there.store(true, Ordering::SeqCst);
-    }
-
-    /// It cannot be used (any more). Locks do without.
-    pub(super) fn is_gone(&self) {
-        if self.is_there.swap(false, Ordering::SeqCst) {
-            tracing::warn!(
-                "the table tenure_holders cannot be used any more; list and break do not work without it"
-            );
-        }
-        let mut work = lock(&self.work);
-        *work = Work::default();
-        self.has_stale.store(false, Ordering::SeqCst);
-        drop(work);
-        self.done.notify_waiters();
-    }
-
-    pub(super) fn put_up(&self, store: &Arc<Store>, owner: OwnerId, note: HolderRow) {
-        if self.is_there() {
-            let mut work = lock(&self.work);
-            work.to_put_up.insert(owner, note);
-            start(store, &mut work);
-        }
-    }
-
-    pub(super) fn take_down(&self, store: &Arc<Store>, owner: OwnerId) {
-        let mut work = lock(&self.work);
-        if work.to_put_up.remove(&owner).is_some() {
-            return;
-        }
-        if let Some(note) = work.up.remove(&owner) {
-            work.stale.insert((note.session, note.key.clone()));
-            self.has_stale.store(true, Ordering::SeqCst);
-            work.to_take_down.push(note);
-            start(store, &mut work);
-        }
-    }
-
-    /// Takes down whatever is up, and resolves when that is done. The client is closing.
-    pub(super) async fn clear(&self, store: &Arc<Store>) {
-        let owners: Vec<_> = {
-            let work = lock(&self.work);
-            work.to_put_up
-                .keys()
-                .chain(work.up.keys())
-                .copied()
-                .collect()
-        };
+impl Changes {
+    /// Takes out what is written next. `None`: there is nothing left to write.
+    fn next_batch(&mut self, now: Time) -> Option<Batch> {
+        let owners: Vec<_> = self.to_insert.keys().take(MAX_BATCH).copied().collect();
+        let mut added = Vec::new();
         for owner in owners {
-            self.take_down(store, owner);
-        }
-        loop {
-            let done = self.done.notified();
-            if !lock(&self.work).is_under_way {
-                return;
+            if let Some(row) = self.to_insert.remove(&owner) {
+                added.push(row.clone());
+                self.inserted.insert(owner, row);
             }
-            done.await;
         }
+        let count = self.to_delete.len().min(MAX_BATCH);
+        let removed: Vec<_> = self.to_delete.drain(..count).collect();
+        if added.is_empty() && removed.is_empty() {
+            self.is_writing = false;
+            return None;
+        }
+        let sweeps = self
+            .swept
+            .is_none_or(|swept| swept.after(SWEEP_INTERVAL) <= now);
+        if sweeps {
+            self.swept = Some(now);
+        }
+        Some(Batch {
+            added,
+            removed,
+            sweeps,
+        })
     }
 
-    /// Waits until no note is there that would be taken for that of the next holder: the same session is about to
-    /// take the same key.
-    pub(super) async fn settled(&self, clock: &Clock, link: &Session, key: &Key) {
-        if !self.has_stale.load(Ordering::SeqCst) {
-            return;
-        }
-        let limit = clock.now().after(PATIENCE);
-        loop {
-            let done = self.done.notified();
-            let place = (link.facts.session, key.clone());
-            if !lock(&self.work).stale.contains(&place) {
-                return;
-            }
-            tokio::select! {
-                () = done => {}
-                () = clock.sleep_until(limit) => return,
+    /// These rows are deleted.
+    fn deleted(&mut self, removed: Vec<HolderRow>) {
+        for row in removed {
+            // A later row of the same key may have been inserted meanwhile, and be to delete.
+            let is_to_delete = |it: &HolderRow| it.session == row.session && it.key == row.key;
+            if !self.to_delete.iter().any(is_to_delete) {
+                self.stale.remove(&(row.session, row.key));
             }
         }
     }
 }
 
-fn start(store: &Arc<Store>, work: &mut Work) {
-    if !std::mem::replace(&mut work.is_under_way, true) {
-        let weak = Arc::downgrade(store);
-        store.spawner.spawn(async move {
-            while let Some(store) = weak.upgrade() {
-                let at = store.clock.now().after(GATHER);
+impl HolderTable {
+    pub(super) fn new(context: Arc<Context>, control: Arc<ControlConnection>) -> Self {
+        Self {
+            context,
+            control,
+            is_usable: AtomicBool::new(false),
+            changes: Mutex::default(),
+            has_stale: AtomicBool::new(false),
+            written: Notify::new(),
+        }
+    }
+
+    /// Whether the table is there and may be used.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_usable.load(Ordering::SeqCst)
+    }
+
+    /// Uses the table from now on if it is there.
+    pub(super) async fn find(&self) -> Result<(), Error> {
+        requests::find_holder_table(&self.control).await?;
+        self.is_usable.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Stops using the table, because the server refuses it. Locks work without it.
+    pub(super) fn disable(&self) {
+        if self.is_usable.swap(false, Ordering::SeqCst) {
+            tracing::warn!(
+                "the table tenure_holders cannot be used any more; list and break do not work without it"
+            );
+        }
+        let mut changes = lock(&self.changes);
+        *changes = Changes::default();
+        self.has_stale.store(false, Ordering::SeqCst);
+        drop(changes);
+        self.written.notify_waiters();
+    }
+
+    /// Inserts a row soon.
+    pub(super) fn add(self: &Arc<Self>, owner: OwnerId, row: HolderRow) {
+        if self.is_usable() {
+            let mut changes = lock(&self.changes);
+            changes.to_insert.insert(owner, row);
+            self.start_writing(&mut changes);
+        }
+    }
+
+    /// Deletes the row of that owner soon, or does not insert it.
+    pub(super) fn remove(self: &Arc<Self>, owner: OwnerId) {
+        let mut changes = lock(&self.changes);
+        if changes.to_insert.remove(&owner).is_some() {
+            return;
+        }
+        if let Some(row) = changes.inserted.remove(&owner) {
+            changes.stale.insert((row.session, row.key.clone()));
+            self.has_stale.store(true, Ordering::SeqCst);
+            changes.to_delete.push(row);
+            self.start_writing(&mut changes);
+        }
+    }
+
+    /// Deletes all rows of the client, which is closing. Resolves when that is done.
+    pub(super) async fn clear(self: &Arc<Self>) {
+        let owners: Vec<_> = {
+            let changes = lock(&self.changes);
+            let owners = changes.to_insert.keys().chain(changes.inserted.keys());
+            owners.copied().collect()
+        };
+        for owner in owners {
+            self.remove(owner);
+        }
+        loop {
+            let written = self.written.notified();
+            if !lock(&self.changes).is_writing {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Waits until the table has no stale row of that session and key: people would take it for the row of the next
+    /// holder, because the same session is about to take the same key.
+    pub(super) async fn stale_row_deleted(&self, session: SessionId, key: &Key) {
+        if !self.has_stale.load(Ordering::SeqCst) {
+            return;
+        }
+        let limit = self.context.clock.now().after(STALE_ROW_TIMEOUT);
+        let row = (session, key.clone());
+        loop {
+            let written = self.written.notified();
+            if !lock(&self.changes).stale.contains(&row) {
+                return;
+            }
+            tokio::select! {
+                () = written => {}
+                () = self.context.clock.sleep_until(limit) => return,
+            }
+        }
+    }
+
+    /// Starts the task that writes, unless it runs.
+    fn start_writing(self: &Arc<Self>, changes: &mut Changes) {
+        if std::mem::replace(&mut changes.is_writing, true) {
+            return;
+        }
+        let table = Arc::downgrade(self);
+        self.context.spawn(async move {
+            while let Some(table) = table.upgrade() {
+                let context = &table.context;
+                let at = context.clock.now().after(WRITE_DELAY);
                 tokio::select! {
-                    () = store.clock.sleep_until(at) => {}
-                    () = store.closing.raised() => {}
+                    () = context.clock.sleep_until(at) => {}
+                    () = context.closing.raised() => {}
                 }
-                if !write(&store).await {
+                if !table.write().await {
                     return;
                 }
             }
         });
     }
-}
 
-/// Brings the board up to date; `false` when there is nothing left to do.
-async fn write(store: &Arc<Store>) -> bool {
-    let board = &store.board;
-    let (put_up, taken_down, sweeps) = {
-        let mut work = lock(&board.work);
-        let now = store.clock.now();
-        let owners: Vec<_> = work.to_put_up.keys().take(BATCH).copied().collect();
-        let mut put_up = Vec::new();
-        for owner in owners {
-            if let Some(note) = work.to_put_up.remove(&owner) {
-                put_up.push(note.clone());
-                work.up.insert(owner, note);
+    /// Writes changes to the table; `false`: there were none.
+    async fn write(&self) -> bool {
+        let now = self.context.clock.now();
+        let Some(batch) = lock(&self.changes).next_batch(now) else {
+            self.written.notify_waiters();
+            return false;
+        };
+        let written = requests::write_holder_table(&self.control, &batch.added, &batch.removed);
+        match written.await {
+            Ok(()) if batch.sweeps => {
+                // The next sweep deletes what this one does not.
+                let _ = requests::sweep_holder_table(&self.control).await;
+            }
+            Ok(()) => {}
+            Err(err) => {
+                tracing::debug!(%err, "the table tenure_holders cannot be written");
+                if err.kind() == ErrorKind::Denied {
+                    self.disable();
+                }
             }
         }
-        let count = work.to_take_down.len().min(BATCH);
-        let taken_down: Vec<_> = work.to_take_down.drain(..count).collect();
-        if put_up.is_empty() && taken_down.is_empty() {
-            work.is_under_way = false;
-            board.done.notify_waiters();
-            return false;
-        }
-        let sweeps = work.swept.is_none_or(|swept| swept.after(SWEEP) <= now);
-        if sweeps {
-            work.swept = Some(now);
-        }
-        (put_up, taken_down, sweeps)
-    };
-    let written = store
-        .look(store.dialect.write_board(&put_up, &taken_down))
-        .await;
-    if let Err(err) = &written {
-        tracing::debug!(%err, "the board cannot be written");
-        if err.kind() == tenure_core::error::ErrorKind::Denied {
-            board.is_gone();
-        }
-    } else if sweeps {
-        let _ = store.look(store.dialect.sweep_board()).await;
+        let mut changes = lock(&self.changes);
+        changes.deleted(batch.removed);
+        let has_stale = !changes.stale.is_empty();
+        self.has_stale.store(has_stale, Ordering::SeqCst);
+        drop(changes);
+        self.written.notify_waiters();
+        true
     }
-    let mut work = lock(&board.work);
-    for note in taken_down {
-        // Another one of the same key may have been put up and be to take down by now.
-        let is_again = work
-            .to_take_down
-            .iter()
-            .any(|it| it.session == note.session && it.key == note.key);
-        if !is_again {
-            work.stale.remove(&(note.session, note.key));
-        }
-    }
-    let has_stale = !work.stale.is_empty();
-    board.has_stale.store(has_stale, Ordering::SeqCst);
-    drop(work);
-    board.done.notify_waiters();
-    true
 }

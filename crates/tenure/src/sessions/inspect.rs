@@ -1,6 +1,6 @@
-//! Who holds, who waits; for people, and for nothing that decides.
+//! Inspection for operators: who holds, who waits, and what the server and its settings promise. It decides nothing
+//! about locks.
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use tenure_core::backend::{Finding, Severity};
@@ -9,21 +9,29 @@ use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-
-use crate::database::{Kind, Row, unhex};
 use tenure_core::support::HolderRecord;
 
-use super::acquire::Store;
-use super::dialect::{LockPrefix, SessionId, name_of};
-use super::wait::description;
+use crate::database::{Kind, Row, unhex};
 
-/// How often it is looked again for a note that is yet to be written.
-const LOOKS: u32 = 6;
+use super::context::Context;
+use super::dialect::waiter_of;
+use super::key::Key;
+use super::requests;
+use super::restart_guard;
+use super::server_info::{ServerInfo, SessionId};
+use super::settings::Settings;
+use super::store::Store;
 
-/// A note is written by then, on a server that is not overwhelmed.
-const BEHIND: Duration = Duration::from_millis(100);
+/// How often the holders are read again while a row of theirs is yet to be written.
+const MAX_ATTEMPTS: u32 = 6;
 
-/// What a row of [`holders`](super::dialect::Dialect::holders) says.
+/// A row is written this long after its grant, on a server that is not overloaded.
+const WRITE_LAG: Duration = Duration::from_millis(100);
+
+/// Pauses between looks begin with this step of [`pace::next`].
+const FIRST_STEP: u32 = 4;
+
+/// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
 struct KeyHolder {
     session: SessionId,
     token: Option<u64>,
@@ -31,239 +39,235 @@ struct KeyHolder {
 }
 
 impl KeyHolder {
-    /// Session, its beginning, token, holder, mode, since, ttl; user, host, idle for.
+    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time.
     fn read(row: &Row) -> Option<Self> {
         let cell = |at: usize| row.get(at)?.as_deref();
-        let number = |at: usize| cell(at)?.split('.').next()?.parse::<u64>().ok();
+        let integer = |at: usize| cell(at)?.split('.').next()?.parse::<u64>().ok();
         let session = SessionId {
-            id: number(0)?,
-            since: number(1).unwrap_or(0),
+            number: integer(0)?,
+            since: integer(1).unwrap_or(0),
         };
-        let written: Option<HolderRecord> = cell(3)
-            .and_then(unhex)
-            .and_then(|json| serde_json::from_slice(&json).ok());
-        let token = number(2);
-        let mut holder = match written {
-            Some(written) => written.into(),
-            // A foreign one, or one without a board: what the server knows of it.
+        let record = cell(3).and_then(unhex);
+        let record: Option<HolderRecord> =
+            record.and_then(|json| serde_json::from_slice(&json).ok());
+        let mut holder = match record {
+            Some(record) => record.into(),
+            // A foreign holder, or one without a table: what the server knows of the session.
             None => {
                 let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
-                holder.label = format!(
-                    "connection {} of {}",
-                    session.id,
-                    cell(7).unwrap_or("an unknown user")
-                );
+                let user = cell(7).unwrap_or("an unknown user");
+                holder.label = format!("connection {} of {user}", session.number);
                 holder
             }
         };
-        holder.since = number(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
+        holder.since = integer(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
         let mode = match cell(4) {
             Some("shared") => Mode::Shared,
             _ => Mode::Exclusive,
         };
-        let ttl = number(6).map(Duration::from_micros);
-        let idle = Duration::from_micros(number(9).unwrap_or(0));
-        let left = ttl.map(|ttl| ttl.saturating_sub(idle));
+        let token = integer(2);
+        let idle = Duration::from_micros(integer(9).unwrap_or(0));
+        let ttl = integer(6).map(Duration::from_micros);
+        let ttl_left = ttl.map(|ttl| ttl.saturating_sub(idle));
         Some(Self {
             session,
             token,
-            info: HoldInfo::new(holder, mode, token, left),
+            info: HoldInfo::new(holder, mode, token, ttl_left),
         })
     }
 }
 
-impl Store {
-    async fn seen(self: &Arc<Self>, name: &LockName) -> Result<Vec<KeyHolder>, Error> {
-        let key = self.key(name).await?;
-        let mut looks = 0;
-        loop {
-            let has_board = self.board.is_there();
-            let rows = self.look(self.dialect.holders(&key, has_board)).await;
-            let rows = match rows {
-                Err(err) if has_board && err.kind() == ErrorKind::Denied => {
-                    self.board.is_gone();
-                    continue;
-                }
-                rows => rows?,
-            };
-            let seen: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
-            looks += 1;
-            // Its note may be a moment behind.
-            let is_whole = !has_board || seen.iter().all(|seen| seen.token.is_some());
-            if is_whole || looks >= LOOKS {
-                return Ok(seen);
+/// Who has the lock.
+async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
+    let mut attempts = 0;
+    loop {
+        let has_table = store.holder_table.is_usable();
+        let rows = match requests::holders(&store.control, key, has_table).await {
+            Err(err) if has_table && err.kind() == ErrorKind::Denied => {
+                store.holder_table.disable();
+                continue;
             }
-            let pause = pace::next(looks + 3, rand::random(), None, None);
-            let now = self.clock.now();
-            self.clock
-                .sleep_until(now.after(pause.unwrap_or(pace::CAP)))
-                .await;
-        }
-    }
-
-    pub(super) async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        let seen = self.seen(&name).await?;
-        let key = self.key(&name).await?;
-        let waiters = self.look(self.dialect.waiters(&key)).await?;
-        let mut status = Status::free(name);
-        status.holds = seen.into_iter().map(|seen| seen.info).collect();
-        let waiter = |row: &Row| {
-            let statement = row.first()?.as_deref();
-            let written = statement.and_then(description);
-            Some(written.unwrap_or_default().into())
+            rows => rows?,
         };
-        status.queue = Some(waiters.iter().filter_map(waiter).collect());
-        if !status.is_held() && self.settings.restart_guard.is_some() {
-            let desk = self.desk().await?;
-            status.set_restart_guard(self.restart_guard(&desk));
+        let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
+        attempts += 1;
+        // The row of a holder may be yet to be written.
+        let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
+        if is_complete || attempts >= MAX_ATTEMPTS {
+            return Ok(holders);
         }
-        Ok(status)
+        pause(&store.context, attempts - 1).await;
     }
+}
 
-    pub(super) async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        self.need_board()?;
-        // Of a hold that nobody has written down yet only its holder knows.
-        let at = self.clock.now().after(BEHIND);
-        self.clock.sleep_until(at).await;
-        let rows = self.look(self.dialect.names(&LockPrefix(prefix))).await?;
-        let name = |row: &Row| name_of(row.first()?.as_deref()?);
-        let mut names: Vec<_> = rows.iter().filter_map(name).collect();
-        names.sort();
-        names.dedup();
-        let mut held = Vec::new();
-        for name in names {
-            let status = self.clone().inspect(name).await?;
-            if status.is_held() {
-                held.push(status);
-            }
-        }
-        Ok(held)
+/// Waits a little before the next look.
+async fn pause(context: &Context, attempt: u32) {
+    let pause = pace::next(FIRST_STEP + attempt, rand::random(), None, None);
+    let at = context.clock.now().after(pause.unwrap_or(pace::CAP));
+    context.clock.sleep_until(at).await;
+}
+
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+    let key = store.keys.key(&name).await?;
+    let holders = holders(store, &key).await?;
+    let waiters = requests::waiters(&store.control, &key).await?;
+    let mut status = Status::free(name);
+    status.holds = holders.into_iter().map(|holder| holder.info).collect();
+    let waiter = |statement: Option<String>| {
+        let record = statement.as_deref().and_then(waiter_of);
+        record.unwrap_or_default().into()
+    };
+    status.queue = Some(waiters.into_iter().map(waiter).collect());
+    if !status.is_held()
+        && let Some(guard) = store.context.settings.restart_guard
+    {
+        let session = store.control.session().await?;
+        status.set_restart_guard(Some(restart_guard::report(&session, guard)));
     }
+    Ok(status)
+}
 
-    fn need_board(&self) -> Result<(), Error> {
-        if self.board.is_there() {
-            return Ok(());
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    require_table(store)?;
+    // Of a hold whose row is not written yet, only its holder knows.
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(WRITE_LAG)).await;
+    let mut names = requests::held_names(&store.control, prefix).await?;
+    names.sort();
+    names.dedup();
+    let mut held = Vec::new();
+    for name in names {
+        let status = inspect(store, name).await?;
+        if status.is_held() {
+            held.push(status);
         }
-        let server = &self.settings.server;
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "{server} does not say what its locks are called, and has no table tenure_holders for that; `tenure check --init` makes it"
-            ),
-        ))
     }
+    Ok(held)
+}
 
-    pub(super) async fn break_lock(
-        self: Arc<Self>,
-        name: LockName,
-        token: u64,
-    ) -> Result<bool, Error> {
-        self.need_board()?;
-        let find = |seen: Vec<KeyHolder>| seen.into_iter().find(|it| it.token == Some(token));
-        let Some(seen) = find(self.seen(&name).await?) else {
-            return Ok(false);
-        };
-        let session = seen.session;
-        // Its holder gives it up: nobody else can take one lock of a session away.
-        self.look(self.dialect.want(session, token)).await?;
-        let patience = self
-            .settings
-            .validate
-            .max(Duration::from_secs(1))
-            .saturating_mul(2)
-            .saturating_add(self.settings.server.timeout);
-        let limit = self.clock.now().after(patience);
-        for tries in 4.. {
-            let pause = pace::next(tries, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
-            if find(self.seen(&name).await?).is_none() {
-                return Ok(true);
-            }
-            if self.is_past(limit) {
-                break;
-            }
-        }
-        // It does not listen. Its session can be ended if nothing else hangs on it.
-        let others = self.look(self.dialect.others(session, token)).await?;
-        let others = others.first().and_then(|row| row.first()?.clone());
-        if others.as_deref() == Some("0") {
-            // The row was found a moment ago, by a session of the same run of the server.
-            self.look(self.dialect.kill(session)).await?;
+fn require_table(store: &Store) -> Result<(), Error> {
+    if store.holder_table.is_usable() {
+        return Ok(());
+    }
+    let server = &store.context.settings.server;
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{server} does not say what its locks are called, and has no table tenure_holders for that; `tenure check --init` makes it"
+        ),
+    ))
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    require_table(store)?;
+    let (context, control) = (&store.context, &store.control);
+    let key = store.keys.key(name).await?;
+    let Some(holder) = holder_with(store, &key, token).await? else {
+        return Ok(false);
+    };
+    // Its client releases the lock: no other session can take one lock away from a session.
+    requests::request_break(control, holder.session, token).await?;
+    let check_interval = context.settings.validate.max(Duration::from_secs(1));
+    let patience = check_interval.saturating_mul(2);
+    let patience = patience.saturating_add(context.settings.server.timeout);
+    let limit = context.clock.now().after(patience);
+    for attempt in 0.. {
+        pause(context, attempt).await;
+        if holder_with(store, &key, token).await?.is_none() {
             return Ok(true);
         }
-        Err(Error::new(
-            ErrorKind::Backend,
-            format!(
-                "the holder does not answer, and its session {} has other locks too; they all end with it, within {:?} at most if it is dead, or now if you end that session in the server",
-                session.id,
-                seen.info.ttl_left.unwrap_or_default()
-            ),
-        ))
-    }
-
-    pub(super) async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        let server = &self.settings.server;
-        let desk = self.desk().await?;
-        let version = &desk.facts.version;
-        let product = match server.kind {
-            Kind::MySql => "MySQL",
-            Kind::Postgres => "PostgreSQL",
-        };
-        let good = |text: String| Finding::new(Severity::Good, text);
-        let warning = |text: String| Finding::new(Severity::Warning, text);
-        let mut findings = vec![good(format!("{server} is {product} {version}"))];
-        findings.extend(server.plaintext());
-        findings.push(match desk.facts.ends_idle {
-            true => good("the server ends a session that is silent for a ttl, and its locks with it".into()),
-            false => warning(format!(
-                "{version} does not end silent sessions: the locks of a host that vanished are free when TCP notices; use PostgreSQL 14 or later"
-            )),
-        });
-        if desk.facts.capacity == 1 {
-            findings.push(warning(format!(
-                "a session of {version} has one lock at a time, so every lock takes a connection of its own; use MySQL 5.7.5 or MariaDB 10.0.2 or later"
-            )));
-        }
-        findings.push(match self.settings.restart_guard {
-            Some(guard) => good(format!(
-                "a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"
-            )),
-            // The table of promises says so too; it voids nothing else.
-            None => warning(
-                "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use".into(),
-            ),
-        });
-        self.find_board().await;
-        findings.push(match self.board.is_there() {
-            true => good("the table tenure_holders says who holds".into()),
-            false => warning(
-                "there is no table tenure_holders, so nobody can see who holds, and list and break do not work; `tenure check --init` makes it".into(),
-            ),
-        });
-        findings.push(warning(
-            "locks of a session are not replicated: after a failover the new server knows none of them; use mode=table where that matters".into(),
-        ));
-        Ok(findings)
-    }
-
-    /// Whether there is a board that we may use.
-    pub(super) async fn find_board(self: &Arc<Self>) {
-        if self.look(self.dialect.find_board()).await.is_ok() {
-            self.board.found();
+        if context.is_past(limit) {
+            break;
         }
     }
-
-    pub(super) async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
-        if self.look(self.dialect.find_board()).await.is_ok() {
-            self.board.found();
-            return Ok(Vec::new());
-        }
-        let made = self.look(self.dialect.make_board()).await;
-        // Somebody else may be doing the same.
-        self.look(self.dialect.find_board())
-            .await
-            .map_err(|err| made.err().unwrap_or(err))?;
-        self.board.found();
-        Ok(vec!["table tenure_holders".to_owned()])
+    // The client does not react. Its session can be ended if no other lock depends on it.
+    if requests::has_one_lock(control, holder.session, token).await? {
+        requests::end_found_session(control, holder.session).await?;
+        return Ok(true);
     }
+    Err(Error::new(
+        ErrorKind::Backend,
+        format!(
+            "the holder does not answer, and its session {} has other locks too; they all end with it, within {:?} at most if it is dead, or now if you end that session in the server",
+            holder.session.number,
+            holder.info.ttl_left.unwrap_or_default()
+        ),
+    ))
+}
+
+/// The holder that has that token, if it has the lock.
+async fn holder_with(store: &Store, key: &Key, token: u64) -> Result<Option<KeyHolder>, Error> {
+    let holders = holders(store, key).await?;
+    let is_it = |holder: &KeyHolder| holder.token == Some(token);
+    Ok(holders.into_iter().find(is_it))
+}
+
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let settings = &store.context.settings;
+    let session = store.control.session().await?;
+    let mut findings = check_server(settings, &session.server_info);
+    // Made or granted by an operator meanwhile.
+    let _ = store.holder_table.find().await;
+    findings.push(match store.holder_table.is_usable() {
+        true => good("the table tenure_holders says who holds"),
+        false => warning(
+            "there is no table tenure_holders, so nobody can see who holds, and list and break do not work; `tenure check --init` makes it",
+        ),
+    });
+    findings.push(warning(
+        "locks of a session are not replicated: after a failover the new server knows none of them; use mode=table where that matters",
+    ));
+    Ok(findings)
+}
+
+/// What the server and the settings of the client promise.
+fn check_server(settings: &Settings, server_info: &ServerInfo) -> Vec<Finding> {
+    let (server, version) = (&settings.server, &server_info.version);
+    let product = match server.kind {
+        Kind::MySql => "MySQL",
+        Kind::Postgres => "PostgreSQL",
+    };
+    let mut findings = vec![good(format!("{server} is {product} {version}"))];
+    findings.extend(server.plaintext());
+    findings.push(match server_info.ends_idle {
+        true => good("the server ends a session that is silent for a ttl, and its locks with it"),
+        false => warning(format!(
+            "{version} does not end silent sessions: the locks of a host that vanished are free when TCP notices; use PostgreSQL 14 or later"
+        )),
+    });
+    if server_info.capacity == 1 {
+        findings.push(warning(format!(
+            "a session of {version} has one lock at a time, so every lock takes a connection of its own; use MySQL 5.7.5 or MariaDB 10.0.2 or later"
+        )));
+    }
+    findings.push(match settings.restart_guard {
+        Some(guard) => good(format!(
+            "a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"
+        )),
+        // The table of guarantees says so too; no other guarantee is void.
+        None => warning(
+            "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use",
+        ),
+    });
+    findings
+}
+
+fn good(text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Good, text)
+}
+
+fn warning(text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Warning, text)
+}
+
+/// Makes the table of holders, and says what was made.
+pub(super) async fn init(store: &Store) -> Result<Vec<String>, Error> {
+    if store.holder_table.find().await.is_ok() {
+        return Ok(Vec::new());
+    }
+    let created = requests::create_holder_table(&store.control).await;
+    // Another client may create the table at the same time.
+    let found = store.holder_table.find().await;
+    found.map_err(|err| created.err().unwrap_or(err))?;
+    Ok(vec!["table tenure_holders".to_owned()])
 }

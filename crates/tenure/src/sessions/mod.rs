@@ -1,25 +1,35 @@
-//! `mysql:` and `postgres:`: locks that the server keeps for a session, `GET_LOCK` and advisory locks, so that whoever
-//! else takes them excludes us and we them.
+//! `mysql:` and `postgres:`: locks that the server keeps for a session (`GET_LOCK`, advisory locks). Every other
+//! program that takes these locks excludes us, and we exclude it.
 //!
-//! A session carries any number of locks; requests that come while one is under way are gathered into the next
-//! statement. Who waits does so in the server's own queue, on a session of its own. The server ends a session that
-//! is silent for a ttl: that is the lease. Nothing lies in a table but who holds, for people to read.
+//! A session carries any number of locks. Operations that come while a statement is under way go into the next
+//! statement, all together. A waiter waits in the server's own queue, on a session of its own. The server ends a session
+//! that is silent for a ttl: that is the lease. Nothing lies in a table but who holds, for people to read.
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names` and `mappings` (keys) · `dialect` with `mysql` and `postgres` (words of either server) ·
-//! `connection`, `acquisitions`, `operations` and `session` (one session) · `pool` (which session) · `acquire` (one
-//! request each) · `wait` (the waiter's side) · `renew` (the task that maintains sessions) · `holder_table` and
-//! `inspect` (what people see) · `errors` (what errors mean).
+//! `names`, `mappings` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
+//! server) · `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) ·
+//! `connection` and `pool` (which session, and when another is opened) · `control` and `requests` (everything but
+//! locks) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt`, `restart_guard` and
+//! `session_end` (the operations) · `holder_table` and `inspect` (what people see) · `errors` (what errors of the server
+//! mean).
 
 mod acquire;
 mod acquisitions;
+mod attempt;
+mod batch;
+mod connection;
 mod contended;
+mod context;
+mod control;
 mod dialect;
 mod errors;
 mod guarantees;
+mod holder_row;
 mod holder_table;
 mod inspect;
+mod key;
+mod key_cache;
 mod mappings;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -28,76 +38,36 @@ mod operations;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod release;
 mod renew;
+mod requests;
+mod restart_guard;
+mod server_info;
 mod session;
+mod session_end;
 mod settings;
+mod statements;
+mod store;
 mod wait;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::join_all;
-
-use tenure_core::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
-};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Spawner, lock};
-use tenure_core::url::Url;
+use tenure_core::rt::Clock;
 
 use crate::capabilities::stores_with;
-use crate::database::{Kind, Server, no_connection};
 
-use self::acquire::Store;
 pub use self::guarantees::{Configuration, guarantees};
-use self::settings::Settings;
+use self::session::{Session, SessionObserver};
+pub use self::store::Store;
 
-/// How long [`Door::close`] may take: the server may be away, and it ends sessions by itself.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Locks of sessions in a database.
-pub struct Backend(Arc<Store>);
-
-impl std::fmt::Debug for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Backend")
-            .field(&self.0.settings.server.host)
-            .finish()
-    }
-}
-
-impl Backend {
-    /// Connects to a server; `url` is what [`Server::parse`] has left of the URL.
-    ///
-    /// # Errors
-    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there, or would not have us.
-    /// `Unsupported`: its sessions' locks would not exclude everybody, the message says why.
-    pub(crate) async fn connect(server: Server, url: Url) -> Result<Self, Error> {
-        let settings = Settings::new(server, url)?;
-        let Some(spawner) = Spawner::current() else {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                "connect was called outside a tokio runtime; use `tenure::blocking` there",
-            ));
-        };
-        let promised = guarantees(Configuration {
-            is_postgres: settings.server.kind == Kind::Postgres,
-            is_guarded: settings.restart_guard.is_some(),
-        });
-        let dialect = dialect::of(&settings)?.into();
-        let store = Arc::new(Store::new(settings, promised, dialect, spawner));
-        store.find_fault().await?;
-        store.find_board().await;
-        Ok(Self(store))
-    }
-}
-
-impl Door for Backend {
+impl AsyncBackend for Store {
     fn guarantees(&self) -> &Guarantees {
-        &self.0.guarantees
+        &self.guarantees
     }
 
     fn stores_with(&self, capability: Capability) -> String {
@@ -105,110 +75,53 @@ impl Door for Backend {
     }
 
     fn clock(&self) -> Clock {
-        self.0.clock.clone()
+        self.context.clock.clone()
     }
 
     fn attach(&self, alarm: Alarm) {
         // Called once.
-        let _ = self.0.alarm.set(alarm);
+        let _ = self.alarm.set(alarm);
     }
 
-    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        Box::pin(self.0.clone().acquire(request))
+    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        acquire::acquire(&self, &request).await
     }
 
-    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
-        Box::pin(self.0.clone().renew(holds))
+    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
+        renew::renew(&self, &holds).await
     }
 
-    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        Box::pin(self.0.clone().release(hold))
+    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        release::release(&self, &hold).await
     }
 
-    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
-        Box::pin(self.0.clone().inspect(name))
+    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
+        inspect::inspect(&self, name).await
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        Box::pin(self.0.clone().list(prefix))
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
+        inspect::list(&self, &prefix).await
     }
 
-    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(self.0.clone().break_lock(name, token))
+    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
+        inspect::break_lock(&self, &name, token).await
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        Box::pin(self.0.clone().check())
+    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
+        inspect::check(&self).await
     }
 
-    fn init(&self) -> BoxFuture<Result<Vec<String>, Error>> {
-        Box::pin(self.0.clone().init())
+    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
+        inspect::init(&self).await
     }
 
-    fn close(&self) -> BoxFuture<()> {
-        let store = self.0.clone();
-        Box::pin(async move { store.close().await })
+    async fn close(self: Arc<Self>) {
+        release::close(&self).await;
     }
 }
 
-impl Store {
-    /// Two sessions that turn out to be one, or others each time, are shared out by something between us and the
-    /// server.
-    async fn find_fault(self: &Arc<Self>) -> Result<(), Error> {
-        let server = &self.settings.server;
-        let desk = self.desk().await?;
-        let other = self.open(Duration::from_secs(60)).await?;
-        let mut is_shared = desk.facts.session == other.facts.session;
-        for link in [&desk, &other, &desk] {
-            let limit = self.clock.now().after(server.timeout);
-            let ping = self.dialect.batch(&[dialect::Operation::Ping]);
-            let rows = link.look(ping, limit).await;
-            let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
-            let said = rows.first().and_then(|row| row.first()?.clone());
-            is_shared |= said != Some(link.facts.session.id.to_string());
-        }
-        if is_shared {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "something between us and {server} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table"
-                ),
-            ));
-        }
-        *self.spare.lock().await = Some(other);
-        Ok(())
-    }
-
-    /// Ends all sessions, and with them whatever they hold and wait for.
-    async fn close(self: &Arc<Self>) {
-        self.closing.raise();
-        // Wakes the keeper, which ends.
-        self.maintenance.wake();
-        let limit = self.clock.now().after(FAREWELL);
-        let waiting = wait::waiting(self);
-        let farewell = async {
-            // A server does not notice that somebody who waits in its queue has hung up.
-            let gone = waiting.iter().map(|link| link.gone.raised());
-            join_all(gone).await;
-            let links: Vec<_> = lock(&self.links).drain(..).collect();
-            join_all(links.iter().map(|link| link.close())).await;
-            // Asked on the desk, hence before that is closed.
-            self.board.clear(self).await;
-            let desk = self.desk.lock().await.take();
-            let spare = self.spare.lock().await.take();
-            for link in [desk, spare].into_iter().flatten() {
-                link.close().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            // What cannot be told ends with its connection.
-            () = farewell => {}
-            () = self.clock.sleep_until(limit) => {}
-        }
-        let links: Vec<_> = lock(&self.links).drain(..).collect();
-        for link in links {
-            link.gone.raise();
-        }
+impl SessionObserver for Store {
+    fn on_session_ended(self: Arc<Self>, session: &Arc<Session>) {
+        session_end::on_session_ended(self, session);
     }
 }

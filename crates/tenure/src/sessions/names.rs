@@ -1,4 +1,4 @@
-//! What a name is called in the server. Published in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
+//! From the name of a lock to its key in the server. Published in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,71 +10,19 @@ use tenure_core::name::LockName;
 
 use crate::database::{self, Kind, hex};
 
-use super::mappings;
+use super::key::{Key, is_plain};
+use super::mappings::{self, KeyMapping};
 use super::settings::Settings;
 
-/// A lock of MySQL has 64 characters at most; those of a digest are 64, so no plain name has that many.
-const LONGEST_PLAIN: usize = 63;
+/// A lock of MySQL has 64 characters at most. Those of a digest are 64, so no plain name has that many.
+const MAX_PLAIN_LENGTH: usize = 63;
 
-/// What the server knows a lock by. Two names with the same key are the same lock.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Key {
-    /// MySQL: letters that all servers agree on, so it can stand in a statement as it is.
-    Text(Arc<str>),
-    /// PostgreSQL: one number.
-    One(i64),
-    /// PostgreSQL: two numbers, which no single number is the same as.
-    Two(i32, i32),
-}
-
-/// In what way a name is a key of PostgreSQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyMapping {
-    /// Eight bytes of a digest.
-    BigInt,
-    /// The same eight bytes, as two numbers.
-    Pair,
-    /// The name is the number, or two with a comma between.
-    Raw,
-    /// `hashtext(name)::bigint`, which the server works out.
-    HashText,
-    /// As `DistributedLock` for .NET does.
-    CSharp,
-    /// As `with_advisory_lock` for Rails does.
-    Ruby,
-    /// As sqlx's `PgAdvisoryLock` does.
-    Sqlx,
-}
-
-impl KeyMapping {
-    pub(super) const ALL: [(&'static str, Self); 7] = [
-        ("bigint", Self::BigInt),
-        ("pair", Self::Pair),
-        ("raw", Self::Raw),
-        ("hashtext", Self::HashText),
-        ("csharp", Self::CSharp),
-        ("ruby", Self::Ruby),
-        ("sqlx", Self::Sqlx),
-    ];
-
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let found = Self::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|(_, keys)| *keys)
-    }
-}
-
-/// A key, or the expression that the server works it out from.
+/// A key, or what the server has to be asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
     Computed(Key),
-    /// The name's bytes, which `hashtext` is to be asked for.
+    /// The name's bytes, of which the server's `hashtext` is the key.
     AskServer(Vec<u8>),
-}
-
-/// Whether every server compares and converts these characters alike.
-pub(super) fn is_plain(text: &str) -> bool {
-    let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"._-/".contains(&c);
-    text.bytes().all(is_plain)
 }
 
 /// The key of a name.
@@ -84,17 +32,11 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Err
         prefix => Cow::Owned(format!("{prefix}{name}", name = name.as_str())),
     };
     if settings.server.kind == Kind::MySql {
-        return Ok(KeySource::Computed(Key::Text(text(&full))));
+        return Ok(KeySource::Computed(Key::Text(text_key(&full))));
     }
-    let key = match settings.keys {
+    let key = match settings.key_mapping {
         KeyMapping::BigInt => Key::One(database::keys::bigint(&full)),
-        KeyMapping::Pair => {
-            let [a, b, c, d, e, f, g, h] = database::keys::bigint(&full).to_be_bytes();
-            Key::Two(
-                i32::from_be_bytes([a, b, c, d]),
-                i32::from_be_bytes([e, f, g, h]),
-            )
-        }
+        KeyMapping::Pair => Key::halves(database::keys::bigint(&full).cast_unsigned()),
         KeyMapping::Raw => raw(&full)?,
         KeyMapping::HashText if full.contains('\0') => {
             return Err(Error::new(
@@ -110,15 +52,15 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Err
     Ok(KeySource::Computed(key))
 }
 
-/// A plain name as it is; of any other, and of a long one, the digest in lower-case hexadecimal digits.
-fn text(full: &str) -> Arc<str> {
-    if full.len() <= LONGEST_PLAIN && is_plain(full) {
+/// A short plain name itself; the digest of any other, in lower-case hexadecimal digits.
+fn text_key(full: &str) -> Arc<str> {
+    if full.len() <= MAX_PLAIN_LENGTH && is_plain(full) {
         return full.into();
     }
     hex(&Sha256::digest(full.as_bytes())).into()
 }
 
-/// `-5` or `7,9`
+/// `-5` or `7,9`: the name is the key.
 fn raw(name: &str) -> Result<Key, Error> {
     let key = match name.split_once(',') {
         None => name.parse().ok().map(Key::One),
@@ -134,17 +76,6 @@ fn raw(name: &str) -> Result<Key, Error> {
             "with `keys=raw` a name is a number of 64 bits, or two of 32 as in 7,9; no plus sign, no zeros before it, no spaces",
         )
     })
-}
-
-/// As it is written in a table and in a name.
-impl std::fmt::Display for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::One(number) => write!(f, "{number}"),
-            Self::Two(class, object) => write!(f, "{class},{object}"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,401 +1,290 @@
-//! Which session takes a request, and when there has to be another one.
+//! The sessions that take locks: which of them a request uses, and when another one is opened.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::backend::Request;
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, Row, no_connection};
-
-use super::acquire::{LockRequest, Store};
 use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
-use super::dialect::SessionId;
+use super::connection::Connector;
+use super::context::Context;
 use super::errors;
-use super::names::Key;
+use super::key::Key;
+use super::operations::LockRequest;
 use super::session::Session;
 
-/// The ttl of the session that everything but locks is asked on.
-const DESK: Duration = Duration::from_secs(60);
+/// So many sessions share the requests for free locks: while the server works for one, we can prepare the other.
+const SHARED_SESSIONS: usize = 2;
 
-/// Free locks share so many sessions: while the server is busy with one, we can be with the other.
-const TOGETHER: usize = 2;
+/// The next of the shared sessions is opened when one has so many operations without a reply.
+const GROW_THRESHOLD: usize = 8;
 
-/// So many requests without an answer are worth another session.
-const CROWD: usize = 8;
+/// The shortest time between two such openings.
+const GROW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long it is until one more is made.
-const GROWTH: Duration = Duration::from_secs(1);
-
-/// One session, as far as the choice has to know it.
+/// What the choice has to know of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    /// It has the ttl that is wanted, is known to be there, and nobody waits on it.
-    pub(super) is_fit: bool,
-    /// It has room for another lock.
-    pub(super) has_room: bool,
-    /// It has, or may have, the key that is wanted.
-    pub(super) has_key: KeyState,
-    /// Requests that it has not answered yet.
-    pub(super) asked: usize,
+struct Candidate {
+    /// The session has the ttl of the request, is known to be there, and no acquisition waits on it.
+    is_usable: bool,
+    /// There is room for another lock.
+    has_room: bool,
+    /// How the session has the key of the request, or may have it.
+    key_state: KeyState,
+    /// Operations without a reply.
+    unanswered: usize,
 }
 
-/// What to do about a request.
+/// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// Ask on that session.
-    Use(usize),
-    /// Another session of ours has it, so the server need not be asked.
+pub(super) enum SessionChoice<S> {
+    Use(S),
+    /// Another session of ours has the lock, so the server need not be asked.
     Busy,
-    /// Make another session.
+    /// Open another session.
     Open,
 }
 
-/// A session that has a key would be granted it once more, whoever wants it: locks of a session count. So it is
-/// never asked on that one. Nor is a shared one: it would pass by whoever waits.
-pub(super) fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> Choice {
-    let excludes = |has: KeyState| match has {
+/// The server would grant a lock once more to the session that has it, because it counts the locks of a session. So a
+/// session is never asked for a key that it has, not even for a shared hold: that would overtake those who wait.
+fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> SessionChoice<usize> {
+    let excludes = |state: KeyState| match state {
         KeyState::NotHeld => false,
         KeyState::Shared => !is_shared,
         KeyState::Exclusive => true,
     };
-    if candidates.iter().any(|it| excludes(it.has_key)) {
-        return Choice::Busy;
+    if candidates.iter().any(|it| excludes(it.key_state)) {
+        return SessionChoice::Busy;
     }
-    let is_good = |it: &Candidate| it.is_fit && it.has_room && it.has_key == KeyState::NotHeld;
+    let is_good = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::NotHeld;
     let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
-    // The first of them that are equal: the others fall asleep, and are closed.
-    if let Some((at, _)) = good.min_by_key(|(_, it)| it.asked) {
-        return Choice::Use(at);
+    // Of equal ones the first: so the others become idle, and are closed.
+    if let Some((at, _)) = good.min_by_key(|(_, it)| it.unanswered) {
+        return SessionChoice::Use(at);
     }
-    // Better past those who wait than not at all.
-    let shares = |it: &Candidate| it.is_fit && it.has_room && it.has_key == KeyState::Shared;
+    // A hold that overtakes those who wait is better than none.
+    let shares = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::Shared;
     match candidates.iter().position(shares) {
-        Some(at) if !may_open => Choice::Use(at),
-        _ => Choice::Open,
+        Some(at) if !may_open => SessionChoice::Use(at),
+        _ => SessionChoice::Open,
     }
 }
 
-/// A session for a request that takes what is free.
-pub(super) enum SessionChoice {
-    Use(Arc<Session>),
-    Busy,
-    Open,
+/// The sessions of a client that take locks.
+pub(super) struct Sessions {
+    context: Arc<Context>,
+    connector: Arc<Connector>,
+    list: Mutex<Vec<Arc<Session>>>,
+    /// Locked by the task that opens a session: of many tasks that need one, most can share it.
+    opening: tokio::sync::Mutex<()>,
+    /// No further shared session is opened before then, in ns.
+    grows_from: AtomicU64,
 }
 
-impl Store {
-    fn candidate(link: &Session, wanted: &LockRequest, now: Time) -> Candidate {
-        let entries = lock(&link.entries);
-        Candidate {
-            is_fit: link.ttl == wanted.ttl
-                && !link.gone.is_raised()
-                && !link.is_waiting.load(Ordering::SeqCst)
-                // The server may be about to end it.
-                && now < link.sent().after(link.ttl * 2 / 3),
-            has_room: entries.len() < link.facts.capacity,
-            has_key: entries.has(&wanted.key),
-            asked: link.asked(),
+impl Sessions {
+    pub(super) fn new(context: Arc<Context>, connector: Arc<Connector>) -> Self {
+        Self {
+            context,
+            connector,
+            list: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            grows_from: AtomicU64::new(0),
         }
     }
 
-    /// Finds a session for the request, and notes the request on it.
-    pub(super) fn pick(self: &Arc<Self>, request: &Request, wanted: &LockRequest) -> SessionChoice {
-        let now = self.clock.now();
-        let links = lock(&self.links);
-        let candidates: Vec<_> = links
-            .iter()
-            .map(|link| Self::candidate(link, wanted, now))
-            .collect();
-        let may_open = links.len() < self.settings.connections;
-        match choose(&candidates, wanted.is_shared, may_open) {
-            Choice::Busy => SessionChoice::Busy,
-            Choice::Open => SessionChoice::Open,
-            Choice::Use(at) => {
-                let link = links[at].clone();
-                let fit = candidates.iter().filter(|it| it.is_fit).count();
-                if candidates[at].asked >= CROWD && fit < TOGETHER && may_open {
-                    self.grow(wanted, now);
+    fn candidate(session: &Session, request: &LockRequest, now: Time) -> Candidate {
+        let acquisitions = lock(&session.acquisitions);
+        Candidate {
+            is_usable: session.lease.ttl == request.ttl
+                && !session.is_ended()
+                && !session.is_waiting.load(Ordering::SeqCst)
+                && now < session.lease.usable_until(),
+            has_room: acquisitions.len() < session.server_info.capacity,
+            key_state: acquisitions.key_state(&request.key),
+            unanswered: session.operations.unanswered(),
+        }
+    }
+
+    /// Chooses a session for a request that takes a free lock, and adds the acquisition to that session.
+    pub(super) fn choose(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        request: &LockRequest,
+    ) -> SessionChoice<Arc<Session>> {
+        let now = self.context.clock.now();
+        let list = lock(&self.list);
+        let candidate = |session: &Arc<Session>| Self::candidate(session, request, now);
+        let candidates: Vec<_> = list.iter().map(candidate).collect();
+        let may_open = list.len() < self.context.settings.connections;
+        match choose(&candidates, request.is_shared, may_open) {
+            SessionChoice::Busy => SessionChoice::Busy,
+            SessionChoice::Open => SessionChoice::Open,
+            SessionChoice::Use(at) => {
+                let usable = candidates.iter().filter(|it| it.is_usable).count();
+                let is_overloaded = candidates[at].unanswered >= GROW_THRESHOLD;
+                if is_overloaded && usable < SHARED_SESSIONS && may_open {
+                    self.grow(request, now);
                 }
-                self.enter(&link, request, wanted, now);
-                SessionChoice::Use(link)
+                add_acquisition(&list[at], owner, request, now);
+                SessionChoice::Use(list[at].clone())
             }
         }
     }
 
-    /// Makes one more session for free locks, in the background. Not again for a while, whatever comes of it.
-    fn grow(self: &Arc<Self>, wanted: &LockRequest, now: Time) {
+    /// Opens one more shared session in the background, unless that was tried a moment ago.
+    fn grow(self: &Arc<Self>, request: &LockRequest, now: Time) {
         let from = self.grows_from.load(Ordering::SeqCst);
         if now.as_nanos() < from {
             return;
         }
-        let next = now.after(GROWTH).as_nanos();
+        let next = now.after(GROW_INTERVAL).as_nanos();
         let order = Ordering::SeqCst;
-        if self
-            .grows_from
-            .compare_exchange(from, next, order, order)
-            .is_err()
-        {
+        let swapped = self.grows_from.compare_exchange(from, next, order, order);
+        if swapped.is_err() {
             return;
         }
-        let (store, wanted) = (self.clone(), wanted.clone());
-        self.spawner.spawn(async move {
-            let is_enough = |links: &[Arc<Session>]| {
-                let now = store.clock.now();
-                let is_fit = |link: &&Arc<Session>| Self::candidate(link, &wanted, now).is_fit;
-                let fit = links.iter().filter(is_fit).count();
-                fit >= TOGETHER || links.len() >= store.settings.connections
+        let (sessions, request) = (self.clone(), request.clone());
+        self.context.spawn(async move {
+            let is_enough = |list: &[Arc<Session>]| {
+                let now = sessions.context.clock.now();
+                let is_usable = |it: &&Arc<Session>| Self::candidate(it, &request, now).is_usable;
+                let usable = list.iter().filter(is_usable).count();
+                usable >= SHARED_SESSIONS || list.len() >= sessions.context.settings.connections
             };
-            if let Err(err) = store.open_unless(&wanted, is_enough).await {
-                tracing::debug!(%err, "one session does for now");
+            if let Err(err) = sessions.open_unless(request.ttl, is_enough).await {
+                tracing::debug!(%err, "no further session was opened");
             }
         });
     }
 
-    /// The session on which the key is being given back, if that is what keeps us from taking it.
-    pub(super) fn being_given(&self, key: &Key) -> Option<Arc<Session>> {
-        let links = lock(&self.links);
-        let is_given = |link: &&Arc<Session>| lock(&link.entries).is_given(key);
-        links.iter().find(is_given).cloned()
+    /// A session on which the key is being released, if that is what keeps us from taking it.
+    pub(super) fn releasing(&self, key: &Key) -> Option<Arc<Session>> {
+        let list = lock(&self.list);
+        let is_releasing = |it: &&Arc<Session>| lock(&it.acquisitions).is_ending(key);
+        list.iter().find(is_releasing).cloned()
     }
 
-    /// Whether anything is being given back there.
-    pub(super) fn is_in_flux(&self, link: &Session) -> bool {
-        !link.gone.is_raised() && lock(&link.entries).are_in_flux()
-    }
-
-    fn enter(&self, link: &Arc<Session>, request: &Request, wanted: &LockRequest, now: Time) {
-        let entry = Acquisition {
-            key: wanted.key.clone(),
-            is_shared: wanted.is_shared,
-            stage: AcquisitionState::Requested,
-        };
-        link.use_at(now);
-        lock(&link.entries).insert(request.owner, entry);
-        lock(&self.owners).insert(request.owner, link.clone());
-    }
-
-    /// A session of its own for one that waits: an empty one if there is one to spare, else a new one. `None`: there
-    /// are as many as there may be.
+    /// A session for one acquisition that waits: an empty one if another is left, or a new one. The acquisition is on
+    /// it. `None`: there are as many sessions as there may be, or `is_cancelled`.
     pub(super) async fn for_waiting(
-        self: &Arc<Self>,
-        request: &Request,
-        wanted: &LockRequest,
+        &self,
+        owner: OwnerId,
+        request: &LockRequest,
+        is_cancelled: impl Fn() -> bool,
     ) -> Result<Option<Arc<Session>>, Error> {
-        if let Some(link) = self.empty_one(request, wanted) {
-            return Ok(Some(link));
+        if let Some(session) = self.empty_session(owner, request) {
+            return Ok(Some(session));
         }
         let _opening = self.opening.lock().await;
-        if self.is_over_for(request) || lock(&self.links).len() >= self.settings.connections {
+        let connections = self.context.settings.connections;
+        if is_cancelled() || lock(&self.list).len() >= connections {
             return Ok(None);
         }
-        let link = self.make(wanted.ttl).await?;
-        link.is_waiting.store(true, Ordering::SeqCst);
-        self.enter(&link, request, wanted, self.clock.now());
-        if let Err(err) = self.add(&link) {
-            self.forget(request.owner);
-            return Err(err);
-        }
-        Ok(Some(link))
+        let session = self.connector.open_for_locks(request.ttl).await?;
+        session.is_waiting.store(true, Ordering::SeqCst);
+        add_acquisition(&session, owner, request, self.context.clock.now());
+        self.add(&session)?;
+        Ok(Some(session))
     }
 
-    /// A new session is there to be used, unless the client was closed meanwhile.
-    fn add(self: &Arc<Self>, link: &Arc<Session>) -> Result<(), Error> {
-        lock(&self.links).push(link.clone());
-        self.due_at(Time::ZERO);
-        // Looked at after it was put there, so that either side sees the other.
-        if self.closing.is_raised() {
-            lock(&self.links).retain(|it| !Arc::ptr_eq(it, link));
-            let link = link.clone();
-            self.spawner.spawn(async move { link.close().await });
-            return Err(errors::closed());
-        }
-        Ok(())
+    fn empty_session(&self, owner: OwnerId, request: &LockRequest) -> Option<Arc<Session>> {
+        let now = self.context.clock.now();
+        let list = lock(&self.list);
+        let is_usable = |it: &&Arc<Session>| Self::candidate(it, request, now).is_usable;
+        let usable: Vec<_> = list.iter().filter(is_usable).collect();
+        // One is left for requests that take free locks.
+        let empty = usable.iter().find(|it| lock(&it.acquisitions).is_empty());
+        let session = empty.filter(|_| usable.len() > 1)?;
+        session.is_waiting.store(true, Ordering::SeqCst);
+        add_acquisition(session, owner, request, now);
+        Some((*session).clone())
     }
 
-    fn empty_one(&self, request: &Request, wanted: &LockRequest) -> Option<Arc<Session>> {
-        let now = self.clock.now();
-        let links = lock(&self.links);
-        let fit: Vec<_> = links
-            .iter()
-            .filter(|link| Self::candidate(link, wanted, now).is_fit)
-            .collect();
-        // One is kept for those who take what is free.
-        let link = fit.iter().find(|link| lock(&link.entries).is_empty());
-        let link = link.filter(|_| fit.len() > 1)?;
-        link.is_waiting.store(true, Ordering::SeqCst);
-        self.enter(link, request, wanted, now);
-        Some((*link).clone())
-    }
-
-    /// Makes a session that a request could use, unless somebody else just has.
-    pub(super) async fn open_another(self: &Arc<Self>, wanted: &LockRequest) -> Result<(), Error> {
-        let before: Vec<_> = lock(&self.links).clone();
-        let is_new = |link: &Arc<Session>| !before.iter().any(|it| Arc::ptr_eq(it, link));
-        self.open_unless(wanted, |links| {
-            let now = self.clock.now();
-            links.iter().filter(|link| is_new(link)).any(|link| {
-                let candidate = Self::candidate(link, wanted, now);
-                candidate.is_fit && candidate.has_room && candidate.has_key == KeyState::NotHeld
+    /// Opens a session that the request could use, unless another task has just opened one.
+    pub(super) async fn open_another(&self, request: &LockRequest) -> Result<(), Error> {
+        let before: Vec<_> = lock(&self.list).clone();
+        let is_new = |it: &&Arc<Session>| !before.iter().any(|old| Arc::ptr_eq(old, it));
+        self.open_unless(request.ttl, |list| {
+            let now = self.context.clock.now();
+            list.iter().filter(is_new).any(|session| {
+                let candidate = Self::candidate(session, request, now);
+                let is_free = candidate.key_state == KeyState::NotHeld;
+                candidate.is_usable && candidate.has_room && is_free
             })
         })
         .await
     }
 
-    /// Makes a session, unless none is needed when it is our turn to make one.
+    /// Opens a session, unless there are enough when it is our turn to open one.
     async fn open_unless(
-        self: &Arc<Self>,
-        wanted: &LockRequest,
+        &self,
+        ttl: Duration,
         is_enough: impl Fn(&[Arc<Session>]) -> bool,
     ) -> Result<(), Error> {
         let _opening = self.opening.lock().await;
-        if self.closing.is_raised() {
+        if self.context.closing.is_raised() {
             return Err(errors::closed());
         }
-        if !is_enough(&lock(&self.links)) {
-            let link = self.make(wanted.ttl).await?;
-            self.add(&link)?;
+        if !is_enough(&lock(&self.list)) {
+            let session = self.connector.open_for_locks(ttl).await?;
+            self.add(&session)?;
         }
         Ok(())
     }
 
-    /// A new session, on the connection that lies ready if there is one.
-    async fn make(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
-        let spare = self.spare.lock().await.take();
-        if let Some(spare) = spare
-            && let Some(link) = self.open_on(spare, ttl).await
+    /// Adds a new session, unless the client was closed meanwhile.
+    fn add(&self, session: &Arc<Session>) -> Result<(), Error> {
+        lock(&self.list).push(session.clone());
+        self.context.wakeup.wake();
+        // Read after the session was added: so either `close` finds the session, or we find that the client closes.
+        if self.context.closing.is_raised() {
+            self.remove(session);
+            let session = session.clone();
+            self.context.spawn(async move { session.close().await });
+            return Err(errors::closed());
+        }
+        Ok(())
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.list).clone()
+    }
+
+    pub(super) fn take_all(&self) -> Vec<Arc<Session>> {
+        std::mem::take(&mut *lock(&self.list))
+    }
+
+    pub(super) fn remove(&self, session: &Arc<Session>) {
+        lock(&self.list).retain(|it| !Arc::ptr_eq(it, session));
+    }
+
+    /// Closes a session that has no acquisitions.
+    pub(super) fn close_unused(&self, session: &Arc<Session>) {
         {
-            return Ok(link);
-        }
-        let (open, opened) = self.connect().await?;
-        let more = self.dialect.prepare();
-        self.set_up(open, ttl, opened, &more).await
-    }
-
-    /// Makes a session that lasts for `ttl` without a word from us, and takes no locks.
-    pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
-        let (open, opened) = self.connect().await?;
-        self.set_up(open, ttl, opened, "").await
-    }
-
-    /// Also says when it began.
-    async fn connect(&self) -> Result<(Connection, Time), Error> {
-        let server = &self.settings.server;
-        let opened = self.clock.now();
-        let open = Connection::open(server, &self.clock).await;
-        let open = open.map_err(|trouble| no_connection(trouble, server))?;
-        Ok((open, opened))
-    }
-
-    /// A session that takes locks, on a connection that is there. `None`: it is not there any more.
-    async fn open_on(self: &Arc<Self>, spare: Arc<Session>, ttl: Duration) -> Option<Arc<Session>> {
-        let is_fresh = !self.is_past(spare.sent().after(spare.ttl / 2));
-        let opened = self.clock.now();
-        let open = spare.take_connection().await.filter(|_| is_fresh)?;
-        let more = self.dialect.prepare();
-        self.set_up(open, ttl, opened, &more).await.ok()
-    }
-
-    async fn set_up(
-        self: &Arc<Self>,
-        mut open: Connection,
-        ttl: Duration,
-        opened: Time,
-        more: &str,
-    ) -> Result<Arc<Session>, Error> {
-        let server = &self.settings.server;
-        let version = open.version();
-        let sent = self.clock.now();
-        let set_up = self.dialect.set_up(ttl, version) + more;
-        let rows = server
-            .limited(&self.clock, open.rows(set_up))
-            .await
-            .map_err(|trouble| no_connection(trouble, server))?;
-        let facts = self
-            .dialect
-            .facts(&rows, version)
-            .ok_or_else(errors::nonsense)?;
-        if let Some(objection) = &facts.objection {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{server} {objection}"),
-            ));
-        }
-        Ok(Session::new(self, open, facts, ttl, opened, sent))
-    }
-
-    /// Asks something that is no lock's business, on a session that carries no locks. May be dropped.
-    pub(super) async fn look(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
-        let store = self.clone();
-        self.to_the_end(async move { store.look_now(sql).await })
-            .await
-    }
-
-    /// Tells the server to do something to that session, and to no other that has its number by now. May be dropped.
-    pub(super) async fn order(
-        self: &Arc<Self>,
-        session: SessionId,
-        sql: String,
-    ) -> Result<(), Error> {
-        let store = self.clone();
-        self.to_the_end(async move { store.order_now(session, sql).await })
-            .await
-    }
-
-    /// What is dropped half-way takes its connection along.
-    async fn to_the_end<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        self.spawner.spawn(async move {
-            let _ = answer.send(future.await);
-        });
-        answered.await.unwrap_or_else(|_| Err(errors::closed()))
-    }
-
-    async fn order_now(self: &Arc<Self>, session: SessionId, sql: String) -> Result<(), Error> {
-        let desk = self.desk().await?;
-        if !self.dialect.reaches(desk.facts.session, session) {
-            return Ok(());
-        }
-        let limit = self.clock.now().after(self.settings.server.timeout);
-        let told = desk.look(sql, limit).await;
-        told.map(drop)
-            .map_err(|trouble| errors::explain(trouble, &self.settings.server))
-    }
-
-    async fn look_now(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
-        let mut again = true;
-        loop {
-            let desk = self.desk().await?;
-            let limit = self.clock.now().after(self.settings.server.timeout);
-            match desk.look(sql.clone(), limit).await {
-                Ok(rows) => return Ok(rows),
-                // It had been idle, and may have been over for long.
-                Err(trouble) if trouble.is_fatal() && std::mem::take(&mut again) => {}
-                Err(trouble) => return Err(errors::explain(trouble, &self.settings.server)),
+            // `choose` adds acquisitions under this lock, so no task is about to use the session.
+            let mut list = lock(&self.list);
+            if !lock(&session.acquisitions).is_empty() {
+                return;
             }
+            list.retain(|it| !Arc::ptr_eq(it, session));
         }
+        let session = session.clone();
+        self.context.spawn(async move { session.close().await });
     }
+}
 
-    pub(super) async fn desk(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
-        let mut desk = self.desk.lock().await;
-        if let Some(desk) = &*desk
-            && !desk.gone.is_raised()
-            && !self.is_past(desk.sent().after(desk.ttl * 2 / 3))
-        {
-            return Ok(desk.clone());
-        }
-        if let Some(old) = desk.take() {
-            self.spawner.spawn(async move { old.close().await });
-        }
-        let new = self.open(DESK).await?;
-        *desk = Some(new.clone());
-        Ok(new)
-    }
+fn add_acquisition(session: &Session, owner: OwnerId, request: &LockRequest, now: Time) {
+    let acquisition = Acquisition {
+        key: request.key.clone(),
+        is_shared: request.is_shared,
+        state: AcquisitionState::Requested,
+    };
+    session.lease.use_at(now);
+    lock(&session.acquisitions).insert(owner, acquisition);
 }
 
 #[cfg(test)]
@@ -403,13 +292,13 @@ mod tests {
     use super::*;
 
     const FREE: Candidate = Candidate {
-        is_fit: true,
+        is_usable: true,
         has_room: true,
-        has_key: KeyState::NotHeld,
-        asked: 0,
+        key_state: KeyState::NotHeld,
+        unanswered: 0,
     };
-    const UNFIT: Candidate = Candidate {
-        is_fit: false,
+    const UNUSABLE: Candidate = Candidate {
+        is_usable: false,
         ..FREE
     };
     const FULL: Candidate = Candidate {
@@ -417,48 +306,51 @@ mod tests {
         ..FREE
     };
 
-    fn has(has_key: KeyState, of: Candidate) -> Candidate {
-        Candidate { has_key, ..of }
+    fn has(key_state: KeyState, of: Candidate) -> Candidate {
+        Candidate { key_state, ..of }
     }
 
     #[test]
-    fn free_locks_share_the_first_session_that_is_fit() {
-        assert_eq!(choose(&[], false, true), Choice::Open);
+    fn free_locks_share_the_first_session_that_is_usable() {
+        assert_eq!(choose(&[], false, true), SessionChoice::Open);
         assert_eq!(
-            choose(&[UNFIT, FULL, FREE, FREE], false, true),
-            Choice::Use(2)
+            choose(&[UNUSABLE, FULL, FREE, FREE], false, true),
+            SessionChoice::Use(2)
         );
-        assert_eq!(choose(&[UNFIT, FULL], false, true), Choice::Open);
-        assert_eq!(choose(&[UNFIT, FULL], false, false), Choice::Open);
+        assert_eq!(choose(&[UNUSABLE, FULL], false, true), SessionChoice::Open);
+        assert_eq!(choose(&[UNUSABLE, FULL], false, false), SessionChoice::Open);
     }
 
     #[test]
     fn the_session_that_has_least_to_do_is_asked() {
-        let busy = |asked| Candidate { asked, ..FREE };
+        let busy = |unanswered| Candidate { unanswered, ..FREE };
         assert_eq!(
             choose(&[busy(2), busy(1), busy(1)], false, true),
-            Choice::Use(1)
+            SessionChoice::Use(1)
         );
     }
 
     /// The server would grant it once more to the session that has it.
     #[test]
     fn what_we_have_is_not_asked_for() {
-        for of in [FREE, UNFIT, FULL] {
+        for of in [FREE, UNUSABLE, FULL] {
             let ours = has(KeyState::Exclusive, of);
             for shared in [true, false] {
-                assert_eq!(choose(&[FREE, ours], shared, true), Choice::Busy);
+                assert_eq!(choose(&[FREE, ours], shared, true), SessionChoice::Busy);
             }
             let ours = has(KeyState::Shared, of);
-            assert_eq!(choose(&[ours, FREE], false, true), Choice::Busy);
-            assert_eq!(choose(&[ours, FREE], true, true), Choice::Use(1));
+            assert_eq!(choose(&[ours, FREE], false, true), SessionChoice::Busy);
+            assert_eq!(choose(&[ours, FREE], true, true), SessionChoice::Use(1));
         }
     }
 
     #[test]
     fn shared_holds_go_to_sessions_of_their_own_as_long_as_there_may_be_more() {
         let ours = has(KeyState::Shared, FREE);
-        assert_eq!(choose(&[ours], true, true), Choice::Open);
-        assert_eq!(choose(&[UNFIT, ours], true, false), Choice::Use(1));
+        assert_eq!(choose(&[ours], true, true), SessionChoice::Open);
+        assert_eq!(
+            choose(&[UNUSABLE, ours], true, false),
+            SessionChoice::Use(1)
+        );
     }
 }

@@ -1,614 +1,262 @@
-//! One session in the server: its connection, what it holds, and until when it lasts.
-//!
-//! Whoever has something to ask puts it into the queue of the session and waits for the connection. Who gets it asks
-//! for everybody who stands there then, in one statement. A connection whose answer is missing is closed: with it
-//! the session ends, and with the session its locks.
+//! One session in the server: its connection, what it has, until when it lasts, and its end.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::time::Time;
 
-use crate::database::{Connection, Row, Trouble};
+use crate::database::Connection;
 
-use super::acquire::Store;
 use super::acquisitions::{AcquisitionState, Acquisitions};
-use super::dialect::{Dialect, Operation, ServerInfo};
-use super::names::Key;
-use super::operations::{
-    Admission, Answer, OperationError, OperationResult, Outcome, PendingOperation, turn, undo,
-};
-
-/// Requests in one statement.
-pub(super) const BATCH: usize = 32;
+use super::context::Context;
+use super::operations::PendingOperation;
+use super::server_info::ServerInfo;
 
 /// A session.
 pub(super) struct Session {
-    pub(super) facts: ServerInfo,
-    /// The server ends it when nothing was heard from it for so long: the lease.
+    pub(super) server_info: ServerInfo,
+    pub(super) lease: Lease,
+    pub(super) operations: OperationQueue,
+    pub(super) acquisitions: Mutex<Acquisitions>,
+    /// Notified when an acquisition has changed or is gone.
+    pub(super) changed: Notify,
+    /// One acquisition waits in the server's queue, so the session can do nothing else.
+    pub(super) is_waiting: AtomicBool,
+    /// The maintenance task checks the session at this moment.
+    pub(super) is_being_checked: AtomicBool,
+    pub(super) end: SessionEnd,
+    pub(super) context: Arc<Context>,
+    observer: Weak<dyn SessionObserver>,
+}
+
+/// Is told when a session ends.
+pub(super) trait SessionObserver: Send + Sync {
+    /// The session has ended for this client, and perhaps not for the server.
+    fn on_session_ended(self: Arc<Self>, session: &Arc<Session>);
+}
+
+/// Until when a session lasts.
+pub(super) struct Lease {
+    /// The server ends the session when it has received nothing for this long.
     pub(super) ttl: Duration,
-    /// Before the connection was made.
+    /// Read before the connection was opened.
     opened: Time,
     /// When the last request was sent that was answered, in ns.
     sent: AtomicU64,
-    /// When anybody wanted something last, in ns.
+    /// When the session was last needed, in ns.
     used: AtomicU64,
-    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
-    queue: Mutex<VecDeque<PendingOperation>>,
-    pub(super) entries: Mutex<Acquisitions>,
-    /// Wakes those who wait for an entry to change.
-    pub(super) changed: Notify,
-    /// Requests without an answer.
-    asked: AtomicUsize,
-    /// One waits on it, so it can carry nothing else.
-    pub(super) is_waiting: std::sync::atomic::AtomicBool,
-    /// The keeper has a request under way.
-    pub(super) is_checked: std::sync::atomic::AtomicBool,
-    /// It is over for us.
-    pub(super) gone: Flag,
-    /// And for the server.
-    pub(super) buried: Flag,
-    store: Weak<Store>,
-    clock: Clock,
-    dialect: Arc<dyn Dialect>,
-    timeout: Duration,
 }
 
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Session").field(&self.facts.session).finish()
+/// The connection of a session, and the operations that wait for it.
+pub(super) struct OperationQueue {
+    /// `None`: the connection is closed, or its next answer belongs to a request that was given up.
+    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    pub(super) queue: Mutex<VecDeque<PendingOperation>>,
+    unanswered: AtomicUsize,
+}
+
+/// How far the end of a session is.
+pub(super) struct SessionEnd {
+    /// The session is over for this client.
+    pub(super) ended: Flag,
+    /// The session is over for the server too.
+    pub(super) closed: Flag,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.server_info.session;
+        f.debug_tuple("Session").field(&id).finish()
     }
 }
 
-impl Session {
-    /// A session whose set-up was sent at `sent`.
-    pub(super) fn new(
-        store: &Arc<Store>,
-        connection: Connection,
-        facts: ServerInfo,
-        ttl: Duration,
-        opened: Time,
-        sent: Time,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            facts,
+impl Lease {
+    /// A session for which a connection was opened at `opened`, and whose set-up was sent at `sent`.
+    pub(super) fn new(ttl: Duration, opened: Time, sent: Time) -> Self {
+        Self {
             ttl,
             opened,
             sent: sent.as_nanos().into(),
             used: sent.as_nanos().into(),
-            connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
-            queue: Mutex::default(),
-            entries: Mutex::default(),
-            changed: Notify::new(),
-            asked: AtomicUsize::new(0),
-            is_waiting: false.into(),
-            is_checked: false.into(),
-            gone: Flag::new(),
-            buried: Flag::new(),
-            store: Arc::downgrade(store),
-            clock: store.clock.clone(),
-            dialect: store.dialect.clone(),
-            timeout: store.settings.server.timeout,
-        })
+        }
     }
 
-    /// It lasts for the whole ttl from then on.
+    /// The session lasts for the whole ttl from then on.
     pub(super) fn sent(&self) -> Time {
         Time::from_nanos(self.sent.load(Ordering::SeqCst))
     }
 
-    /// When it was last good for something.
+    /// A request that was sent then was answered.
+    pub(super) fn renew(&self, sent: Time) {
+        self.sent.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// When the session was last needed.
     pub(super) fn used(&self) -> Time {
         Time::from_nanos(self.used.load(Ordering::SeqCst))
     }
 
-    /// Until when it lasts, if nothing more is heard.
-    pub(super) fn lasts_until(&self) -> Time {
-        self.sent().after(self.ttl)
-    }
-
-    /// Somebody wants something of it.
+    /// The session is needed now.
     pub(super) fn use_at(&self, now: Time) {
         self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
     }
 
-    /// When the server will have run for that long; in the past if it has.
-    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
-        self.opened.after(guard.saturating_sub(self.facts.uptime))
+    /// When the session ends unless another request is answered.
+    pub(super) fn ends(&self) -> Time {
+        self.sent().after(self.ttl)
     }
 
-    /// How long the server has run.
-    pub(super) fn uptime(&self, now: Time) -> Duration {
-        self.facts.uptime + now.since(self.opened)
-    }
-
-    /// How many requests have no answer yet.
-    pub(super) fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
-    }
-
-    fn answered(&self, sent: Time) {
-        self.sent.fetch_max(sent.as_nanos(), Ordering::SeqCst);
-    }
-
-    /// Asks, together with whoever else has something to ask. Waits for as long as a request may take; whoever has the
-    /// connection looks at the clock for all.
-    pub(super) async fn ask(self: &Arc<Self>, ask: Operation, owner: Option<OwnerId>) -> Outcome {
-        let _asked = Asked::new(&self.asked);
-        let (answer, mut answered) = oneshot::channel();
-        lock(&self.queue).push_back(PendingOperation {
-            ask,
-            owner,
-            limit: self.clock.now().after(self.timeout),
-            answer: Some(answer),
-        });
-        loop {
-            // Most often it is free, and who says our answer is this very task: it need not wake itself for that.
-            let connection = match self.connection.clone().try_lock_owned() {
-                Ok(connection) => connection,
-                Err(_) => tokio::select! {
-                    biased;
-                    answer = &mut answered => return answer.unwrap_or(Err(OperationError::SessionEndedToo)),
-                    connection = self.connection.clone().lock_owned() => connection,
-                },
-            };
-            let jobs: Vec<_> = {
-                let mut queue = lock(&self.queue);
-                let count = queue.len().min(BATCH);
-                queue.drain(..count).collect()
-            };
-            let mut asking = Box::pin(self.clone().run(connection, jobs));
-            let said = poll_fn(|context| {
-                let is_over = asking.as_mut().poll(context).is_ready();
-                match answered.try_recv() {
-                    Ok(answer) => Poll::Ready(Some((answer, is_over))),
-                    Err(TryRecvError::Closed) => {
-                        Poll::Ready(Some((Err(OperationError::SessionEndedToo), is_over)))
-                    }
-                    // There were more requests than go into one statement.
-                    Err(TryRecvError::Empty) if is_over => Poll::Ready(None),
-                    Err(TryRecvError::Empty) => Poll::Pending,
-                }
-            });
-            if let Some((answer, is_over)) = said.await {
-                // Too late. Others may depend on the answer, and so does the connection.
-                if !is_over && let Some(store) = self.store.upgrade() {
-                    store.spawner.spawn(asking);
-                }
-                return answer;
-            }
-        }
-    }
-
-    /// Asks for all of these in one statement.
-    async fn run(
-        self: Arc<Self>,
-        mut connection: OwnedMutexGuard<Option<Connection>>,
-        mut jobs: Vec<PendingOperation>,
-    ) {
-        jobs.retain_mut(|job| {
-            let turn = turn(&mut lock(&self.entries), job);
-            if turn == Admission::AlreadyReleased {
-                job.say(self.ended(self.gone.is_raised()));
-            }
-            turn == Admission::Send
-        });
-        if jobs.is_empty() {
-            return;
-        }
-        // Taken out: if this is dropped half-way, nobody finds a connection with an answer under way.
-        let Some(mut open) = connection.take() else {
-            self.end();
-            for job in &mut jobs {
-                job.say(Err(OperationError::SessionEndedToo));
-            }
-            return;
-        };
-        let asks: Vec<_> = jobs.iter().map(|job| job.ask.clone()).collect();
-        let sent = self.clock.now();
-        let batch = self.dialect.batch(&asks);
-        match self.statement(&mut open, batch, &mut jobs).await {
-            Ok(rows) => {
-                *connection = Some(open);
-                self.answered(sent);
-                let round_trip = self.clock.now().since(sent);
-                let row = rows.into_iter().next().unwrap_or_default();
-                self.settle(jobs, &asks, &row, sent, round_trip);
-            }
-            Err(trouble) if trouble.is_fatal() => {
-                drop(open);
-                self.end();
-                let mut trouble = Some(trouble);
-                for job in &mut jobs {
-                    let why = trouble.take().map_or(
-                        OperationError::SessionEndedToo,
-                        OperationError::SessionEnded,
-                    );
-                    job.say(Err(why));
-                }
-            }
-            // Refused as a whole; what came before the word that was refused may have been done.
-            Err(trouble) => {
-                let undo: Vec<_> = asks.iter().filter_map(undo).collect();
-                let undone = match undo.is_empty() {
-                    true => Ok(Vec::new()),
-                    false => {
-                        let batch = self.dialect.batch(&undo);
-                        self.statement(&mut open, batch, &mut jobs).await
-                    }
-                };
-                match undone {
-                    Ok(_) => {
-                        *connection = Some(open);
-                        self.answered(sent);
-                    }
-                    Err(_) => self.end(),
-                }
-                self.refuse(jobs, trouble);
-            }
-        }
-        if self.gone.is_raised() {
-            *connection = None;
-        }
-        drop(connection);
-        self.changed.notify_waiters();
-        // What was granted to nobody goes back.
-        self.give_back_unwanted();
-    }
-
-    /// The answer to a request to give back a key whose acquisition has ended.
-    ///
-    /// `is_gone`: with the session. Then only a look at the server can tell whether the server has ended it too.
-    fn ended(&self, is_gone: bool) -> Outcome {
-        match is_gone {
-            true => Err(OperationError::SessionEndedToo),
-            false => Ok(Answer {
-                said: OperationResult::Unlocked(false),
-                sent: self.sent(),
-                round_trip: Duration::ZERO,
-            }),
-        }
-    }
-
-    /// One statement, for as long as anybody's lease hangs on it.
-    async fn statement(
-        &self,
-        open: &mut Connection,
-        sql: String,
-        jobs: &mut [PendingOperation],
-    ) -> Result<Vec<Row>, Trouble> {
-        let limit = self.clock.now().after(self.timeout).max(self.lasts_until());
-        self.heard(open.rows(sql), limit, jobs).await
-    }
-
-    /// What the server says by then. Meanwhile those hear whose time is over, of `jobs`, which are under way, and in the
-    /// queue; there they stay, because what has become of them has to be seen to.
-    async fn heard(
-        &self,
-        rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
-        limit: Time,
-        jobs: &mut [PendingOperation],
-    ) -> Result<Vec<Row>, Trouble> {
-        let mut rows = pin!(rows);
-        loop {
-            let wanted = jobs.iter().find_map(PendingOperation::is_wanted_until);
-            let queued = lock(&self.queue)
-                .iter()
-                .find_map(PendingOperation::is_wanted_until);
-            // Nobody who comes later gives up before then.
-            let next = self.clock.now().after(self.timeout);
-            let next = [wanted, queued].into_iter().flatten().fold(next, Time::min);
-            tokio::select! {
-                biased;
-                rows = &mut rows => return rows.map_err(Trouble::from),
-                () = self.gone.raised() => break,
-                () = self.clock.sleep_until(next.min(limit)) => {}
-            }
-            let now = self.clock.now();
-            if now >= limit {
-                break;
-            }
-            let mut queue = lock(&self.queue);
-            for job in jobs.iter_mut().chain(queue.iter_mut()) {
-                if job.limit <= now {
-                    job.say(Err(OperationError::TimedOut));
-                }
-            }
-        }
-        Err(Trouble::Silence(self.timeout))
-    }
-
-    fn settle(
-        self: &Arc<Self>,
-        jobs: Vec<PendingOperation>,
-        asks: &[Operation],
-        row: &Row,
-        sent: Time,
-        round_trip: Duration,
-    ) {
-        let is_ours = row.first().and_then(Option::as_deref)
-            == Some(self.facts.session.id.to_string().as_str());
-        if !is_ours {
-            // Somebody between us and the server passes our words to whatever session is free.
-            tracing::warn!(
-                "another session answers than the one that was asked: something between us and the server shares sessions out; use mode=table"
-            );
-            self.end();
-        }
-        let answers = self.dialect.answers(asks, row);
-        for (mut job, answer) in jobs.into_iter().zip(answers) {
-            let said = if is_ours {
-                self.settle_one(&job, answer, sent)
-            } else {
-                None
-            };
-            job.say(match said {
-                Some(said) => Ok(Answer {
-                    said,
-                    sent,
-                    round_trip,
-                }),
-                None => Err(OperationError::Refused(Trouble::Settings(
-                    super::errors::null(),
-                ))),
-            });
-        }
-    }
-
-    /// `None`: the server says that it cannot tell.
-    fn settle_one(
-        &self,
-        job: &PendingOperation,
-        answer: Option<u64>,
-        sent: Time,
-    ) -> Option<OperationResult> {
-        let forget = || {
-            if let Some(owner) = job.owner {
-                lock(&self.entries).remove(&owner);
-            }
-        };
-        match job.ask {
-            Operation::Ping => answer.map(|_| OperationResult::Alive),
-            Operation::Unlock { .. } => {
-                forget();
-                Some(OperationResult::Unlocked(answer == Some(1)))
-            }
-            Operation::TryLock { .. } => match answer {
-                None => {
-                    forget();
-                    None
-                }
-                Some(0) => {
-                    forget();
-                    Some(OperationResult::Busy)
-                }
-                Some(token) => {
-                    let until = sent.after(self.ttl);
-                    if let Some(owner) = job.owner {
-                        self.granted(owner, token, until);
-                    }
-                    Some(OperationResult::Granted(token))
-                }
-            },
-        }
-    }
-
-    /// That acquisition has it now, if anybody wants it.
-    pub(super) fn granted(&self, owner: OwnerId, token: u64, until: Time) {
-        let mut entries = lock(&self.entries);
-        let stage = entries.get(&owner).map(|it| it.stage);
-        if matches!(
-            stage,
-            Some(AcquisitionState::Requested | AcquisitionState::Held { .. })
-        ) {
-            entries.set(&owner, AcquisitionState::Held { token, until });
-        }
-    }
-
-    fn refuse(&self, jobs: Vec<PendingOperation>, trouble: Trouble) {
-        let mut trouble = Some(trouble);
-        for mut job in jobs {
-            // What was to be given back is ours still, as far as anybody knows; the keeper asks again.
-            if let (Operation::TryLock { .. }, Some(owner)) = (&job.ask, job.owner) {
-                lock(&self.entries).remove(&owner);
-            }
-            let why = trouble
-                .take()
-                .map_or(OperationError::RefusedToo, OperationError::Refused);
-            job.say(Err(why));
-        }
-    }
-
-    /// Gives back what was granted after its request was given up.
-    fn give_back_unwanted(self: &Arc<Self>) {
-        let again = self.clock.now().after(self.ttl / 3);
-        let unwanted: Vec<_> = {
-            let queue = lock(&self.queue);
-            let mut entries = lock(&self.entries);
-            let mut unwanted = entries.unwanted();
-            unwanted.retain(|owner| !queue.iter().any(|job| job.owner == Some(*owner)));
-            let give = |owner: OwnerId| {
-                entries.set(&owner, AcquisitionState::Releasing { retry_at: again });
-                let entry = entries.get(&owner)?;
-                Some((owner, entry.key.clone(), entry.is_shared))
-            };
-            unwanted.into_iter().filter_map(give).collect()
-        };
-        let Some(store) = self.store.upgrade() else {
-            return;
-        };
-        if !unwanted.is_empty() {
-            store.due_at(again);
-        }
-        for (owner, key, is_shared) in unwanted {
-            let link = self.clone();
-            store.spawner.spawn(async move {
-                let _ = link
-                    .ask(Operation::Unlock { key, is_shared }, Some(owner))
-                    .await;
-            });
-        }
-    }
-
-    /// Waits in the server's queue, for as long as it takes. Nothing else may be under way on this session, and it
-    /// holds nothing.
-    pub(super) async fn wait(
-        self: Arc<Self>,
-        owner: OwnerId,
-        key: Key,
-        is_shared: bool,
-        who: String,
-    ) -> WaitOutcome {
-        let mut connection = self.connection.clone().lock_owned().await;
-        let Some(mut open) = connection.take() else {
-            self.end();
-            return WaitOutcome::SessionEnded(Trouble::Silence(self.timeout));
-        };
-        let sql = self.dialect.wait(&key, is_shared, &who);
-        let sent = self.clock.now();
-        let rows = tokio::select! {
-            biased;
-            rows = open.rows(sql) => rows.map_err(Trouble::from),
-            () = self.gone.raised() => Err(Trouble::Silence(self.timeout)),
-        };
-        match rows {
-            Ok(rows) => {
-                *connection = Some(open);
-                self.answered(sent);
-                let row = rows.into_iter().next().unwrap_or_default();
-                let token = row.get(1).and_then(Option::as_deref);
-                match token.map(str::parse) {
-                    // The server has passed on which session it is meant for.
-                    Some(Ok(token)) if token > 0 => {
-                        self.granted(owner, token, self.clock.now().after(self.ttl));
-                        WaitOutcome::Granted(token)
-                    }
-                    Some(Ok(_)) => WaitOutcome::Cancelled,
-                    // MariaDB says so when it was told to stop.
-                    _ => WaitOutcome::Cancelled,
-                }
-            }
-            Err(trouble) if trouble.is_fatal() => {
-                drop(open);
-                self.end();
-                WaitOutcome::SessionEnded(trouble)
-            }
-            Err(trouble) => {
-                *connection = Some(open);
-                let code = trouble.code().unwrap_or_default();
-                match self.dialect.is_called_off(&code) {
-                    true => WaitOutcome::Cancelled,
-                    false => WaitOutcome::Refused(trouble),
-                }
-            }
-        }
-    }
-
-    /// Asks something that is no lock's business. The session is in doubt if there is no answer.
-    pub(super) async fn look(
-        self: &Arc<Self>,
-        sql: String,
-        limit: Time,
-    ) -> Result<Vec<Row>, Trouble> {
-        let mut connection = tokio::select! {
-            biased;
-            connection = self.connection.clone().lock_owned() => connection,
-            () = self.clock.sleep_until(limit) => return Err(Trouble::Silence(self.timeout)),
-        };
-        // Whoever had it before us got no answer in time.
-        let Some(mut open) = connection.take() else {
-            self.end();
-            return Err(Trouble::Silence(self.timeout));
-        };
-        let sent = self.clock.now();
-        let rows = self.heard(open.rows(sql), limit, &mut []).await;
-        match &rows {
-            Err(trouble) if trouble.is_fatal() => {
-                drop(open);
-                self.end();
-            }
-            _ => {
-                *connection = Some(open);
-                self.answered(sent);
-                self.use_at(sent);
-            }
-        }
-        rows
-    }
-
-    /// It is over: its connection is closed, whoever holds something on it is told, and the server is told to end
-    /// it too, by another one.
-    pub(super) fn end(self: &Arc<Self>) {
-        if self.gone.is_raised() {
-            return;
-        }
-        self.gone.raise();
-        drop(lock(&self.queue).drain(..).collect::<Vec<_>>());
-        // Whoever has the connection closes it.
-        if let Ok(mut connection) = self.connection.try_lock() {
-            *connection = None;
-        }
-        self.changed.notify_waiters();
-        match self.store.upgrade() {
-            Some(store) => store.is_over(self),
-            None => self.buried.raise(),
-        }
-    }
-
-    /// Gives up the connection of a session that nothing hangs on, for a session of another kind.
-    pub(super) async fn take_connection(&self) -> Option<Connection> {
-        self.gone.raise();
-        self.buried.raise();
-        self.connection.lock().await.take()
-    }
-
-    /// Closes the connection of a session that nothing hangs on, with a word.
-    pub(super) async fn close(self: &Arc<Self>) {
-        self.gone.raise();
-        let open = self.connection.lock().await.take();
-        if let Some(open) = open {
-            let limit = self.clock.now().after(self.timeout);
-            tokio::select! {
-                _ = open.close() => {}
-                () = self.clock.sleep_until(limit) => {}
-            }
-        }
-        self.buried.raise();
+    /// Until when the session may be used: later than that the server may be about to end it.
+    pub(super) fn usable_until(&self) -> Time {
+        self.sent().after(self.ttl * 2 / 3)
     }
 }
 
-/// A request counts as long as somebody wants its answer.
-struct Asked<'a>(&'a AtomicUsize);
+impl OperationQueue {
+    fn new(connection: Connection) -> Self {
+        Self {
+            connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
+            queue: Mutex::default(),
+            unanswered: AtomicUsize::new(0),
+        }
+    }
 
-impl<'a> Asked<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+    /// Resolves when no other task uses the connection.
+    pub(super) async fn lock(&self) -> OwnedMutexGuard<Option<Connection>> {
+        self.connection.clone().lock_owned().await
+    }
+
+    /// `None`: another task uses the connection.
+    pub(super) fn try_lock(&self) -> Option<OwnedMutexGuard<Option<Connection>>> {
+        self.connection.clone().try_lock_owned().ok()
+    }
+
+    /// How many operations have no reply yet.
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation as long as the answer lives.
+    pub(super) fn count(&self) -> Unanswered<'_> {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Unanswered(&self.unanswered)
     }
 }
 
-impl Drop for Asked<'_> {
+/// Counts one operation without a reply.
+pub(super) struct Unanswered<'a>(&'a AtomicUsize);
+
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What came of a wait.
-#[derive(Debug)]
-pub(super) enum WaitOutcome {
-    Granted(u64),
-    /// By us, by an administrator, or by a limit of the server.
-    Cancelled,
-    Refused(Trouble),
-    SessionEnded(Trouble),
+impl Session {
+    pub(super) fn new(
+        context: Arc<Context>,
+        observer: Weak<dyn SessionObserver>,
+        connection: Connection,
+        server_info: ServerInfo,
+        lease: Lease,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            server_info,
+            lease,
+            operations: OperationQueue::new(connection),
+            acquisitions: Mutex::default(),
+            changed: Notify::new(),
+            is_waiting: AtomicBool::new(false),
+            is_being_checked: AtomicBool::new(false),
+            end: SessionEnd {
+                ended: Flag::new(),
+                closed: Flag::new(),
+            },
+            context,
+            observer,
+        })
+    }
+
+    /// When the server will have run for that long; a time in the past if it has.
+    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
+        let left = guard.saturating_sub(self.server_info.uptime);
+        self.lease.opened.after(left)
+    }
+
+    /// How long the server has run.
+    pub(super) fn uptime(&self, now: Time) -> Duration {
+        self.server_info.uptime + now.since(self.lease.opened)
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.end.ended.is_raised()
+    }
+
+    /// When the maintenance task checks whether the session is there.
+    pub(super) fn check_due_at(&self) -> Time {
+        let interval = self.context.settings.validate.min(self.lease.ttl / 3);
+        self.lease.sent().after(interval)
+    }
+
+    /// When a release that is sent now is sent again if it has no reply.
+    pub(super) fn release_retry_at(&self) -> Time {
+        self.context.clock.now().after(self.lease.ttl / 3)
+    }
+
+    /// The server has granted the lock to that acquisition.
+    pub(super) fn set_held(&self, owner: OwnerId, token: u64, until: Time) {
+        let mut acquisitions = lock(&self.acquisitions);
+        let state = acquisitions.get(&owner).map(|it| it.state);
+        // The caller may have given up meanwhile, or the session have ended.
+        if let Some(AcquisitionState::Requested | AcquisitionState::Held { .. }) = state {
+            acquisitions.set(&owner, AcquisitionState::Held { token, until });
+        }
+    }
+
+    /// Ends the session for this client: its connection is closed, and the observer sees to its holds and tells the
+    /// server, on another connection, to end it too.
+    pub(super) fn end(self: &Arc<Self>) {
+        if !self.end.ended.raise_once() {
+            return;
+        }
+        drop(lock(&self.operations.queue).drain(..).collect::<Vec<_>>());
+        // A task that uses the connection at this moment closes it.
+        if let Some(mut connection) = self.operations.try_lock() {
+            *connection = None;
+        }
+        self.changed.notify_waiters();
+        match self.observer.upgrade() {
+            Some(observer) => observer.on_session_ended(self),
+            // The client is gone.
+            None => self.end.closed.raise(),
+        }
+    }
+
+    /// Takes the connection out of a session that has no acquisitions, to make another session of it.
+    pub(super) async fn take_connection(&self) -> Option<Connection> {
+        self.end.ended.raise();
+        self.end.closed.raise();
+        self.operations.lock().await.take()
+    }
+
+    /// Closes a session that nobody needs, in order: the server is told.
+    pub(super) async fn close(&self) {
+        self.end.ended.raise();
+        let connection = self.operations.lock().await.take();
+        if let Some(connection) = connection {
+            let limit = self.context.request_limit();
+            tokio::select! {
+                _ = connection.close() => {}
+                () = self.context.clock.sleep_until(limit) => {}
+            }
+        }
+        self.end.closed.raise();
+    }
 }

@@ -5,273 +5,239 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Request};
+use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::logic::pace;
-use tenure_core::rt::lock;
-use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
-use super::acquire::{Attempt, LockRequest, Store};
-use super::dialect::Operation;
+use super::attempt::{self, Outcome};
+use super::batch;
+use super::dialect::waiter_text;
 use super::errors;
-use super::operations::{self, OperationError};
-use super::session::{Session, WaitOutcome};
+use super::operations::{LockRequest, Operation, OperationError};
+use super::requests;
+use super::restart_guard::{Trust, trust};
+use super::session::Session;
+use super::session_end::confirm_session_closed;
+use super::statements::{self, WaitOutcome};
+use super::store::Store;
 
-/// How often it is seen to that a waiting session is there: nobody says so when it is not.
-const TRUST: Duration = Duration::from_secs(10);
+/// How often the server is asked whether a waiting session is there: a session that is gone gets no message.
+const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-type Waiting = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
+type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
-impl Store {
-    /// Waits for the turn, in the server's queue. [`Attempt::Busy`]: try again.
-    pub(super) async fn wait(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        wanted: &LockRequest,
-        tries: u32,
-        patience: &mut Time,
-    ) -> Result<Attempt, Error> {
-        let found = self.unless_over(request, self.for_waiting(request, wanted));
-        let Some(found) = found.await else {
-            return Ok(Attempt::Answer(Answer::Busy));
-        };
-        let Some(link) = found? else {
-            // There are as many sessions as there may be; so we look again and again.
-            self.pause(request, tries).await;
-            return Ok(Attempt::Busy);
-        };
-        match self.trusted_from(request, &link) {
-            Ok(None) => {}
-            not_yet => {
-                self.leave(request, &link);
-                return not_yet.map(|from| from.map_or(Attempt::Busy, Attempt::NotYet));
-            }
+/// Waits in the server's queue. [`Outcome::Busy`]: try again.
+///
+/// `retry_until` moves on whenever the server says that the session is there.
+pub(super) async fn wait(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+    round: u32,
+    retry_until: &mut Time,
+) -> Result<Outcome, Error> {
+    let context = &store.context;
+    let is_cancelled = || store.is_cancelled(request);
+    let found = store
+        .sessions
+        .for_waiting(request.owner, lock_request, is_cancelled);
+    let session = match store.until_cancelled(request, found).await {
+        None => return Ok(Outcome::Cancelled),
+        Some(Err(err)) => return Err(err),
+        Some(Ok(Some(session))) => session,
+        // There are as many sessions as there may be, so this waiter polls.
+        Some(Ok(None)) => {
+            store.pause(request, round).await;
+            return Ok(Outcome::Busy);
         }
-        self.board.settled(&self.clock, &link, &wanted.key).await;
-        let who = described(request);
-        let (key, is_shared) = (wanted.key.clone(), wanted.is_shared);
-        let mut waiting: Waiting = Box::pin(link.clone().wait(request.owner, key, is_shared, who));
-        let waited = loop {
-            tokio::select! {
-                biased;
-                waited = &mut waiting => break waited,
-                () = request.stop.raised() => return self.call_off(request, wanted, &link, waiting).await,
-                () = self.closing.raised() => return self.call_off(request, wanted, &link, waiting).await,
-                is_there = self.is_there_later(&link) => match is_there {
-                    Ok(true) => *patience = self.clock.now().after(request.ttl),
-                    Ok(false) => link.end(),
-                    Err(err) if self.clock.now() < *patience => {
-                        tracing::debug!(name = %request.name, %err, "while waiting");
-                    }
-                    Err(err) => {
-                        link.end();
-                        return Err(errors::silence(err));
-                    }
-                },
-            }
-        };
-        match waited {
-            WaitOutcome::Granted(token) => self.confirm(request, &link, token).await,
-            WaitOutcome::Cancelled => {
-                // By an administrator, or by a limit of the server: our place is lost, not our wish.
-                self.leave_clean(request, wanted, &link).await;
-                tracing::debug!(name = %request.name, backend = self.guarantees.backend, "the wait was called off by the server; queueing again at the end");
-                self.pause(request, tries).await;
-                Ok(Attempt::Busy)
-            }
-            WaitOutcome::Refused(trouble) => {
-                self.leave(request, &link);
-                Err(errors::explain(trouble, &self.settings.server))
-            }
-            WaitOutcome::SessionEnded(trouble) => {
-                self.after_the_end(request, &link, OperationError::SessionEnded(trouble))
-                    .await
-            }
+    };
+    store.holds.insert(request.owner, session.clone());
+    match trust(&session, request) {
+        Ok(Trust::Full) => {}
+        Ok(Trust::NotBefore(from)) => {
+            free_session(store, request, &session);
+            return Ok(Outcome::NotBefore(from));
+        }
+        Err(err) => {
+            free_session(store, request, &session);
+            return Err(err);
         }
     }
-
-    /// It is our turn. The answer may have lain here for long, if we were stopped or cut off, and the session be over
-    /// by now: so the server is asked once more.
-    async fn confirm(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        link: &Arc<Session>,
-        token: u64,
-    ) -> Result<Attempt, Error> {
-        match link.ask(Operation::Ping, None).await {
-            Ok(operations::Answer {
-                sent, round_trip, ..
-            }) => {
-                link.is_waiting.store(false, Ordering::SeqCst);
-                link.granted(request.owner, token, sent.after(link.ttl));
-                let grant = Grant::new(token, sent, round_trip, Some(link.ttl));
-                Ok(Attempt::Answer(self.granted(request, link, grant)))
+    let id = session.server_info.session;
+    store
+        .holder_table
+        .stale_row_deleted(id, &lock_request.key)
+        .await;
+    let mut waiting: WaitFuture = Box::pin(statements::wait_for_lock(
+        session.clone(),
+        request.owner,
+        lock_request.clone(),
+        waiter_text(&request.holder),
+    ));
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut waiting => break outcome,
+            () = request.stop.raised() => {
+                return cancel(store, request, lock_request, &session, waiting).await;
             }
-            Err(
-                OperationError::TimedOut | OperationError::Refused(_) | OperationError::RefusedToo,
-            ) => {
-                link.end();
-                self.after_the_end(request, link, OperationError::TimedOut)
-                    .await
+            () = context.closing.raised() => {
+                return cancel(store, request, lock_request, &session, waiting).await;
             }
-            Err(failure) => self.after_the_end(request, link, failure).await,
+            exists = exists_later(store, &session) => match exists {
+                Ok(true) => *retry_until = context.clock.now().after(request.ttl),
+                Ok(false) => session.end(),
+                Err(err) if context.clock.now() < *retry_until => {
+                    tracing::debug!(name = %request.name, %err, "while waiting");
+                }
+                Err(err) => {
+                    session.end();
+                    return Err(errors::silence(err));
+                }
+            },
+        }
+    };
+    match outcome {
+        WaitOutcome::Granted(token) => confirm(store, request, &session, token).await,
+        WaitOutcome::Cancelled => {
+            // By an administrator, or by a limit of the server: the place in the queue is lost, not the wish.
+            unlock_and_free_session(store, request, lock_request, &session).await;
+            tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the wait was called off by the server; queueing again at the end");
+            store.pause(request, round).await;
+            Ok(Outcome::Busy)
+        }
+        WaitOutcome::Refused(trouble) => {
+            free_session(store, request, &session);
+            Err(errors::explain(trouble, &context.settings.server))
+        }
+        WaitOutcome::SessionEnded(trouble) => {
+            let error = OperationError::SessionEnded(Some(trouble));
+            attempt::after_session_end(store, request, &session, error).await
         }
     }
+}
 
-    /// Whether the server has that session, after a while.
-    async fn is_there_later(self: &Arc<Self>, link: &Session) -> Result<bool, Error> {
-        let trust = TRUST.min(link.ttl / 3).max(Duration::from_millis(100));
-        let random: u32 = rand::random();
-        let pause = trust * 3 / 4 + pace::fraction(trust / 4, random);
-        let at = self.clock.now().after(pause);
-        self.clock.sleep_until(at).await;
-        let found = self.look(self.dialect.find(link.facts.session)).await?;
-        Ok(!found.is_empty())
-    }
+/// Whether the server has that session, after a while.
+async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
+    let interval = SAFETY_POLL_INTERVAL.min(session.lease.ttl / 3);
+    let interval = interval.max(Duration::from_millis(100));
+    let pause = interval * 3 / 4 + pace::fraction(interval / 4, rand::random());
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(pause)).await;
+    requests::session_exists(&store.control, session.server_info.session).await
+}
 
-    /// The wait is over without a grant, and its session free for others.
-    fn leave(&self, request: &Request, link: &Session) {
-        self.forget(request.owner);
-        link.is_waiting.store(false, Ordering::SeqCst);
-    }
-
-    /// The same after a statement that was called off: it may have been granted a moment before, which nobody is told,
-    /// and the session would keep it.
-    async fn leave_clean(
-        self: &Arc<Self>,
-        request: &Request,
-        wanted: &LockRequest,
-        link: &Arc<Session>,
-    ) {
-        let give = Operation::Unlock {
-            key: wanted.key.clone(),
-            is_shared: wanted.is_shared,
-        };
-        match link.ask(give, Some(request.owner)).await {
-            // Whoever closes the client waits for the end of every session that waits.
-            Ok(_) if !self.closing.is_raised() => self.leave(request, link),
-            _ => {
-                self.forget(request.owner);
-                self.drop_link(link).await;
-            }
+/// It is our turn. The server's message may be old, if this process was stopped or cut off, and the session may be over:
+/// so the server is asked once more.
+async fn confirm(
+    store: &Store,
+    request: &Request,
+    session: &Arc<Session>,
+    token: u64,
+) -> Result<Outcome, Error> {
+    let error = match batch::request(session, Operation::Ping, None).await {
+        Ok(reply) => {
+            session.is_waiting.store(false, Ordering::SeqCst);
+            session.set_held(request.owner, token, reply.sent.after(session.lease.ttl));
+            return Ok(attempt::granted(store, request, session, token, reply));
         }
-    }
+        Err(error @ OperationError::SessionEnded(_)) => error,
+        Err(OperationError::TimedOut | OperationError::Refused(_)) => {
+            session.end();
+            OperationError::TimedOut
+        }
+    };
+    attempt::after_session_end(store, request, session, error).await
+}
 
-    /// Nobody wants it any more: the server is told from another session, and what it says of the wait decides.
-    async fn call_off(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        wanted: &LockRequest,
-        link: &Arc<Session>,
-        mut waiting: Waiting,
-    ) -> Result<Attempt, Error> {
-        let busy = Ok(Attempt::Answer(Answer::Busy));
-        let limit = self.clock.now().after(self.settings.server.timeout);
-        let mut orders = 0_u32;
-        let waited = loop {
-            orders += 1;
-            // A word that overtakes the statement is lost.
-            let order = async {
-                let cancel = self.dialect.cancel(link.facts.session);
-                let told = self.order(link.facts.session, cancel).await;
-                let pause = pace::next(orders + 3, rand::random(), None, None);
-                let now = self.clock.now();
-                self.clock
-                    .sleep_until(now.after(pause.unwrap_or(pace::CAP)))
-                    .await;
-                told
-            };
-            tokio::select! {
-                biased;
-                waited = &mut waiting => break Some(waited),
-                () = self.clock.sleep_until(limit) => break None,
-                told = order => {
-                    if let Err(err) = told {
-                        tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
-                    }
+/// The caller gave up, or the client is being closed: the server is told on the control connection. What the server
+/// then answers to the wait decides.
+async fn cancel(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+    mut waiting: WaitFuture,
+) -> Result<Outcome, Error> {
+    let context = &store.context;
+    let limit = context.request_limit();
+    let mut commands = 0_u32;
+    let outcome = loop {
+        commands += 1;
+        tokio::select! {
+            biased;
+            outcome = &mut waiting => break Some(outcome),
+            () = context.clock.sleep_until(limit) => break None,
+            sent = send_cancel(store, session, commands) => {
+                if let Err(err) = sent {
+                    tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
                 }
             }
-        };
-        match waited {
-            // By our one word. A second may be on its way, and would hit whatever is asked next.
-            Some(WaitOutcome::Cancelled) if orders == 1 && !self.closing.is_raised() => {
-                self.leave_clean(request, wanted, link).await;
-                busy
-            }
-            // Both at once: it is given back, and the session with it.
-            Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled | WaitOutcome::Refused(_)) => {
-                self.forget(request.owner);
-                self.drop_link(link).await;
-                busy
-            }
-            Some(WaitOutcome::SessionEnded(_)) => self.ended(request, link, busy).await,
-            None => {
-                link.end();
-                self.spawner.spawn(async move {
-                    waiting.await;
-                });
-                self.ended(request, link, busy).await
-            }
+        }
+    };
+    match outcome {
+        // By our one command. A second command may be on its way, and would hit the next statement.
+        Some(WaitOutcome::Cancelled) if commands == 1 && !context.closing.is_raised() => {
+            unlock_and_free_session(store, request, lock_request, session).await;
+            return Ok(Outcome::Cancelled);
+        }
+        // The lock, if it is ours, is released with its session.
+        Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled | WaitOutcome::Refused(_)) => {
+            end_session(store, request, session).await;
+            return Ok(Outcome::Cancelled);
+        }
+        Some(WaitOutcome::SessionEnded(_)) => {}
+        None => {
+            session.end();
+            context.spawn(async move {
+                waiting.await;
+            });
         }
     }
-
-    async fn ended(
-        &self,
-        request: &Request,
-        link: &Arc<Session>,
-        then: Result<Attempt, Error>,
-    ) -> Result<Attempt, Error> {
-        if !self.is_buried(link).await {
-            return Err(errors::doubt(&self.settings.server));
-        }
-        self.forget(request.owner);
-        then
+    if !confirm_session_closed(session).await {
+        return Err(errors::unconfirmed_end(&context.settings.server));
     }
+    store.remove_acquisition(request.owner);
+    Ok(Outcome::Cancelled)
+}
 
-    /// Ends a session that holds nothing anybody wants, and waits until that is so.
-    async fn drop_link(self: &Arc<Self>, link: &Arc<Session>) {
-        link.end();
-        self.is_buried(link).await;
+/// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
+/// effect, so it is sent again.
+async fn send_cancel(store: &Store, session: &Session, commands: u32) -> Result<(), Error> {
+    let id = session.server_info.session;
+    let sent = requests::cancel_statement(&store.control, id).await;
+    let pause = pace::next(commands + 3, rand::random(), None, None).unwrap_or(pace::CAP);
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(pause)).await;
+    sent
+}
+
+/// The wait is over without a grant, and others may use its session.
+fn free_session(store: &Store, request: &Request, session: &Session) {
+    store.remove_acquisition(request.owner);
+    session.is_waiting.store(false, Ordering::SeqCst);
+}
+
+/// The same after a statement that was cancelled: the server may have granted the lock just before that, without telling
+/// us, and the session would keep it.
+async fn unlock_and_free_session(
+    store: &Store,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+) {
+    let unlocked = batch::request(session, lock_request.unlock(), Some(request.owner)).await;
+    // `close` waits for the end of each session that waits, so the session ends when the client closes.
+    match unlocked {
+        Ok(_) if !store.context.closing.is_raised() => free_session(store, request, session),
+        _ => end_session(store, request, session).await,
     }
 }
 
-/// The holder, for those who read what a session is doing: letters that stand in a comment and end none.
-fn described(request: &Request) -> String {
-    let written = HolderRecord::from(&*request.holder).to_json();
-    let mut text = String::with_capacity(written.len());
-    for byte in written.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b':' | b',' | b' ' => {
-                text.push(byte.into());
-            }
-            byte => text += &format!("%{byte:02x}"),
-        }
-    }
-    text
-}
-
-/// What [`described`] has said, from the text of a statement.
-pub(super) fn description(statement: &str) -> Option<HolderRecord> {
-    let (_, rest) = statement.split_once("/* tenure:wait ")?;
-    let (text, _) = rest.split_once(" */")?;
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    serde_json::from_slice(&bytes).ok()
-}
-
-/// Every session that waits, for the end of the client.
-pub(super) fn waiting(store: &Store) -> Vec<Arc<Session>> {
-    let links = lock(&store.links);
-    let waits = |link: &&Arc<Session>| link.is_waiting.load(Ordering::SeqCst);
-    links.iter().filter(waits).cloned().collect()
+/// Ends a session in which nobody needs anything, and waits until the server confirms that.
+async fn end_session(store: &Store, request: &Request, session: &Arc<Session>) {
+    store.remove_acquisition(request.owner);
+    session.end();
+    confirm_session_closed(session).await;
 }
