@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use tenure_core::backend::Request;
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::holder::RestartGuard;
+use tenure_core::support::not_trusted_yet;
 use tenure_core::time::Time;
 
 use super::session::Session;
@@ -24,17 +25,16 @@ pub(super) fn trust(session: &Session, request: &Request) -> Result<Trust, Error
     let Some(guard) = session.context.settings.restart_guard else {
         return Ok(Trust::Full);
     };
-    let from = session.trusted_from(guard.max(request.ttl));
+    let from = session.server_start().trusted_from(guard, request.ttl);
     // Most often that was long ago, and the clock need not be read.
     if from <= session.lease.sent() || session.context.is_past(from) {
         return Ok(Trust::Full);
     }
     let report = report(session, guard);
-    let why = report.describe(request.ttl);
     if !request.wait {
-        let err = Error::new(ErrorKind::Unreachable, why);
-        return Err(err.with_restart_guard(Some(report)));
+        return Err(not_trusted_yet(report, request.ttl));
     }
+    let why = report.describe(request.ttl);
     tracing::warn!(name = %request.name, "waiting: {why}");
     Ok(Trust::NotBefore(from))
 }
@@ -42,6 +42,6 @@ pub(super) fn trust(session: &Session, request: &Request) -> Result<Trust, Error
 /// What people are told of the start of the server.
 pub(super) fn report(session: &Session, guard: Duration) -> RestartGuard {
     let context = &session.context;
-    let uptime = session.uptime(context.clock.now());
-    RestartGuard::new(context.settings.server.to_string(), uptime, guard)
+    let (server, now) = (&context.settings.server, context.clock.now());
+    session.server_start().report(server, guard, now)
 }

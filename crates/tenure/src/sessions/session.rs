@@ -10,6 +10,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::{Flag, lock};
+use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
 
 use crate::database::Connection;
@@ -184,15 +185,9 @@ impl Session {
         })
     }
 
-    /// When the server will have run for that long; a time in the past if it has.
-    pub(super) fn trusted_from(&self, guard: Duration) -> Time {
-        let left = guard.saturating_sub(self.server_info.uptime);
-        self.lease.opened.after(left)
-    }
-
-    /// How long the server has run.
-    pub(super) fn uptime(&self, now: Time) -> Duration {
-        self.server_info.uptime + now.since(self.lease.opened)
+    /// When the server was started.
+    pub(super) fn server_start(&self) -> ServerStart {
+        ServerStart::new(self.lease.opened, self.server_info.uptime)
     }
 
     pub(super) fn is_ended(&self) -> bool {
