@@ -1,9 +1,11 @@
 //! The control connection: one session for everything but locks. It looks at the server, ends other sessions and their
 //! statements, and writes the table of holders.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tenure_core::error::Error;
+use tenure_core::rt::lock;
+use tenure_core::support::SingleFlight;
 
 use crate::database::Row;
 
@@ -18,7 +20,8 @@ use super::statements;
 pub(super) struct ControlConnection {
     pub(super) context: Arc<Context>,
     connector: Arc<Connector>,
-    current: tokio::sync::Mutex<Option<Arc<Session>>>,
+    current: Mutex<Option<Arc<Session>>>,
+    opening: SingleFlight<Error>,
 }
 
 impl ControlConnection {
@@ -26,7 +29,8 @@ impl ControlConnection {
         Self {
             context,
             connector,
-            current: tokio::sync::Mutex::default(),
+            current: Mutex::default(),
+            opening: SingleFlight::default(),
         }
     }
 
@@ -90,23 +94,23 @@ impl ControlConnection {
 
     /// The session that is open, or a new one.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
-        let mut current = self.current.lock().await;
-        if let Some(session) = &*current
-            && !session.is_ended()
-            && !self.context.is_past(session.lease.usable_until())
-        {
-            return Ok(session.clone());
-        }
-        if let Some(old) = current.take() {
-            self.context.spawn(async move { old.close().await });
-        }
-        let new = self.connector.open().await?;
-        *current = Some(new.clone());
-        Ok(new)
+        let is_usable =
+            |it: &Arc<Session>| !it.is_ended() && !self.context.is_past(it.lease.usable_until());
+        let find = || lock(&self.current).clone().filter(is_usable);
+        let open = async {
+            let old = lock(&self.current).take();
+            if let Some(old) = old {
+                self.context.spawn(async move { old.close().await });
+            }
+            let new = self.connector.open().await?;
+            *lock(&self.current) = Some(new.clone());
+            Ok(new)
+        };
+        self.opening.run(&self.context.clock, find, open).await
     }
 
     pub(super) async fn close(&self) {
-        let session = self.current.lock().await.take();
+        let session = lock(&self.current).take();
         if let Some(session) = session {
             session.close().await;
         }

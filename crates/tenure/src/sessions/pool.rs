@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
+use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 
 use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
@@ -79,8 +80,8 @@ pub(super) struct Sessions {
     context: Arc<Context>,
     connector: Arc<Connector>,
     list: Mutex<Vec<Arc<Session>>>,
-    /// Locked by the task that opens a session: of many tasks that need one, most can share it.
-    opening: tokio::sync::Mutex<()>,
+    /// One task opens a session at a time: of many tasks that need one, most can share it.
+    opening: SingleFlight<Error>,
     /// No further shared session is opened before then, in ns.
     grows_from: AtomicU64,
 }
@@ -91,7 +92,7 @@ impl Sessions {
             context,
             connector,
             list: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            opening: SingleFlight::default(),
             grows_from: AtomicU64::new(0),
         }
     }
@@ -179,16 +180,19 @@ impl Sessions {
         if let Some(session) = self.empty_session(owner, request) {
             return Ok(Some(session));
         }
-        let _opening = self.opening.lock().await;
         let connections = self.context.settings.connections;
-        if is_cancelled() || lock(&self.list).len() >= connections {
-            return Ok(None);
-        }
-        let session = self.connector.open_for_locks(request.ttl).await?;
-        session.is_waiting.store(true, Ordering::SeqCst);
-        add_acquisition(&session, owner, request, self.context.clock.now());
-        self.add(&session)?;
-        Ok(Some(session))
+        let find = || {
+            let is_full = lock(&self.list).len() >= connections;
+            (is_full || is_cancelled()).then_some(None)
+        };
+        let open = async {
+            let session = self.connector.open_for_locks(request.ttl).await?;
+            session.is_waiting.store(true, Ordering::SeqCst);
+            add_acquisition(&session, owner, request, self.context.clock.now());
+            self.add(&session)?;
+            Ok(Some(session))
+        };
+        self.opening.run(&self.context.clock, find, open).await
     }
 
     fn empty_session(&self, owner: OwnerId, request: &LockRequest) -> Option<Arc<Session>> {
@@ -225,15 +229,15 @@ impl Sessions {
         ttl: Duration,
         is_enough: impl Fn(&[Arc<Session>]) -> bool,
     ) -> Result<(), Error> {
-        let _opening = self.opening.lock().await;
-        if self.context.closing.is_raised() {
-            return Err(errors::closed());
-        }
-        if !is_enough(&lock(&self.list)) {
+        let find = || is_enough(&lock(&self.list)).then_some(());
+        let open = async {
+            if self.context.closing.is_raised() {
+                return Err(errors::closed());
+            }
             let session = self.connector.open_for_locks(ttl).await?;
-            self.add(&session)?;
-        }
-        Ok(())
+            self.add(&session)
+        };
+        self.opening.run(&self.context.clock, find, open).await
     }
 
     /// Adds a new session, unless the client was closed meanwhile.
