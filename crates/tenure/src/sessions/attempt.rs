@@ -36,7 +36,7 @@ pub(super) fn granted(
     let ttl = session.lease.ttl;
     let expires = reply.sent.after(ttl);
     let due = session.check_due_at().min(expires);
-    store.context.wakeup.due_at(due);
+    store.context.maintenance.due_at(due);
     if store.holder_table.is_usable() {
         // The acquisition is gone if the session has ended meanwhile.
         let key = lock(&session.acquisitions)

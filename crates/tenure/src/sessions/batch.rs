@@ -294,7 +294,7 @@ fn release_abandoned(session: &Arc<Session>) {
         abandoned.into_iter().filter_map(release).collect()
     };
     if !abandoned.is_empty() {
-        session.context.wakeup.due_at(retry_at);
+        session.context.maintenance.due_at(retry_at);
     }
     for (owner, acquisition) in abandoned {
         let unlocking = session.clone();

@@ -1,6 +1,9 @@
 //! What all parts of one client share.
 
-use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner};
+use std::sync::Arc;
+
+use tenure_core::rt::{Clock, Flag, Spawner};
+use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 
 use super::dialect::Dialect;
@@ -11,8 +14,7 @@ pub(super) struct Context {
     pub(super) dialect: Box<dyn Dialect>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
-    /// Of the maintenance task.
-    pub(super) wakeup: NextWakeup,
+    pub(super) maintenance: Arc<Maintenance>,
     /// Raised when the client is being closed.
     pub(super) closing: Flag,
 }

@@ -243,7 +243,7 @@ impl Sessions {
     /// Adds a new session, unless the client was closed meanwhile.
     fn add(&self, session: &Arc<Session>) -> Result<(), Error> {
         lock(&self.list).push(session.clone());
-        self.context.wakeup.wake();
+        self.context.maintenance.wake();
         // Read after the session was added: so either `close` finds the session, or we find that the client closes.
         if self.context.closing.is_raised() {
             self.remove(session);

@@ -89,7 +89,7 @@ fn next_step(session: &Session, owner: OwnerId) -> Step {
         }
         Some(AcquisitionState::Held { .. } | AcquisitionState::Releasing { .. }) => {
             let retry_at = session.release_retry_at();
-            session.context.wakeup.due_at(retry_at);
+            session.context.maintenance.due_at(retry_at);
             let acquisition = acquisitions.begin_release(owner, retry_at);
             acquisition.map_or(Step::NotHeld, Step::Unlock)
         }
@@ -120,8 +120,7 @@ pub(super) async fn unlock(
 pub(super) async fn close(store: &Store) {
     let context = &store.context;
     context.closing.raise();
-    // The maintenance task ends.
-    context.wakeup.wake();
+    context.maintenance.stop();
     let limit = context.clock.now().after(CLOSE_TIMEOUT);
     let close = async {
         let is_waiting = |it: &Arc<Session>| it.is_waiting.load(Ordering::SeqCst);

@@ -1,16 +1,14 @@
 //! Renewal of holds, and the maintenance task: it checks sessions, releases holds that are not renewed, and closes
 //! sessions that nobody needs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::ErrorKind;
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
@@ -23,9 +21,6 @@ use super::release::unlock;
 use super::session::Session;
 use super::statements;
 use super::store::Store;
-
-/// The shortest time between two rounds of maintenance.
-const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Renews holds: one request for each session that carries any of them.
 pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
@@ -89,37 +84,21 @@ fn renewed(
 
 /// Starts the maintenance task, unless it runs.
 pub(super) fn start_maintenance(store: &Arc<Store>) {
-    if store.context.wakeup.claim_start() {
-        let task = maintain(Arc::downgrade(store));
-        store.context.spawn(task);
-    }
-}
-
-/// The task keeps nothing alive while it sleeps.
-async fn maintain(store: Weak<Store>) {
-    loop {
-        let (context, next) = {
-            let is_open = |it: &Arc<Store>| !it.context.closing.is_raised();
-            let Some(store) = store.upgrade().filter(is_open) else {
-                return;
-            };
-            let context = store.context.clone();
-            let (planned, now) = (context.wakeup.begin(), context.clock.now());
-            let next = pace::look(planned, maintain_all(&store, now), now);
-            let next = context.wakeup.plan(next);
-            (context, next)
-        };
-        context.wakeup.sleep(&context.clock, next).await;
-    }
+    let context = &store.context;
+    let work = |store: Arc<Store>| async move { maintain(&store) };
+    context
+        .maintenance
+        .start(&context.spawner, &context.clock, store, work);
 }
 
 /// Does what is due, and returns when the next work will be.
-fn maintain_all(store: &Arc<Store>, now: Time) -> Time {
+fn maintain(store: &Arc<Store>) -> Time {
+    let now = store.context.clock.now();
     let sessions = store.sessions.all();
     let next = sessions
         .iter()
         .map(|session| maintain_one(store, session, now));
-    next.fold(Time::MAX, Time::min).max(now.after(MIN_INTERVAL))
+    next.fold(Time::MAX, Time::min)
 }
 
 fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
@@ -156,7 +135,7 @@ fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
         store.clone().context.spawn(async move {
             check(&store, &session).await;
             session.is_being_checked.store(false, Ordering::SeqCst);
-            store.context.wakeup.wake();
+            store.context.maintenance.wake();
         });
     }
     scan.next_expiry

@@ -9,7 +9,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::{Clock, Flag, NextWakeup, Spawner, lock};
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::HoldRegistry;
 use tenure_core::url::Url;
 
@@ -76,7 +76,7 @@ impl Store {
             settings,
             clock: Clock::system(),
             spawner,
-            wakeup: NextWakeup::new(),
+            maintenance: Arc::default(),
             closing: Flag::new(),
         });
         let store = Arc::new_cyclic(|store: &Weak<Self>| {
