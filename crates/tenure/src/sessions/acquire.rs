@@ -6,8 +6,9 @@ use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome};
+use super::attempt::{self, Outcome, Pacing};
 use super::batch;
 use super::errors;
 use super::names::KeySource;
@@ -28,42 +29,39 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     let Some(lock_request) = lock_request(store, request).await? else {
         return Ok(Answer::Busy);
     };
-    // A server that is not there is asked again until then.
-    let mut retry_until = clock.now().after(request.ttl);
-    let mut failures = 0;
-    let mut rounds = 0;
-    loop {
-        if store.is_cancelled(request) {
-            return Ok(Answer::Busy);
-        }
-        let is_first = rounds + failures == 0;
-        let outcome = match is_first && is_contended(store, request, &lock_request) {
+    let mut pacing = Pacing {
+        // A server that is not there is asked again until then.
+        retries: RetryBudget::until(clock.now().after(request.ttl)),
+        polls: RetryBudget::without_limit(),
+    };
+    let mut may_skip_try = true;
+    while !store.is_cancelled(request) {
+        let outcome = match std::mem::take(&mut may_skip_try)
+            && is_contended(store, request, &lock_request)
+        {
             true => Ok(Outcome::Busy),
             false => try_once(store, request, &lock_request).await,
         };
         let outcome = match outcome {
             Ok(Outcome::Busy) if request.wait => {
-                retry_until = clock.now().after(request.ttl);
-                let wait = wait::wait(store, request, &lock_request, rounds, &mut retry_until);
+                pacing.retries.extend(clock.now().after(request.ttl));
                 // In a box, as more below: rarely needed, and every request would have to have room for it.
-                Box::pin(wait).await
+                Box::pin(wait::wait(store, request, &lock_request, &mut pacing)).await
             }
             outcome => outcome,
         };
         let err = match outcome {
             Ok(Outcome::Granted(grant)) => return Ok(Answer::Granted(grant)),
-            Ok(Outcome::Cancelled) => return Ok(Answer::Busy),
-            Ok(Outcome::Busy) if !request.wait => return Ok(Answer::Busy),
+            Ok(Outcome::Cancelled) => break,
+            Ok(Outcome::Busy) if !request.wait => break,
             Ok(Outcome::Busy) => {
-                failures = 0;
-                rounds += 1;
+                pacing.retries.restart(clock.now().after(request.ttl));
                 continue;
             }
             Ok(Outcome::NotBefore(from)) => {
-                store
-                    .until_cancelled(request, clock.sleep_until(from))
-                    .await;
-                retry_until = clock.now().after(request.ttl);
+                let sleep = clock.sleep_until(from);
+                store.until_cancelled(request, sleep).await;
+                pacing.retries.extend(clock.now().after(request.ttl));
                 continue;
             }
             Ok(Outcome::SessionEnded(err)) => err,
@@ -71,17 +69,18 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
             Err(err) => return Err(err),
         };
-        failures += 1;
-        let is_enough = match request.wait {
-            true => clock.now() >= retry_until,
-            false => failures >= MAX_ATTEMPTS,
+        let is_last = match request.wait {
+            true => pacing.retries.is_spent(clock),
+            false => pacing.retries.failures() + 1 >= MAX_ATTEMPTS,
         };
-        if is_enough {
+        if is_last {
             return Err(errors::unreachable(err));
         }
         tracing::debug!(name = %request.name, backend = store.guarantees.backend, %err, "asking again");
-        store.pause(request, failures).await;
+        let pause = pacing.retries.pause(clock);
+        store.until_cancelled(request, pause).await;
     }
+    Ok(Answer::Busy)
 }
 
 /// What the request wants of the server. `None`: the request was cancelled.

@@ -3,6 +3,7 @@
 use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors;
@@ -23,6 +24,14 @@ pub(super) enum Outcome {
     NotBefore(Time),
     /// The session ended under the attempt.
     SessionEnded(Error),
+}
+
+/// The pauses between the attempts of one acquisition.
+pub(super) struct Pacing {
+    /// After failures of the server, as long as a server that fails is asked again.
+    pub(super) retries: RetryBudget,
+    /// Where the acquisition can only try again and again.
+    pub(super) polls: RetryBudget,
 }
 
 /// The server has granted the lock, as this reply says.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 
 use super::acquisitions::AcquisitionState;
 use super::requests;
@@ -31,7 +31,8 @@ async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
     // By then the server has ended the silent session by itself.
     let limit = context.clock.now().after(ttl).after(ttl / 2);
     let id = session.server_info.session;
-    for attempt in 0.. {
+    let mut retries = RetryBudget::until(limit);
+    loop {
         match requests::session_exists(&store.control, id).await {
             Ok(false) => break,
             // Whether that had an effect, the next look shows.
@@ -39,12 +40,10 @@ async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
             // A server that is not there has no sessions, and the next one uses their numbers for others.
             Err(_) => {}
         }
-        let now = context.clock.now();
-        if now >= limit || context.closing.is_raised() {
+        if retries.is_spent(&context.clock) || context.closing.is_raised() {
             break;
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        context.clock.sleep_until(now.after(pause)).await;
+        retries.pause(&context.clock).await;
     }
     session.end.closed.raise();
 }

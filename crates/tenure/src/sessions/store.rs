@@ -7,7 +7,6 @@ use tenure_core::backend::{Alarm, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
-use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::HoldRegistry;
@@ -121,14 +120,6 @@ impl Store {
             () = self.context.closing.raised() => None,
             output = work => Some(output),
         }
-    }
-
-    /// Waits a little before the next attempt, or until the request is cancelled.
-    pub(super) async fn pause(&self, request: &Request, attempt: u32) {
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        let clock = &self.context.clock;
-        let at = clock.now().after(pause);
-        self.until_cancelled(request, clock.sleep_until(at)).await;
     }
 
     /// Removes an acquisition of which the server has nothing any more.

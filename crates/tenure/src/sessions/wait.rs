@@ -8,9 +8,8 @@ use std::time::Duration;
 use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::logic::pace;
-use tenure_core::time::Time;
 
-use super::attempt::{self, Outcome};
+use super::attempt::{self, Outcome, Pacing};
 use super::batch;
 use super::dialect::waiter_text;
 use super::errors;
@@ -29,13 +28,12 @@ type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`Outcome::Busy`]: try again.
 ///
-/// `retry_until` moves on whenever the server says that the session is there.
+/// Retries have more time whenever the server says that the session is there.
 pub(super) async fn wait(
     store: &Arc<Store>,
     request: &Request,
     lock_request: &LockRequest,
-    round: u32,
-    retry_until: &mut Time,
+    pacing: &mut Pacing,
 ) -> Result<Outcome, Error> {
     let context = &store.context;
     let is_cancelled = || store.is_cancelled(request);
@@ -48,7 +46,8 @@ pub(super) async fn wait(
         Some(Ok(Some(session))) => session,
         // There are as many sessions as there may be, so this waiter polls.
         Some(Ok(None)) => {
-            store.pause(request, round).await;
+            let pause = pacing.polls.pause(&context.clock);
+            store.until_cancelled(request, pause).await;
             return Ok(Outcome::Busy);
         }
     };
@@ -86,9 +85,9 @@ pub(super) async fn wait(
                 return cancel(store, request, lock_request, &session, waiting).await;
             }
             exists = exists_later(store, &session) => match exists {
-                Ok(true) => *retry_until = context.clock.now().after(request.ttl),
+                Ok(true) => pacing.retries.extend(context.clock.now().after(request.ttl)),
                 Ok(false) => session.end(),
-                Err(err) if context.clock.now() < *retry_until => {
+                Err(err) if !pacing.retries.is_spent(&context.clock) => {
                     tracing::debug!(name = %request.name, %err, "while waiting");
                 }
                 Err(err) => {
@@ -104,7 +103,8 @@ pub(super) async fn wait(
             // By an administrator, or by a limit of the server: the place in the queue is lost, not the wish.
             unlock_and_free_session(store, request, lock_request, &session).await;
             tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the wait was called off by the server; queueing again at the end");
-            store.pause(request, round).await;
+            let pause = pacing.polls.pause(&context.clock);
+            store.until_cancelled(request, pause).await;
             Ok(Outcome::Busy)
         }
         WaitOutcome::Refused(trouble) => {
