@@ -8,8 +8,8 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
-use tenure_core::support::HoldRegistry;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::{self, HoldRegistry};
 use tenure_core::url::Url;
 
 use crate::database::{Kind, Server};
@@ -60,12 +60,7 @@ impl Store {
     /// `Unsupported`: locks of its sessions would not exclude everybody, the message says why.
     pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
         let settings = Settings::new(server, url)?;
-        let Some(spawner) = Spawner::current() else {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                "connect was called outside a tokio runtime; use `tenure::blocking` there",
-            ));
-        };
+        let spawner = support::spawner()?;
         let configuration = Configuration {
             is_postgres: settings.server.kind == Kind::Postgres,
             is_guarded: settings.restart_guard.is_some(),
