@@ -41,7 +41,7 @@ const STORES: &[&str] = &[
     "majority",
     "memory",
     "redis",
-    "session",
+    "sessions",
     "tables",
     "zookeeper",
 ];

@@ -1,15 +1,17 @@
-//! A connection to either server, and rows as text.
+//! A connection to a MySQL or PostgreSQL server: runs statements and returns their rows as text.
 
 use sqlx::AssertSqlSafe;
 
 use tenure_core::rt::Clock;
 
-use crate::database::{Kind, Server, Trouble};
+use super::errors::Trouble;
+use super::server::{Kind, Server};
 
-use super::dialect::Row;
+/// A row of an answer, as text.
+pub(crate) type Row = Vec<Option<String>>;
 
-/// To either server.
-pub(super) enum Connection {
+/// A connection to either server.
+pub(crate) enum Connection {
     #[cfg(feature = "mysql")]
     MySql(sqlx::mysql::MySqlConnection),
     #[cfg(feature = "postgres")]
@@ -17,7 +19,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(server: &Server, clock: &Clock) -> Result<Self, Trouble> {
+    pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, Trouble> {
         match server.kind {
             #[cfg(feature = "mysql")]
             Kind::MySql => server.mysql(clock).await.map(Self::MySql),
@@ -29,7 +31,7 @@ impl Connection {
     }
 
     /// What PostgreSQL says when it greets, as 150018 for 15.18.
-    pub(super) fn version(&self) -> Option<u32> {
+    pub(crate) fn version(&self) -> Option<u32> {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(_) => None,
@@ -39,7 +41,7 @@ impl Connection {
     }
 
     /// All rows of all statements, in the protocol for plain text: nothing is prepared, so nothing is left behind.
-    pub(super) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
+    pub(crate) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
         use sqlx::Executor as _;
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
@@ -51,7 +53,7 @@ impl Connection {
     }
 
     /// Says goodbye.
-    pub(super) async fn close(self) -> Result<(), sqlx::Error> {
+    pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
         use sqlx::Connection as _;
         match self {
             #[cfg(feature = "mysql")]

@@ -1,8 +1,44 @@
-//! The keys that other libraries make of a name in PostgreSQL, so that their locks are ours.
+//! How a name becomes a key in PostgreSQL: our own mappings, and those of other libraries, whose locks are then ours.
 
 use sha2::{Digest as _, Sha256};
 
-use super::names::Key;
+use super::key::Key;
+
+/// How a name becomes a key of PostgreSQL: the option `keys`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyMapping {
+    /// Eight bytes of a digest.
+    BigInt,
+    /// The same eight bytes, as two numbers.
+    Pair,
+    /// The name is the number, or two with a comma between.
+    Raw,
+    /// `hashtext(name)::bigint`, which the server computes.
+    HashText,
+    /// As `DistributedLock` for .NET does.
+    CSharp,
+    /// As `with_advisory_lock` for Rails does.
+    Ruby,
+    /// As sqlx's `PgAdvisoryLock` does.
+    Sqlx,
+}
+
+impl KeyMapping {
+    pub(super) const ALL: [(&'static str, Self); 7] = [
+        ("bigint", Self::BigInt),
+        ("pair", Self::Pair),
+        ("raw", Self::Raw),
+        ("hashtext", Self::HashText),
+        ("csharp", Self::CSharp),
+        ("ruby", Self::Ruby),
+        ("sqlx", Self::Sqlx),
+    ];
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, mapping)| *mapping)
+    }
+}
 
 /// `DistributedLock` for .NET, with hashing allowed: short ASCII names are packed, numbers in its own notation are
 /// taken as they are, and the rest is hashed.
@@ -27,7 +63,7 @@ fn packed(name: &str) -> Option<Key> {
     let rest = 64 - 7 * u32::try_from(name.len()).ok()?;
     let ones = u64::MAX >> (64 - rest) >> 1;
     let bits = bits.checked_shl(rest).unwrap_or(0) | ones;
-    Some(halves(bits))
+    Some(Key::halves(bits))
 }
 
 /// `0123456789abcdef` is one number, `01234567,89abcdef` are two.
@@ -39,18 +75,10 @@ fn hexadecimal(name: &str) -> Option<Key> {
     match (name.len(), name.split_once(',')) {
         (16, None) => number(name).map(|bits| Key::One(bits.cast_signed())),
         (17, Some((class, object))) if class.len() == 8 => {
-            Some(halves(number(class)? << 32 | number(object)?))
+            Some(Key::halves(number(class)? << 32 | number(object)?))
         }
         _ => None,
     }
-}
-
-fn halves(bits: u64) -> Key {
-    let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
-    Key::Two(
-        i32::from_be_bytes([a, b, c, d]),
-        i32::from_be_bytes([e, f, g, h]),
-    )
 }
 
 /// `with_advisory_lock` for Rails: the checksum without its sign, and the prefix's number, which is 0 for none.

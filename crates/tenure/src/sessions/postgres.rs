@@ -3,22 +3,23 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::board::Note;
-use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
-use super::names::Key;
+use crate::database::{Row, hex};
 
-/// Tokens of one statement differ by less than this: they share the number of its transaction.
-pub(super) const BATCH: usize = 32;
+use super::dialect::{Dialect, delete_holder_rows, label};
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::operations::{MAX_BATCH, Operation};
+use super::server_info::{ServerInfo, SessionId};
 
-/// When this run of the server began, for everybody alike: a crash of one process makes all others start over
+/// When this run of the server began, the same for every client: after a crash of one process all others start over
 /// without a new start of the server, and then its counters are set back.
 const START: &str = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())";
 
 /// The longest `idle_session_timeout`, in ms.
-const LONGEST_IDLE: u64 = 2_147_483_647;
+const MAX_IDLE_MILLIS: u64 = 2_147_483_647;
 
-/// From this version on the server ends idle sessions, and looks whether the client of a busy one is there.
-const ENDS_IDLE: u32 = 140_000;
+/// From this version on the server ends idle sessions, and checks whether the client of a busy session is there.
+const IDLE_LIMIT_VERSION: u32 = 140_000;
 
 pub(super) struct Postgres;
 
@@ -38,7 +39,7 @@ impl Dialect for Postgres {
         if version >= 120_000 {
             settings.push(("tcp_user_timeout", millis.to_string()));
         }
-        if version >= ENDS_IDLE {
+        if version >= IDLE_LIMIT_VERSION {
             settings.push(("idle_session_timeout", millis.to_string()));
             settings.push(("client_connection_check_interval", "1s".into()));
         }
@@ -46,8 +47,8 @@ impl Dialect for Postgres {
             .iter()
             .map(|(name, value)| format!("set_config('{name}', '{value}', false)"))
             .collect();
-        // Who may see the checkpointer knows the start for sure; the other one is also moved when somebody sets
-        // statistics back, and then nothing is granted for a while.
+        // A user who may see the checkpointer knows the exact start. The other source also moves when statistics are
+        // reset; then nothing is granted for the time of the restart guard.
         let start = format!(
             "coalesce((SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'), {START})"
         );
@@ -59,7 +60,7 @@ impl Dialect for Postgres {
         )
     }
 
-    fn facts(&self, rows: &[Row], version: Option<u32>) -> Option<Facts> {
+    fn server_info(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo> {
         let row = rows.first()?;
         let cell = |at: usize| row.get(at)?.as_deref();
         let uptime: i64 = cell(3)?.parse().ok()?;
@@ -67,15 +68,15 @@ impl Dialect for Postgres {
             "is a standby, whose locks the primary does not know of; name the primary in the URL"
                 .to_owned()
         });
-        Some(Facts {
+        Some(ServerInfo {
             session: SessionId {
-                id: cell(0)?.parse().ok()?,
+                number: cell(0)?.parse().ok()?,
                 since: cell(1)?.parse().ok()?,
             },
             version: cell(4)?.to_owned(),
             uptime: Duration::from_micros(u64::try_from(uptime).unwrap_or(0)),
             capacity: usize::MAX,
-            ends_idle: version.is_none_or(|version| version >= ENDS_IDLE),
+            ends_idle: version.is_none_or(|version| version >= IDLE_LIMIT_VERSION),
             objection,
         })
     }
@@ -83,17 +84,18 @@ impl Dialect for Postgres {
     fn idle_limit(&self, ttl: Duration) -> Duration {
         let nanos = ttl.as_nanos();
         let millis = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        Duration::from_millis(millis.clamp(1, LONGEST_IDLE))
+        Duration::from_millis(millis.clamp(1, MAX_IDLE_MILLIS))
     }
 
     fn prepare(&self) -> String {
-        // Sets, so that any number of them is one statement. OFFSET keeps the planner from moving the calls out.
+        // Arrays, so that one prepared statement fits any number of locks. OFFSET keeps the planner from moving the
+        // calls out.
         let each = |function: &str, keys: &str| {
             format!(
                 "array_to_string(ARRAY(SELECT {function}(key)::int FROM unnest({keys}) AS key), '')"
             )
         };
-        let wait = waited("pg_advisory_lock($1)");
+        let wait = wait_in("pg_advisory_lock($1)");
         format!(
             "; PREPARE tenure_wait (bigint) AS {wait}\
              ; PREPARE tenure_take (bigint) AS SELECT pg_backend_pid(), CASE WHEN t THEN {} ELSE 0 END FROM (SELECT pg_try_advisory_lock($1) AS t OFFSET 0) AS taken\
@@ -106,108 +108,100 @@ impl Dialect for Postgres {
         )
     }
 
-    fn batch(&self, asks: &[Ask]) -> String {
-        if let Some(prepared) = Prepared::of(asks) {
-            return format!("{} EXECUTE {prepared}", label(asks));
+    fn statement(&self, operations: &[Operation]) -> String {
+        if let Some(prepared) = PreparedStatement::of(operations) {
+            return format!("{} EXECUTE {prepared}", label(operations));
         }
-        let mut sql = format!("{} SELECT pg_backend_pid()", label(asks));
+        let mut sql = format!("{} SELECT pg_backend_pid()", label(operations));
         let mut taken = Vec::new();
-        for (at, ask) in asks.iter().enumerate() {
-            match ask {
-                Ask::Take { key, is_shared } => {
+        for (at, operation) in operations.iter().enumerate() {
+            match operation {
+                Operation::TryLock { key, is_shared } => {
                     let try_lock = call("pg_try_advisory_lock", *is_shared, key);
                     taken.push(format!("{try_lock} AS t{at}"));
                     sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
                 }
-                Ask::Give { key, is_shared } => {
+                Operation::Unlock { key, is_shared } => {
                     sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
                 }
-                Ask::Ping => sql += ", 1",
+                Operation::Ping => sql += ", 1",
             }
         }
-        // All locks first, and only then the number of the transaction, which is given when it is first asked for:
-        // else a key that comes later in the list could have been somebody else's, under a greater number, between
-        // the two.
+        // All locks first, and only then the number of the transaction, which is assigned when it is first asked for.
+        // Otherwise another session could have had a later key of the list, under a greater number, between the two.
         if !taken.is_empty() {
             sql += &format!(" FROM (SELECT {} OFFSET 0) AS taken", taken.join(", "));
         }
         sql
     }
 
-    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at)?.as_deref();
-        if !matches!(Prepared::of(asks), Some(Prepared::Many { .. })) {
+        if !matches!(
+            PreparedStatement::of(operations),
+            Some(PreparedStatement::Many { .. })
+        ) {
             let one = |at: usize| column(at + 1)?.parse().ok();
-            return (0..asks.len()).map(one).collect();
+            return (0..operations.len()).map(one).collect();
         }
         let first: Option<u64> = column(2).and_then(|token| token.parse().ok());
         let digits = |at: usize| column(at).unwrap_or_default().bytes();
         let (mut taken, mut given) = (digits(1).zip(0..), digits(3));
-        let answer = |ask: &Ask| match ask {
-            Ask::Take { .. } => match taken.next()? {
+        let answer = |operation: &Operation| match operation {
+            Operation::TryLock { .. } => match taken.next()? {
                 (b'1', at) => Some(first? + at),
                 _ => Some(0),
             },
-            Ask::Give { .. } => Some(u64::from(given.next()? == b'1')),
-            Ask::Ping => Some(1),
+            Operation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
+            Operation::Ping => Some(1),
         };
-        asks.iter().map(answer).collect()
+        operations.iter().map(answer).collect()
     }
 
     fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
         let wait = match key {
             Key::One(key) if !is_shared => format!("EXECUTE tenure_wait({key})"),
-            key => waited(&call("pg_advisory_lock", is_shared, key)),
+            key => wait_in(&call("pg_advisory_lock", is_shared, key)),
         };
         format!("/* tenure:wait {who} */ {wait}")
     }
 
-    /// The orders say themselves when their session began.
+    /// The commands name the begin of their session themselves.
     fn reaches(&self, _: SessionId, _: SessionId) -> bool {
         true
     }
 
-    fn cancel(&self, session: SessionId) -> String {
-        order("pg_cancel_backend", session)
+    fn cancel_statement(&self, session: SessionId) -> String {
+        command("pg_cancel_backend", session)
     }
 
-    fn kill(&self, session: SessionId) -> String {
-        order("pg_terminate_backend", session)
+    fn end_session(&self, session: SessionId) -> String {
+        command("pg_terminate_backend", session)
     }
 
-    fn find(&self, session: SessionId) -> String {
+    fn find_session(&self, session: SessionId) -> String {
         format!("/* tenure:look */ SELECT pid FROM {}", process(session))
     }
 
-    /// Cancelled by somebody or by a limit; a limit on locks.
-    fn is_called_off(&self, code: &str) -> bool {
+    /// Cancelled by an administrator or by a limit; a limit on waits for locks.
+    fn is_cancelled(&self, code: &str) -> bool {
         matches!(code, "57014" | "55P03")
     }
 
-    fn ask_key(&self, bytes: &[u8]) -> String {
+    fn hash_key(&self, bytes: &[u8]) -> String {
         format!(
             "/* tenure:look */ SELECT hashtext(convert_from(decode('{}', 'hex'), 'UTF8'))",
             hex(bytes)
         )
     }
 
-    fn find_board(&self) -> String {
-        "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
-    }
-
-    fn make_board(&self) -> String {
+    fn create_holder_table(&self) -> String {
         include_str!("sql/postgres.sql").into()
     }
 
-    fn write_board(&self, put_up: &[Note], taken_down: &[Note]) -> String {
-        let mut sql = String::from("/* tenure:board */ ");
-        for note in taken_down {
-            sql += &format!(
-                "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
-                note.session.id, note.token, note.key
-            );
-        }
-        let rows: Vec<_> = put_up.iter().map(row).collect();
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
+        let mut sql = delete_holder_rows(removed);
+        let rows: Vec<_> = added.iter().map(values).collect();
         if !rows.is_empty() {
             sql += &format!(
                 "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {} ON CONFLICT DO NOTHING",
@@ -217,7 +211,7 @@ impl Dialect for Postgres {
         sql
     }
 
-    fn sweep_board(&self) -> String {
+    fn sweep_holder_table(&self) -> String {
         format!(
             "/* tenure:board */ DELETE FROM tenure_holders h WHERE since < {} - 60000000 AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
             micros("clock_timestamp()"),
@@ -225,22 +219,15 @@ impl Dialect for Postgres {
         )
     }
 
-    fn wanted(&self, session: SessionId) -> String {
+    fn requested_breaks(&self, session: SessionId) -> String {
         format!(
             "/* tenure:renew */ SELECT pg_backend_pid(), (SELECT string_agg(token::text, ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
-            session.id
+            session.number
         )
     }
 
-    fn want(&self, session: SessionId, token: u64) -> String {
-        format!(
-            "/* tenure:board */ UPDATE tenure_holders SET wanted = 1 WHERE connection = {} AND token = {token}",
-            session.id
-        )
-    }
-
-    fn holders(&self, key: &Key, has_board: bool) -> String {
-        let (token, holder, since, ttl, order, join) = match has_board {
+    fn holders(&self, key: &Key, has_table: bool) -> String {
+        let (token, holder, since, ttl, order, join) = match has_table {
             true => (
                 "b.token",
                 "encode(b.holder, 'hex')",
@@ -270,55 +257,60 @@ impl Dialect for Postgres {
         )
     }
 
-    fn names(&self, prefix: &LockPrefix) -> String {
+    fn held_names(&self, prefix: &str) -> String {
         format!(
             "/* tenure:look */ SELECT DISTINCT encode(name, 'hex') FROM tenure_holders h WHERE substring(name FROM 1 FOR {}) = decode('{}', 'hex') AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
-            prefix.0.len(),
-            hex(prefix.0.as_bytes()),
+            prefix.len(),
+            hex(prefix.as_bytes()),
             matches_row()
         )
     }
 
-    fn others(&self, session: SessionId, _: u64) -> String {
+    fn other_locks(&self, session: SessionId, _: u64) -> String {
         format!(
             "/* tenure:look */ SELECT count(*) - 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = {}",
-            session.id
+            session.number
         )
     }
 }
 
-/// What the server has parsed already: locks that are not shared, with one number each.
-enum Prepared {
-    Take(i64),
-    Give(i64),
-    Many { taken: Vec<i64>, given: Vec<i64> },
+/// The prepared statements of a session: for locks that are not shared and have one number as key.
+enum PreparedStatement {
+    TryLock(i64),
+    Unlock(i64),
+    Many {
+        locked: Vec<i64>,
+        unlocked: Vec<i64>,
+    },
 }
 
-impl Prepared {
-    fn of(asks: &[Ask]) -> Option<Self> {
-        let room = || Vec::with_capacity(asks.len());
-        let (mut taken, mut given) = (room(), room());
-        for ask in asks {
-            let (Ask::Take { key, is_shared } | Ask::Give { key, is_shared }) = ask else {
+impl PreparedStatement {
+    fn of(operations: &[Operation]) -> Option<Self> {
+        let room = || Vec::with_capacity(operations.len());
+        let (mut locked, mut unlocked) = (room(), room());
+        for operation in operations {
+            let (Operation::TryLock { key, is_shared } | Operation::Unlock { key, is_shared }) =
+                operation
+            else {
                 continue;
             };
             let Key::One(key) = key else { return None };
-            match ask {
+            match operation {
                 _ if *is_shared => return None,
-                Ask::Take { .. } => taken.push(*key),
-                _ => given.push(*key),
+                Operation::TryLock { .. } => locked.push(*key),
+                _ => unlocked.push(*key),
             }
         }
-        match (&taken[..], &given[..]) {
+        match (&locked[..], &unlocked[..]) {
             ([], []) => None,
-            ([key], []) if asks.len() == 1 => Some(Self::Take(*key)),
-            ([], [key]) if asks.len() == 1 => Some(Self::Give(*key)),
-            _ => Some(Self::Many { taken, given }),
+            ([key], []) if operations.len() == 1 => Some(Self::TryLock(*key)),
+            ([], [key]) if operations.len() == 1 => Some(Self::Unlock(*key)),
+            _ => Some(Self::Many { locked, unlocked }),
         }
     }
 }
 
-impl fmt::Display for Prepared {
+impl fmt::Display for PreparedStatement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = |f: &mut fmt::Formatter<'_>, keys: &[i64]| {
             for (at, key) in keys.iter().enumerate() {
@@ -328,13 +320,13 @@ impl fmt::Display for Prepared {
             Ok(())
         };
         match self {
-            Self::Take(key) => write!(f, "tenure_take({key})"),
-            Self::Give(key) => write!(f, "tenure_give({key})"),
-            Self::Many { taken, given } => {
+            Self::TryLock(key) => write!(f, "tenure_take({key})"),
+            Self::Unlock(key) => write!(f, "tenure_give({key})"),
+            Self::Many { locked, unlocked } => {
                 f.write_str("tenure_many('{")?;
-                set(f, taken)?;
+                set(f, locked)?;
                 f.write_str("}', '{")?;
-                set(f, given)?;
+                set(f, unlocked)?;
                 f.write_str("}')")
             }
         }
@@ -346,7 +338,7 @@ fn micros(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
 }
 
-/// One of the functions for advisory locks, on that key.
+/// Calls one of the functions for advisory locks on that key.
 fn call(function: &str, is_shared: bool, key: &Key) -> String {
     let shared = if is_shared { "_shared" } else { "" };
     match key {
@@ -357,22 +349,23 @@ fn call(function: &str, is_shared: bool, key: &Key) -> String {
     }
 }
 
-/// What waits, and then reads the token.
-fn waited(call: &str) -> String {
+/// A statement that waits in `call`, and then reads the token.
+fn wait_in(call: &str) -> String {
     format!(
         "SELECT pg_backend_pid(), CASE WHEN {call}::text IS NOT NULL THEN {} END",
         token(0)
     )
 }
 
-/// The token of the key at that place of a statement: read after the lock is there, and made of the start of this
-/// run and of the number of the transaction, each of which only grows while the other stays.
+/// The token of the lock at that index of a statement: read after the lock is there, and made of the start of this
+/// run and of the number of the transaction, each of which only grows while the other stays. All tokens of a statement
+/// have the number of its transaction, so the index tells them apart.
 fn token(at: usize) -> String {
-    format!("{} + txid_current() * {BATCH} + {at}", micros(START))
+    format!("{} + txid_current() * {MAX_BATCH} + {at}", micros(START))
 }
 
-/// Something done to that very session, if it is there: numbers of processes come again.
-fn order(function: &str, session: SessionId) -> String {
+/// Calls a function on that very session, if it is there: numbers of processes come again.
+fn command(function: &str, session: SessionId) -> String {
     format!(
         "/* tenure:look */ SELECT {function}(pid) FROM {}",
         process(session)
@@ -382,7 +375,7 @@ fn order(function: &str, session: SessionId) -> String {
 fn process(session: SessionId) -> String {
     format!(
         "pg_stat_activity WHERE pid = {} AND {} = {}",
-        session.id,
+        session.number,
         micros("backend_start"),
         session.since
     )
@@ -416,17 +409,17 @@ fn matches_row() -> String {
     )
 }
 
-fn row(note: &Note) -> String {
+fn values(row: &HolderRow) -> String {
     format!(
         "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
-        note.session.id,
-        note.key,
-        note.token,
-        hex(note.name.as_str().as_bytes()),
-        note.mode(),
-        hex(note.holder().as_bytes()),
+        row.session.number,
+        row.key,
+        row.token,
+        hex(row.name.as_str().as_bytes()),
+        row.mode(),
+        hex(row.holder().as_bytes()),
         micros("clock_timestamp()"),
-        note.ttl.as_micros()
+        row.ttl.as_micros()
     )
 }
 
@@ -434,18 +427,18 @@ fn row(note: &Note) -> String {
 mod tests {
     use super::*;
 
-    /// Else a key could have been somebody else's, under a greater number, after ours was drawn for another key.
+    /// Otherwise another session could have had a key, under a greater number, after our number was drawn.
     #[test]
     fn numbers_are_drawn_when_all_locks_are_there() {
-        let take = |number, is_shared| Ask::Take {
+        let take = |number, is_shared| Operation::TryLock {
             key: Key::One(number),
             is_shared,
         };
-        let give = Ask::Give {
+        let give = Operation::Unlock {
             key: Key::One(8),
             is_shared: false,
         };
-        let sql = Postgres.batch(&[take(7, false), give, take(9, true)]);
+        let sql = Postgres.statement(&[take(7, false), give, take(9, true)]);
         assert!(sql.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{sql}");
         let prepared = Postgres.prepare();
         let that_take = prepared
@@ -459,35 +452,45 @@ mod tests {
         }
     }
 
-    /// Each answer goes to who asked.
+    /// Each reply is that of its operation.
     #[test]
     fn answers_of_many_are_told_apart() {
         let key = |number| (Key::One(number), false);
         let take = |number| {
             let (key, is_shared) = key(number);
-            Ask::Take { key, is_shared }
+            Operation::TryLock { key, is_shared }
         };
         let give = |number| {
             let (key, is_shared) = key(number);
-            Ask::Give { key, is_shared }
+            Operation::Unlock { key, is_shared }
         };
-        let asks = [take(-1), give(2), Ask::Ping, take(3), give(4), take(5)];
+        let operations = [
+            take(-1),
+            give(2),
+            Operation::Ping,
+            take(3),
+            give(4),
+            take(5),
+        ];
         assert_eq!(
-            Postgres.batch(&asks),
+            Postgres.statement(&operations),
             "/* tenure:acquire */ EXECUTE tenure_many('{-1,3,5}', '{2,4}')"
         );
         let row = ["17", "101", "6400", "10"].map(|it| Some(it.to_owned()));
         let answers = [6400, 1, 1, 0, 0, 6402].map(Some);
-        assert_eq!(Postgres.answers(&asks, &row.to_vec()), answers);
-        for (ask, sql) in [
+        assert_eq!(Postgres.replies(&operations, &row.to_vec()), answers);
+        for (operation, sql) in [
             (take(7), "/* tenure:acquire */ EXECUTE tenure_take(7)"),
             (give(7), "/* tenure:release */ EXECUTE tenure_give(7)"),
         ] {
-            assert_eq!(Postgres.batch(std::slice::from_ref(&ask)), sql);
+            assert_eq!(Postgres.statement(std::slice::from_ref(&operation)), sql);
             let row = ["17", "9"].map(|it| Some(it.to_owned()));
-            assert_eq!(Postgres.answers(&[ask], &row.to_vec()), [Some(9)]);
+            assert_eq!(Postgres.replies(&[operation], &row.to_vec()), [Some(9)]);
         }
         // Cut short, it says nothing.
-        assert_eq!(Postgres.answers(&asks[..2], &Vec::new()), [None, None]);
+        assert_eq!(
+            Postgres.replies(&operations[..2], &Vec::new()),
+            [None, None]
+        );
     }
 }

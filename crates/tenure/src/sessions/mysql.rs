@@ -1,28 +1,32 @@
 //! MySQL and MariaDB: `GET_LOCK`.
 //!
-//! Names are letters that every server agrees on ([`names`](super::names)), so they stand in statements as they
-//! are, in quotes: a name of digits would be a number else.
+//! Keys consist of characters that every server compares alike ([`names`](super::names)), so they stand in statements
+//! as they are, in quotes: without quotes, a key of digits would be a number.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::board::Note;
-use super::dialect::{Ask, Dialect, Facts, LockPrefix, Row, SessionId, hex, label};
-use super::names::Key;
+use crate::database::{Row, hex};
 
-/// Server time of a start (s since 1970) and a counter, without the number of the server: grows from call to call
+use super::dialect::{Dialect, delete_holder_rows, label};
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::operations::Operation;
+use super::server_info::{ServerInfo, SessionId};
+
+/// The time of the server's start (s since 1970) and a counter, without the server's id: it grows from call to call
 /// and from start to start.
 const TOKEN: &str = "UUID_SHORT() & 72057594037927935";
 
-/// The bits of such a token.
+/// The bits of such a token in `UUID_SHORT()`.
 const TOKEN_BITS: u64 = 72_057_594_037_927_935;
 
-/// How long one statement waits, in s. A limit of the server follows its wall clock, so it is long and means
-/// nothing; our own clock ends waits. Never negative: MariaDB would not wait at all.
-const SLICE: u32 = 3_600;
+/// How long one statement waits, in s. Our own clock ends waits: the server measures this limit on its wall clock,
+/// which may jump. It must not be negative, because then MariaDB does not wait at all.
+const WAIT_LIMIT_SECS: u32 = 3_600;
 
-/// The longest `wait_timeout` of every system, in s.
-const LONGEST_IDLE: u64 = 2_147_483;
+/// The longest `wait_timeout` that every system accepts, in s.
+const MAX_IDLE_SECS: u64 = 2_147_483;
 
 pub(super) struct MySql;
 
@@ -39,7 +43,7 @@ impl Dialect for MySql {
         )
     }
 
-    fn facts(&self, rows: &[Row], _: Option<u32>) -> Option<Facts> {
+    fn server_info(&self, rows: &[Row], _: Option<u32>) -> Option<ServerInfo> {
         let (first, pairs) = rows.split_first()?;
         let cell = |at: usize| first.get(at)?.as_deref();
         let (id, version, since) = (cell(0)?, cell(1)?, cell(2)?);
@@ -52,15 +56,15 @@ impl Dialect for MySql {
             pairs.iter().find(is_it)?.get(1)?.as_deref()
         };
         let uptime: u64 = value("Uptime")?.parse().ok()?;
-        Some(Facts {
+        Some(ServerInfo {
             session: SessionId {
-                id: id.parse().ok()?,
+                number: id.parse().ok()?,
                 since: since.parse().ok()?,
             },
             capacity: capacity(version),
             objection: objection(value),
             version: version.to_owned(),
-            // The server cuts the start and the time of the question off at full seconds.
+            // The server rounds the time of its start and the time of this request down to full seconds.
             uptime: Duration::from_secs(uptime.saturating_sub(1)),
             ends_idle: true,
         })
@@ -68,38 +72,38 @@ impl Dialect for MySql {
 
     fn idle_limit(&self, ttl: Duration) -> Duration {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-        Duration::from_secs(seconds.clamp(1, LONGEST_IDLE))
+        Duration::from_secs(seconds.clamp(1, MAX_IDLE_SECS))
     }
 
-    fn batch(&self, asks: &[Ask]) -> String {
-        let mut sql = format!("{} SELECT CONNECTION_ID()", label(asks));
-        for ask in asks {
-            match ask {
-                // As few words as possible: reading them is most of what the server does for many at a time.
-                // It looks once at what `GET_LOCK` says, and only then at the token; NULL, which means that nothing
-                // was taken, is 0 as well.
-                Ask::Take { key, .. } => {
+    fn statement(&self, operations: &[Operation]) -> String {
+        let mut sql = format!("{} SELECT CONNECTION_ID()", label(operations));
+        for operation in operations {
+            match operation {
+                // As short as possible: parsing is most of the server's work for a long statement. `IF` evaluates
+                // `GET_LOCK` once, and the token only after that; for NULL, which means that nothing was taken, `IF`
+                // returns 0 as well.
+                Operation::TryLock { key, .. } => {
                     let _ = write!(sql, ", IF(GET_LOCK('{key}', 0), UUID_SHORT(), 0)");
                 }
-                Ask::Give { key, .. } => {
+                Operation::Unlock { key, .. } => {
                     let _ = write!(sql, ", RELEASE_LOCK('{key}')");
                 }
-                Ask::Ping => sql += ", 1",
+                Operation::Ping => sql += ", 1",
             }
         }
         sql
     }
 
-    fn answers(&self, asks: &[Ask], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let number = |at: usize| row.get(at + 1)?.as_deref()?.parse::<u64>().ok();
         let column = |at| number(at).map(|number| number & TOKEN_BITS);
-        (0..asks.len()).map(column).collect()
+        (0..operations.len()).map(column).collect()
     }
 
-    /// `ELT` looks once at what `GET_LOCK` says, too: 0 is busy, NULL is an error.
+    /// `ELT` evaluates `GET_LOCK` once, too: 0 is busy, NULL is an error.
     fn wait(&self, key: &Key, _: bool, who: &str) -> String {
         format!(
-            "/* tenure:wait {who} */ SELECT CONNECTION_ID(), ELT(GET_LOCK('{key}', {SLICE}) + 1, '0', {TOKEN})"
+            "/* tenure:wait {who} */ SELECT CONNECTION_ID(), ELT(GET_LOCK('{key}', {WAIT_LIMIT_SECS}) + 1, '0', {TOKEN})"
         )
     }
 
@@ -107,48 +111,38 @@ impl Dialect for MySql {
         from.since == to.since
     }
 
-    fn cancel(&self, session: SessionId) -> String {
-        format!("KILL QUERY {}", session.id)
+    fn cancel_statement(&self, session: SessionId) -> String {
+        format!("KILL QUERY {}", session.number)
     }
 
-    fn kill(&self, session: SessionId) -> String {
-        format!("KILL CONNECTION {}", session.id)
+    fn end_session(&self, session: SessionId) -> String {
+        format!("KILL CONNECTION {}", session.number)
     }
 
-    /// Numbers of connections begin anew with the server.
-    fn find(&self, session: SessionId) -> String {
+    /// Numbers of connections begin again when the server is restarted.
+    fn find_session(&self, session: SessionId) -> String {
         format!(
             "/* tenure:look */ SELECT id FROM information_schema.processlist WHERE id = {} AND (UUID_SHORT() >> 24) & 4294967295 = {}",
-            session.id, session.since
+            session.number, session.since
         )
     }
 
-    /// Query interrupted, by somebody or by a limit.
-    fn is_called_off(&self, code: &str) -> bool {
+    /// The query was interrupted, by an administrator or by a limit.
+    fn is_cancelled(&self, code: &str) -> bool {
         matches!(code, "1317" | "1969" | "3024")
     }
 
-    fn ask_key(&self, _: &[u8]) -> String {
+    fn hash_key(&self, _: &[u8]) -> String {
         "SELECT NULL".into()
     }
 
-    fn find_board(&self) -> String {
-        "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
-    }
-
-    fn make_board(&self) -> String {
+    fn create_holder_table(&self) -> String {
         include_str!("sql/mysql.sql").into()
     }
 
-    fn write_board(&self, put_up: &[Note], taken_down: &[Note]) -> String {
-        let mut sql = String::from("/* tenure:board */ ");
-        for note in taken_down {
-            sql += &format!(
-                "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
-                note.session.id, note.token, note.key
-            );
-        }
-        let rows: Vec<_> = put_up.iter().map(row).collect();
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
+        let mut sql = delete_holder_rows(removed);
+        let rows: Vec<_> = added.iter().map(values).collect();
         if !rows.is_empty() {
             sql += &format!(
                 "INSERT IGNORE INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {}",
@@ -158,26 +152,19 @@ impl Dialect for MySql {
         sql
     }
 
-    fn sweep_board(&self) -> String {
+    fn sweep_holder_table(&self) -> String {
         "/* tenure:board */ DELETE FROM tenure_holders WHERE since < (UNIX_TIMESTAMP(NOW(6)) - 60) * 1000000 AND NOT (IS_USED_LOCK(lock_key) <=> connection)".into()
     }
 
-    fn wanted(&self, session: SessionId) -> String {
+    fn requested_breaks(&self, session: SessionId) -> String {
         format!(
             "/* tenure:renew */ SELECT CONNECTION_ID(), (SELECT GROUP_CONCAT(token SEPARATOR ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
-            session.id
+            session.number
         )
     }
 
-    fn want(&self, session: SessionId, token: u64) -> String {
-        format!(
-            "/* tenure:board */ UPDATE tenure_holders SET wanted = 1 WHERE connection = {} AND token = {token}",
-            session.id
-        )
-    }
-
-    fn holders(&self, key: &Key, has_board: bool) -> String {
-        let (columns, join) = match has_board {
+    fn holders(&self, key: &Key, has_table: bool) -> String {
+        let (columns, join) = match has_table {
             true => (
                 "b.token, HEX(b.holder), b.mode, b.since, b.ttl",
                 format!(
@@ -195,40 +182,40 @@ impl Dialect for MySql {
 
     fn waiters(&self, key: &Key) -> String {
         format!(
-            "/* tenure:look */ SELECT info FROM information_schema.processlist WHERE state = 'User lock' AND INSTR(info, 'GET_LOCK(''{key}'', {SLICE})') > 0 ORDER BY time DESC, id"
+            "/* tenure:look */ SELECT info FROM information_schema.processlist WHERE state = 'User lock' AND INSTR(info, 'GET_LOCK(''{key}'', {WAIT_LIMIT_SECS})') > 0 ORDER BY time DESC, id"
         )
     }
 
-    fn names(&self, prefix: &LockPrefix) -> String {
+    fn held_names(&self, prefix: &str) -> String {
         format!(
             "/* tenure:look */ SELECT DISTINCT HEX(name) FROM tenure_holders WHERE LEFT(name, {}) = X'{}' AND IS_USED_LOCK(lock_key) = connection",
-            prefix.0.len(),
-            hex(prefix.0.as_bytes())
+            prefix.len(),
+            hex(prefix.as_bytes())
         )
     }
 
-    fn others(&self, session: SessionId, token: u64) -> String {
+    fn other_locks(&self, session: SessionId, token: u64) -> String {
         format!(
             "/* tenure:look */ SELECT COUNT(*) FROM tenure_holders WHERE connection = {} AND token <> {token} AND IS_USED_LOCK(lock_key) = connection",
-            session.id
+            session.number
         )
     }
 }
 
-fn row(note: &Note) -> String {
+fn values(row: &HolderRow) -> String {
     format!(
         "({}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0)",
-        note.session.id,
-        note.key,
-        note.token,
-        hex(note.name.as_str().as_bytes()),
-        note.mode(),
-        hex(note.holder().as_bytes()),
-        note.ttl.as_micros()
+        row.session.number,
+        row.key,
+        row.token,
+        hex(row.name.as_str().as_bytes()),
+        row.mode(),
+        hex(row.holder().as_bytes()),
+        row.ttl.as_micros()
     )
 }
 
-/// How many locks a session of that version can have: old ones let go of a lock when they take the next.
+/// How many locks a session of that version can have: old versions release a lock when they take the next.
 fn capacity(version: &str) -> usize {
     let mut numbers = version
         .split(|c: char| !c.is_ascii_digit())
@@ -237,7 +224,7 @@ fn capacity(version: &str) -> usize {
     let mut version_number = (next(), next(), next());
     let is_mariadb = version.to_ascii_lowercase().contains("mariadb");
     if is_mariadb && version_number == (5, 5, 5) {
-        // What it says to old replicas stands before what it is.
+        // The prefix 5.5.5 is for old replicas; the version comes after it.
         version_number = (next(), next(), next());
     }
     let since = if is_mariadb { (10, 0, 2) } else { (5, 7, 5) };
@@ -248,7 +235,7 @@ fn capacity(version: &str) -> usize {
     }
 }
 
-/// Why a lock in this server would not exclude everybody it should.
+/// Why locks in this server would not exclude everybody.
 fn objection<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
     let is_on = |name| value(name).is_some_and(|it| matches!(it, "ON" | "1" | "on"));
     if is_on("wsrep_on") {
@@ -342,6 +329,6 @@ mod tests {
             assert_eq!(idle_limit, Duration::from_millis(idle), "{ttl}");
         }
         let month = Duration::from_secs(365 * 24 * 3_600);
-        assert_eq!(MySql.idle_limit(month).as_secs(), LONGEST_IDLE);
+        assert_eq!(MySql.idle_limit(month).as_secs(), MAX_IDLE_SECS);
     }
 }

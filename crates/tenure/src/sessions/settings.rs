@@ -2,32 +2,33 @@
 
 use std::time::Duration;
 
-use tenure_core::name::Escaped;
-
-use crate::database::{KNOWN as OF_SERVER, Kind, Server};
 use tenure_core::error::Error;
+use tenure_core::name::Escaped;
 use tenure_core::url::{Url, invalid};
 
-use super::names::{Keys, is_plain};
+use crate::database::{KNOWN as SERVER_OPTIONS, Kind, Server};
 
-/// Longest prefix, in bytes: what is left of 63 has to hold a name that says something.
+use super::key::is_plain;
+use super::mappings::KeyMapping;
+
+/// Longest prefix, in bytes: 63 bytes are a plain key, and the rest has to be enough for a name.
 const MAX_PREFIX: usize = 40;
 
-/// What the options in a URL are called, besides those of every database server.
-const KNOWN: [&str; 5] = ["prefix", "keys", "connections", "validate", "restart_guard"];
+/// The options of a URL, besides those of every database server.
+const OPTIONS: [&str; 5] = ["prefix", "keys", "connections", "validate", "restart_guard"];
 
-/// Everything that can be set.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) server: Server,
     pub(super) prefix: String,
-    /// What key of PostgreSQL a name is.
-    pub(super) keys: Keys,
-    /// How many connections a client has at most, as long as one is not needed for a ttl of its own.
+    /// How a name becomes a key of PostgreSQL.
+    pub(super) key_mapping: KeyMapping,
+    /// How many connections for locks a client has at most. A request whose ttl no session has opens one more.
     pub(super) connections: usize,
-    /// How long the end of a session may go unnoticed.
+    /// The longest time until the end of a session is noticed.
     pub(super) validate: Duration,
-    /// How long after its start a server grants nothing.
+    /// How long after its start a server is not trusted. `None`: it is trusted at once.
     pub(super) restart_guard: Option<Duration>,
 }
 
@@ -41,23 +42,23 @@ impl Settings {
                 Escaped(&prefix)
             ));
         }
-        let keys = match (url.take("keys").as_deref(), server.kind) {
-            (None, _) => Keys::BigInt,
+        let key_mapping = match (url.take("keys").as_deref(), server.kind) {
+            (None, _) => KeyMapping::BigInt,
             (Some(_), Kind::MySql) => {
                 return invalid("`keys` is an option of PostgreSQL; in MySQL a name is the key");
             }
-            (Some(keys), Kind::Postgres) => match Keys::parse(keys) {
-                Some(keys) => keys,
+            (Some(keys), Kind::Postgres) => match KeyMapping::parse(keys) {
+                Some(mapping) => mapping,
                 None => {
                     return invalid(format!(
                         "the option `keys` is \"{}\"; it can be {}",
                         Escaped(keys),
-                        Keys::ALL.map(|(name, _)| name).join(", ")
+                        KeyMapping::ALL.map(|(name, _)| name).join(", ")
                     ));
                 }
             },
         };
-        if !prefix.is_empty() && keys == Keys::Raw {
+        if !prefix.is_empty() && key_mapping == KeyMapping::Raw {
             return invalid("`keys=raw` means that names are numbers, so there can be no `prefix`");
         }
         let connections = url.take_number_in("connections", &(2..=10_000), 16)?;
@@ -70,12 +71,12 @@ impl Settings {
             ));
         }
         let restart_guard = url.take_restart_guard()?;
-        let known: Vec<_> = OF_SERVER.iter().chain(&KNOWN).copied().collect();
+        let known: Vec<_> = SERVER_OPTIONS.iter().chain(&OPTIONS).copied().collect();
         url.finish(&known)?;
         Ok(Self {
             server,
             prefix,
-            keys,
+            key_mapping,
             connections: usize::try_from(connections).unwrap_or(usize::MAX),
             validate,
             restart_guard,
@@ -96,11 +97,17 @@ mod tests {
     fn a_full_url() {
         let all = "postgres://h/db?prefix=app/&keys=ruby&connections=4&validate=200ms&restart_guard=off&timeout=1s";
         let all = settings(all).unwrap();
-        assert_eq!((all.prefix.as_str(), all.keys), ("app/", Keys::Ruby));
+        assert_eq!(
+            (all.prefix.as_str(), all.key_mapping),
+            ("app/", KeyMapping::Ruby)
+        );
         assert_eq!((all.connections, all.restart_guard), (4, None));
         assert_eq!(all.validate, Duration::from_millis(200));
         let least = settings("mysql://h").unwrap();
-        assert_eq!((least.connections, least.keys), (16, Keys::BigInt));
+        assert_eq!(
+            (least.connections, least.key_mapping),
+            (16, KeyMapping::BigInt)
+        );
         assert_eq!(least.validate, Duration::from_secs(1));
         assert_eq!(least.restart_guard, Some(Duration::from_secs(30)));
     }

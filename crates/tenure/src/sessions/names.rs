@@ -1,4 +1,4 @@
-//! What a name is called in the server. Published in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
+//! From the name of a lock to its key in the server. Published in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,125 +8,59 @@ use sha2::{Digest as _, Sha256};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::LockName;
 
-use crate::database::Kind;
+use crate::database::{self, Kind, hex};
 
-use super::mappings;
+use super::key::{Key, is_plain};
+use super::mappings::{self, KeyMapping};
 use super::settings::Settings;
 
-/// A lock of MySQL has 64 characters at most; those of a digest are 64, so no plain name has that many.
-const LONGEST_PLAIN: usize = 63;
+/// A lock of MySQL has 64 characters at most. Those of a digest are 64, so no plain name has that many.
+const MAX_PLAIN_LENGTH: usize = 63;
 
-/// What the server knows a lock by. Two names with the same key are the same lock.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Key {
-    /// MySQL: letters that all servers agree on, so it can stand in a statement as it is.
-    Text(Arc<str>),
-    /// PostgreSQL: one number.
-    One(i64),
-    /// PostgreSQL: two numbers, which no single number is the same as.
-    Two(i32, i32),
-}
-
-/// In what way a name is a key of PostgreSQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
-    /// Eight bytes of a digest.
-    BigInt,
-    /// The same eight bytes, as two numbers.
-    Pair,
-    /// The name is the number, or two with a comma between.
-    Raw,
-    /// `hashtext(name)::bigint`, which the server works out.
-    HashText,
-    /// As `DistributedLock` for .NET does.
-    CSharp,
-    /// As `with_advisory_lock` for Rails does.
-    Ruby,
-    /// As sqlx's `PgAdvisoryLock` does.
-    Sqlx,
-}
-
-impl Keys {
-    pub(super) const ALL: [(&'static str, Self); 7] = [
-        ("bigint", Self::BigInt),
-        ("pair", Self::Pair),
-        ("raw", Self::Raw),
-        ("hashtext", Self::HashText),
-        ("csharp", Self::CSharp),
-        ("ruby", Self::Ruby),
-        ("sqlx", Self::Sqlx),
-    ];
-
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let found = Self::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|(_, keys)| *keys)
-    }
-}
-
-/// A key, or the expression that the server works it out from.
+/// A key, or what the server has to be asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Here(Key),
-    /// The name's bytes, which `hashtext` is to be asked for.
-    Asked(Vec<u8>),
-}
-
-/// Whether every server compares and converts these characters alike.
-pub(super) fn is_plain(text: &str) -> bool {
-    let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"._-/".contains(&c);
-    text.bytes().all(is_plain)
+pub(super) enum KeySource {
+    Computed(Key),
+    /// The name's bytes, of which the server's `hashtext` is the key.
+    AskServer(Vec<u8>),
 }
 
 /// The key of a name.
-pub(super) fn key(settings: &Settings, name: &LockName) -> Result<Found, Error> {
+pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Error> {
     let full = match settings.prefix.as_str() {
         "" => Cow::Borrowed(name.as_str()),
         prefix => Cow::Owned(format!("{prefix}{name}", name = name.as_str())),
     };
     if settings.server.kind == Kind::MySql {
-        return Ok(Found::Here(Key::Text(text(&full))));
+        return Ok(KeySource::Computed(Key::Text(text_key(&full))));
     }
-    let key = match settings.keys {
-        Keys::BigInt => Key::One(i64::from_be_bytes(digest(&full))),
-        Keys::Pair => {
-            let [a, b, c, d, e, f, g, h] = digest(&full);
-            Key::Two(
-                i32::from_be_bytes([a, b, c, d]),
-                i32::from_be_bytes([e, f, g, h]),
-            )
-        }
-        Keys::Raw => raw(&full)?,
-        Keys::HashText if full.contains('\0') => {
+    let key = match settings.key_mapping {
+        KeyMapping::BigInt => Key::One(database::keys::bigint(&full)),
+        KeyMapping::Pair => Key::halves(database::keys::bigint(&full).cast_unsigned()),
+        KeyMapping::Raw => raw(&full)?,
+        KeyMapping::HashText if full.contains('\0') => {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "PostgreSQL has no text with a zero byte in it, so `keys=hashtext` has no such names",
             ));
         }
-        Keys::HashText => return Ok(Found::Asked(full.into_owned().into_bytes())),
-        Keys::CSharp => mappings::csharp(&full),
-        Keys::Ruby => mappings::ruby(&full),
-        Keys::Sqlx => mappings::sqlx(&full),
+        KeyMapping::HashText => return Ok(KeySource::AskServer(full.into_owned().into_bytes())),
+        KeyMapping::CSharp => mappings::csharp(&full),
+        KeyMapping::Ruby => mappings::ruby(&full),
+        KeyMapping::Sqlx => mappings::sqlx(&full),
     };
-    Ok(Found::Here(key))
+    Ok(KeySource::Computed(key))
 }
 
-/// A plain name as it is; of any other, and of a long one, the digest in lower-case hexadecimal digits.
-fn text(full: &str) -> Arc<str> {
-    if full.len() <= LONGEST_PLAIN && is_plain(full) {
+/// A short plain name itself; the digest of any other, in lower-case hexadecimal digits.
+fn text_key(full: &str) -> Arc<str> {
+    if full.len() <= MAX_PLAIN_LENGTH && is_plain(full) {
         return full.into();
     }
-    let digest = Sha256::digest(full.as_bytes());
-    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.into()
+    hex(&Sha256::digest(full.as_bytes())).into()
 }
 
-/// The first eight bytes of the SHA-256 of a name.
-fn digest(full: &str) -> [u8; 8] {
-    let digest = Sha256::digest(full.as_bytes());
-    std::array::from_fn(|at| digest[at])
-}
-
-/// `-5` or `7,9`
+/// `-5` or `7,9`: the name is the key.
 fn raw(name: &str) -> Result<Key, Error> {
     let key = match name.split_once(',') {
         None => name.parse().ok().map(Key::One),
@@ -144,17 +78,6 @@ fn raw(name: &str) -> Result<Key, Error> {
     })
 }
 
-/// As it is written in a table and in a name.
-impl std::fmt::Display for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::One(number) => write!(f, "{number}"),
-            Self::Two(class, object) => write!(f, "{class},{object}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,8 +91,8 @@ mod tests {
     fn of(url: &str, name: &str) -> Key {
         let name = LockName::new(name).unwrap();
         match key(&settings(url), &name).unwrap() {
-            Found::Here(key) => key,
-            Found::Asked(_) => panic!("the server has to be asked"),
+            KeySource::Computed(key) => key,
+            KeySource::AskServer(_) => panic!("the server has to be asked"),
         }
     }
 
@@ -215,7 +138,7 @@ mod tests {
         assert_eq!(of("postgres://h?keys=raw", "7,-9"), Key::Two(7, -9));
         let name = LockName::new("it's").unwrap();
         let asked = key(&settings("postgres://h?keys=hashtext"), &name).unwrap();
-        assert_eq!(asked, Found::Asked(b"it's".to_vec()));
+        assert_eq!(asked, KeySource::AskServer(b"it's".to_vec()));
     }
 
     #[test]
@@ -252,7 +175,7 @@ mod tests {
         for settings in [mysql, postgres, pair] {
             written::assert_apart(|name| {
                 let name = LockName::new(name).unwrap();
-                let Ok(Found::Here(key)) = key(&settings, &name) else {
+                let Ok(KeySource::Computed(key)) = key(&settings, &name) else {
                     panic!("{name} has no key");
                 };
                 let text = key.to_string().to_lowercase();
