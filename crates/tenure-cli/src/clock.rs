@@ -6,7 +6,7 @@ use crate::wire::NEVER;
 
 /// Nanoseconds since boot. The same in every process of this machine.
 pub(crate) fn now() -> u64 {
-    tenure::rt::Clock::system().now().as_nanos()
+    tenure_core::rt::Clock::system().now().as_nanos()
 }
 
 /// The instant `later` from `at`; [`NEVER`] when that is beyond the clock.

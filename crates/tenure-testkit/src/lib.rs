@@ -17,7 +17,7 @@ pub mod clock;
 mod compiler;
 pub mod disk;
 pub mod etcd;
-#[path = "../../tenure/src/conformance/idle.rs"]
+#[path = "../../tenure-core/src/conformance/idle.rs"]
 mod idle;
 pub mod jute;
 mod login;

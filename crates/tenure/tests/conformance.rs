@@ -7,8 +7,12 @@ mod harness {
     pub(crate) mod file;
     pub(crate) mod memory;
     #[cfg(feature = "redis")]
+    #[cfg_attr(
+        not(feature = "redlock"),
+        allow(dead_code, reason = "a majority of servers is not tested")
+    )]
     pub(crate) mod redis;
-    #[cfg(feature = "quorum")]
+    #[cfg(feature = "majority")]
     pub(crate) mod redlock;
     #[cfg(any(
         feature = "redis",
@@ -168,7 +172,7 @@ fn redis_cluster() {
 }
 
 /// Five servers, which are stopped, cut off and started again all at once.
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 #[test]
 fn redlock() {
     tenure_testkit::needs!(redis);
@@ -184,7 +188,7 @@ fn redlock() {
 }
 
 /// Leases, lost requests, silence and restarts, on five nodes.
-#[cfg(feature = "quorum")]
+#[cfg(feature = "majority")]
 #[test]
 fn redlock_over_memory() {
     virtual_column(
@@ -195,7 +199,7 @@ fn redlock_over_memory() {
 }
 
 /// Threads that race for three nodes, so that the nodes' orders differ.
-#[cfg(feature = "quorum")]
+#[cfg(feature = "majority")]
 #[test]
 fn redlock_over_memory_on_the_real_clock() {
     column(

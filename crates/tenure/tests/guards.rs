@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as threads;
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::error::Step;
+use tenure::memory;
 use tenure::{Client, Error, ErrorKind, Guard, Loss, LossCallback, LostReason, Owner, State};
 use tokio::sync::{mpsc, oneshot};
 

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, Error, ErrorKind, Mode, Owner, Renew};
 
 use memory_store::{settle, store};

@@ -5,8 +5,8 @@ mod memory_store;
 
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::error::Step;
+use tenure::memory;
 use tenure::{Client, ErrorKind, LostReason, Mode, Owner, Renew, State};
 
 use memory_store::{settle, store};

@@ -1,7 +1,7 @@
 //! The memory store on a virtual clock, and a client of it.
 
 use tenure::Client;
-use tenure::backend::memory;
+use tenure::memory;
 
 pub(crate) fn store() -> (memory::Backend, Client) {
     let store = memory::Backend::with_virtual_clock();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, BoxFuture, file};
+use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Verdict};
+use tenure::file;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
@@ -40,7 +41,7 @@ impl Harness for Directory {
     }
 
     fn guarantees(&self) -> Guarantees {
-        file::Backend::open(&self.dir)
+        file::Store::open(&self.dir)
             .expect("the temporary directory can be used")
             .guarantees()
             .clone()

@@ -60,6 +60,10 @@ macro_rules! methods_of_stores {
             Some(self.store.url.clone())
         }
 
+        fn connect(&self, url: String) -> Option<BoxFuture<Result<tenure::Client, tenure::Error>>> {
+            Some(Box::pin(async move { tenure::connect(&url).await }))
+        }
+
         fn lock_holder(&self) -> Option<std::path::PathBuf> {
             Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
         }

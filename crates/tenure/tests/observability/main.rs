@@ -11,8 +11,8 @@ mod subscriber;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
 use tenure::error::Step;
+use tenure::memory::{self, Disturbance};
 use tenure::{Client, ErrorKind, LostReason, Owner, Renew};
 
 use memory_store::settle;

@@ -17,6 +17,7 @@ mod failovers;
 mod forgetting;
 mod holders;
 mod leaks;
+#[cfg(feature = "redlock")]
 mod majorities;
 mod proxy;
 mod refusals;

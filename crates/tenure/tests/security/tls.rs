@@ -292,7 +292,7 @@ async fn beyond_this_machine(store: &Store) {
 #[test]
 fn the_stores_of_the_matrix_are_those_that_have_a_network() {
     let with_tls = ["redis", "etcd", "zookeeper", "mysql", "postgres"];
-    for scheme in tenure::client::SCHEMES {
+    for scheme in tenure::SCHEMES {
         let scheme = scheme.trim_end_matches(':').trim_end_matches("//");
         let known = with_tls.iter().any(|it| scheme.starts_with(it));
         // A majority of the first.

@@ -1,4 +1,4 @@
-//! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and kernel as users have them, several
+//! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and logic as users have them, several
 //! clients and a store in one thread, and between them a network that loses, delays and doubles messages. A seed
 //! decides everything, so a history that fails can be had again.
 //!

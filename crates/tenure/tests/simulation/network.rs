@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request, memory,
+    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
 };
 use tenure::guarantees::Guarantees;
-use tenure::rt::{Clock, Flag};
+use tenure::memory;
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, LostReason, Status};
+use tenure_core::rt::{Clock, Flag};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

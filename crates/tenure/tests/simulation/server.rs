@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{Answer, Backend as _, Request};
-use tenure::rt::Flag;
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, Mode};
+use tenure_core::rt::Flag;
 use tokio::sync::oneshot;
 
 use crate::state::{Mutant, NAMES, Simulation};

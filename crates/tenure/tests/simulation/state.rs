@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, memory};
-use tenure::rt::{Clock, Flag};
+use tenure::backend::Backend as _;
+use tenure::memory;
 use tenure::{LockName, OwnerId};
+use tenure_core::rt::{Clock, Flag};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::claims::{Claim, Name};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::rt::Flag;
+use tenure_core::rt::Flag;
 
 use crate::random::Random;
 use crate::state::{FaultLevel, Simulation};

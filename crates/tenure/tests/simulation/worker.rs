@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::rt::Flag;
 use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode, Owner, Renew};
+use tenure_core::rt::Flag;
 use tokio::runtime::Handle;
 
 use crate::claims::Part;

@@ -9,7 +9,7 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Sqlite, Transaction};
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, Error};
 use tokio::sync::oneshot;
 

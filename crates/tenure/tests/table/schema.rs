@@ -129,8 +129,8 @@ async fn the_statements_of_the_page_make_the_tables() {
     let page = include_str!("../../../../docs/stores/table.md");
     for db in Db::servers() {
         let schema = match db {
-            Db::MySql(_) => include_str!("../../src/backend/table/schema/mysql.sql"),
-            _ => include_str!("../../src/backend/table/schema/postgres.sql"),
+            Db::MySql(_) => include_str!("../../src/tables/sql/schema/mysql.sql"),
+            _ => include_str!("../../src/tables/sql/schema/postgres.sql"),
         };
         let schema = schema
             .replace("{locks}", "tenure_locks")
