@@ -20,17 +20,12 @@ const LEFT: &[&str] = &[
     "crates/tenure-core/src/error.rs",
     "crates/tenure-core/src/memory/mod.rs",
     "crates/tenure-core/src/rt.rs",
-    "crates/tenure/src/database/outcome.rs",
+    "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/etcd/ears.rs",
     "crates/tenure/src/majority/mod.rs",
     "crates/tenure/src/redis/mod.rs",
-    "crates/tenure/src/session/board.rs",
-    "crates/tenure/src/session/mappings.rs",
     "crates/tenure/src/sql/mod.rs",
     "crates/tenure/src/tls.rs",
-    "crates/tenure/src/zookeeper/handshake.rs",
-    "crates/tenure/src/zookeeper/hold.rs",
-    "crates/tenure/src/zookeeper/names.rs",
 ];
 
 /// A module of one crate: its folder under `crates/`, then the names from the root on.
