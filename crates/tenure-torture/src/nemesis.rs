@@ -23,7 +23,7 @@ pub trait Environment: Send + Sync {
     /// The faults that can be made here.
     fn kinds(&self) -> Vec<FaultKind>;
     /// Begins a fault. A clock jumps by `lasts`. Workers that are to sleep are stopped before, and resumed after
-    /// [`end`](Site::end).
+    /// `end`.
     fn begin(&self, kind: FaultKind, lasts: Duration);
     /// Ends a fault. Clocks that have jumped and leaders that were replaced stay as they are.
     fn end(&self, kind: FaultKind);

@@ -74,10 +74,10 @@ impl Store {
     /// is missing.
     ///
     /// # Errors
-    /// - [`ErrorKind::Denied`]: the path is a symbolic link or no directory, belongs to another user, can be written
+    /// - `Denied`: the path is a symbolic link or no directory, belongs to another user, can be written
     ///   by others, or may not be created;
-    /// - [`ErrorKind::Unsupported`]: kernel locks do not work on that file system;
-    /// - [`ErrorKind::Backend`]: no space, no descriptors, or anything else that the system said.
+    /// - `Unsupported`: kernel locks do not work on that file system;
+    /// - `Backend`: no space, no descriptors, or anything else that the system said.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let opened = Shared::open(path.as_ref());
         let (shared, swept) =
