@@ -138,8 +138,12 @@ pub(super) async fn leave_queue_with_retry(
 pub(super) async fn close(store: &Store) {
     let limit = store.clock.now().after(CLOSE_TIMEOUT);
     store.sessions.closing.raise();
-    // A held entry keeps its session open.
+    store.maintenance.stop();
+    // A held entry keeps its session open, and so does a task in the background.
     drop(store.holds.take_all());
-    store.expiry.wake();
+    tokio::select! {
+        () = store.background.all_done() => {}
+        () = store.clock.sleep_until(limit) => {}
+    }
     store.sessions.close(limit).await;
 }

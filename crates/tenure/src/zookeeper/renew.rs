@@ -8,7 +8,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::{NextWakeup, lock};
+use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
@@ -40,11 +40,14 @@ pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Durat
     store
         .sessions
         .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
-    if store.expiry.claim_start() {
-        let (weak, wakeup) = (Arc::downgrade(store), store.expiry.clone());
-        store.spawner.spawn(expire(weak, wakeup));
-    }
-    store.expiry.due_at(until);
+    let Store {
+        maintenance,
+        spawner,
+        clock,
+        ..
+    } = &**store;
+    maintenance.start(spawner, clock, store, expire);
+    maintenance.due_at(until);
     ttl
 }
 
@@ -151,31 +154,30 @@ fn renewal_of(session: &Session, outcome: &Result<Lease, RequestError>) -> Resul
     }
 }
 
-/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on.
-async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
-    loop {
-        let (clock, next) = {
-            let Some(store) = store.upgrade() else {
-                return;
-            };
-            if store.sessions.closing.is_raised() {
-                return;
-            }
-            let (planned, now) = (wakeup.begin(), store.clock.now());
-            let (expired, next) = take_expired(&store, now);
-            for (owner, held) in expired {
-                let deleter = store.clone();
-                store
-                    .spawner
-                    .spawn(async move { delete_expired(&deleter, owner, held).await });
-            }
-            (
-                store.clock.clone(),
-                wakeup.plan(pace::look(planned, next, now)),
-            )
-        };
-        wakeup.sleep(&clock, next).await;
+/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on. Returns when
+/// the next lease is over.
+async fn expire(store: Arc<Store>) -> Time {
+    let (expired, next) = take_expired(&store, store.clock.now());
+    for (owner, held) in expired {
+        let deleter = store.clone();
+        spawn_until_closed(&store, async move {
+            delete_expired(&deleter, owner, held).await;
+        });
     }
+    next
+}
+
+/// Runs `work` in the background until the client closes. Then the sessions end, and their nodes with them, and work
+/// that goes on would keep its session open.
+fn spawn_until_closed(store: &Arc<Store>, work: impl Future<Output = ()> + Send + 'static) {
+    let sessions = store.sessions.clone();
+    store.background.spawn(&store.spawner, async move {
+        tokio::select! {
+            biased;
+            () = sessions.closing.raised() => {}
+            () = work => {}
+        }
+    });
 }
 
 /// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
@@ -195,8 +197,7 @@ fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
 /// Deletes a node until it is gone, or its session is.
 async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
     for attempt in 0_u32.. {
-        let is_over = held.session.ended.is_raised() || store.sessions.closing.is_raised();
-        if is_over || release::delete(&held.session, &held).await.is_ok() {
+        if held.session.ended.is_raised() || release::delete(&held.session, &held).await.is_ok() {
             break;
         }
         // Its owner has released the hold meanwhile.
@@ -220,9 +221,7 @@ impl SessionListener for LossReporter {
         // The servers may have been emptied meanwhile, and the next renewal may be far away.
         if let Some(store) = self.0.upgrade() {
             let (checked, session) = (store.clone(), session.clone());
-            store
-                .spawner
-                .spawn(async move { verify(&checked, &session).await });
+            spawn_until_closed(&store, async move { verify(&checked, &session).await });
         }
     }
 

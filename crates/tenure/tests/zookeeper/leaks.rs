@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use tenure::Renew;
+
 use crate::common::{alive_tasks, drop_acquires};
-use crate::support::{ROOT, client_of, nodes, soon, take, until};
-use tenure_testkit::needs;
+use crate::support::{ROOT, client_by, client_of, nodes, soon, take, until};
+use tenure_testkit::proxy::Fault;
 use tenure_testkit::zookeeper::Zookeeper;
+use tenure_testkit::{jute, needs};
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -78,4 +81,33 @@ async fn sessions_go_with_the_client() {
     .await;
     assert!(guards.iter().all(|guard| !guard.is_held()));
     until("no session is left", || connections(&server) == 0).await;
+}
+
+/// The client deletes the node of a lease that ran out, gets no reply, and is closed meanwhile: closing does not leave
+/// that request to a task that outlives the client and keeps the session open.
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_ends_a_delete_that_is_under_way() {
+    needs!(zookeeper);
+    let server = Zookeeper::start(&[]);
+    let proxy = jute::proxy(server.port());
+    let client = client_by(&proxy).await;
+    // Neither is renewed: no other request of this session is sent when the first lease ends.
+    let lock = |name| {
+        client
+            .lock(name)
+            .ttl(crate::support::TTL)
+            .renew(Renew::Never)
+    };
+    let expiring = soon(lock("expires").acquire()).await.unwrap();
+    until("half of the lease is over", || {
+        expiring.remaining() < crate::support::TTL / 2
+    })
+    .await;
+    let other = soon(lock("lasts").acquire()).await.unwrap();
+    proxy.plan("release", Fault::NoReply);
+    until("the delete has been applied", || proxy.is_done()).await;
+    assert!(other.is_held());
+    soon(client.close()).await;
+    assert_eq!(nodes(&server, "lasts").len(), 0, "the session lives on");
+    proxy.resume();
 }
