@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::backend::{Answer, Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::options::Mode;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::cache::CacheAnswer;
@@ -24,7 +24,8 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     check_mode(store.settings.dialect, request.mode)?;
     let dir = store.directory(&request.name)?;
     let mut retry_until = store.clock.now().after(request.ttl);
-    for attempt in 0_u32.. {
+    let mut retries = RetryBudget::without_limit();
+    loop {
         let session = store.sessions.for_lease(request.ttl, Some(&dir)).await;
         let outcome = match &session {
             Ok(session) => acquire_in(store, request, session, &dir, &mut retry_until).await,
@@ -38,7 +39,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             return Ok(Answer::Busy);
         }
         // A session that ended unnoticed is no reason to fail: there is a new one.
-        let is_stale = attempt == 0 && session.is_ok_and(|session| session.is_over());
+        let is_stale = retries.failures() == 0 && session.is_ok_and(|session| session.is_over());
         let is_temporary = matches!(
             err.kind(),
             ErrorKind::Unreachable | ErrorKind::Indeterminate
@@ -53,13 +54,11 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         // A node that may be there is deleted before the next one is made: one node at a time.
         release::leave_queue_with_retry(store, request, retry_until).await?;
         tracing::warn!(name = %request.name, %err, "once more, from the end of the queue");
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        let pause = store.clock.sleep_until(store.clock.now().after(pause));
+        let pause = retries.pause(&store.clock);
         if request.unless_stopped(pause).await.is_none() {
             return Ok(Answer::Busy);
         }
     }
-    unreachable!("BUG: the loop ends at `retry_until`")
 }
 
 /// In the dialect of ZooKeeper's own recipes there is no room for a mode.

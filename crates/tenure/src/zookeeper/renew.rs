@@ -6,9 +6,9 @@ use std::time::Duration;
 use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
@@ -196,19 +196,13 @@ fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
 
 /// Deletes a node until it is gone, or its session is.
 async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
-    for attempt in 0_u32.. {
-        if held.session.ended.is_raised() || release::delete(&held.session, &held).await.is_ok() {
-            break;
-        }
+    let mut retries = RetryBudget::without_limit();
+    while !held.session.ended.is_raised() && release::delete(&held.session, &held).await.is_err() {
         // Its owner has released the hold meanwhile.
         if !store.holds.contains(owner) {
             return;
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        store
-            .clock
-            .sleep_until(store.clock.now().after(pause))
-            .await;
+        retries.pause(&store.clock).await;
     }
     store.holds.update(owner, |held| held.is_ambiguous = false);
 }

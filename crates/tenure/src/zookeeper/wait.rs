@@ -10,6 +10,7 @@ use zookeeper_client::{OneshotWatcher, WatchedEvent};
 use tenure_core::backend::Request;
 use tenure_core::logic::pace;
 use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
@@ -162,7 +163,7 @@ async fn next_wake_up(
     });
     let pause = (request.ttl.min(entry.session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
     // Not all waiters at the same moment.
-    let pause = pause - pace::fraction(pause / 4, rand::random());
+    let pause = pause - pace::fraction(pause / 4, store.clock.random());
     tokio::select! {
         biased;
         () = request.stop.raised() => WakeUp::Stopped,
@@ -210,7 +211,8 @@ pub(super) async fn read_queue_with_retry(
     confirms: bool,
     retry_until: Time,
 ) -> Result<QueuePosition, RequestError> {
-    for attempt in 0_u32.. {
+    let mut retries = RetryBudget::until(retry_until);
+    loop {
         let confirmed = match confirms {
             true => requests::check_nodes(&entry.session, &[&*entry.node.path])
                 .await
@@ -226,15 +228,10 @@ pub(super) async fn read_queue_with_retry(
             Ok(position) => return Ok(position),
             Err(err) => err,
         };
-        let now = store.clock.now();
-        if !err.is_ambiguous() || request.stop.is_raised() || now >= retry_until {
+        if !err.is_ambiguous() || request.stop.is_raised() || retries.is_spent(&store.clock) {
             return Err(err);
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
         // A stopped request reads the queue once more, at once.
-        let _ = request
-            .unless_stopped(store.clock.sleep_until(now.after(pause)))
-            .await;
+        let _ = request.unless_stopped(retries.pause(&store.clock)).await;
     }
-    unreachable!("BUG: the loop ends at `retry_until`")
 }
