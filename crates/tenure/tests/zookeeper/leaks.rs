@@ -6,9 +6,9 @@ use tenure::Renew;
 
 use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{ROOT, client_by, client_of, nodes, soon, take, until};
-use tenure_testkit::proxy::Fault;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
-use tenure_testkit::{jute, needs};
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -89,7 +89,7 @@ async fn sessions_go_with_the_client() {
 async fn closing_ends_a_delete_that_is_under_way() {
     needs!(zookeeper);
     let server = Zookeeper::start(&[]);
-    let proxy = jute::proxy(server.port());
+    let proxy = Proxy::zookeeper(server.port());
     let client = client_by(&proxy).await;
     // Neither is renewed: no other request of this session is sent when the first lease ends.
     let lock = |name| {
