@@ -268,7 +268,7 @@ async fn count_and_watch(entry: &QueueEntry) -> Result<Option<i32>, RequestError
 }
 
 fn granted(store: &Arc<Store>, request: &Request, entry: &QueueEntry, lease: Lease) -> Answer {
-    let ttl = Some(renew::keep(store, request, lease));
+    let ttl = Some(renew::record_grant(store, request, lease));
     let Node {
         token, round_trip, ..
     } = entry.node;

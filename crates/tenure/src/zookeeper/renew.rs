@@ -30,8 +30,8 @@ type NumberedPath = (usize, Arc<str>);
 /// What is known about one node after a renewal.
 type Checked = (usize, Result<Lease, Renewal>);
 
-/// The node holds from now on: its lease is watched, and so is its session. Returns the length of the lease.
-pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+/// The node holds from now on: the end of its lease and of its session are noticed. Returns the length of the lease.
+pub(super) fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
     let ttl = lease.length().min(request.ttl);
     let until = lease.sent.after(ttl);
     store
@@ -80,7 +80,7 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
             rest = later;
             for (at, checked) in check_batch(&session, batch).await {
                 renewals[at] = Some(match checked {
-                    Ok(lease) => prolong(store, &holds[at], lease),
+                    Ok(lease) => record_renewal(store, &holds[at], lease),
                     Err(renewal) => renewal,
                 });
             }
@@ -102,7 +102,7 @@ fn batch_length(paths: &[NumberedPath]) -> usize {
     fits.count().max(1)
 }
 
-fn prolong(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
+fn record_renewal(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
     let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
     store.holds.update(hold.owner, |held| {
         held.until = held.until.max(Some(sent.after(ttl)));

@@ -135,8 +135,8 @@ impl Session {
     }
 
     /// From when on a lease has its whole length again, after this process was stopped.
-    pub(super) fn settled(&self) -> Time {
-        lock(&self.contact).settled()
+    pub(super) fn settled_at(&self) -> Time {
+        lock(&self.contact).settled_at()
     }
 
     /// Whether leases have their whole length. They have not while the leader may not know that this process runs
@@ -144,8 +144,8 @@ impl Session {
     fn is_settled(&self) -> bool {
         let now = self.clock().now();
         let mut contact = lock(&self.contact);
-        contact.runs(now);
-        !self.shared.is_ensemble() || contact.settled() <= now
+        contact.record_run(now);
+        !self.shared.is_ensemble() || contact.settled_at() <= now
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -307,8 +307,8 @@ impl Sessions {
             Err(err) => return Err(diagnose::explain(settings, err).await),
         };
         let granted = client.session_timeout();
-        contact.grant(granted);
-        contact.runs(clock.now());
+        contact.set_timeout(granted);
+        contact.record_run(clock.now());
         tracing::debug!(asked = ?timeout, ?granted, "session opened");
         Ok(Arc::new(Session {
             timeout: granted,
@@ -404,7 +404,7 @@ async fn log_in(settings: &Settings, connector: Connector) -> Result<Client, Cli
 async fn follow(contact: &mut Contact, clock: &Clock) {
     loop {
         let now = clock.now();
-        contact.runs(now);
+        contact.record_run(now);
         clock.sleep_until(now.after(contact.interval())).await;
     }
 }
@@ -420,7 +420,7 @@ async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: S
             };
             let now = session.clock().now();
             let mut contact = lock(&session.contact);
-            contact.runs(now);
+            contact.record_run(now);
             (session.shared.clone(), now.after(contact.interval()))
         };
         let state = tokio::select! {

@@ -117,7 +117,7 @@ async fn confirm_turn(
     }
     loop {
         // Once the request is stopped, any lease will do.
-        let settled = store.clock.sleep_until(session.settled());
+        let settled = store.clock.sleep_until(session.settled_at());
         let _ = request.unless_stopped(settled).await;
         let lease = match requests::check_nodes(session, &[&*entry.node.path]).await {
             Ok(lease) => lease,
