@@ -113,7 +113,7 @@ async fn acquire_in(
         Ok(WaitOutcome::NodeGone) => {
             // Nothing is left: another program deleted the node, or the node went with its session.
             let _ = release::leave_queue(store, request).await;
-            let what = "our place in the queue was deleted; retry";
+            let what = "our node in the queue was deleted; retry";
             Err(Error::new(ErrorKind::Unreachable, what))
         }
         Err(err) => Err(give_up(store, request, session.explain(err)).await),
@@ -285,5 +285,5 @@ async fn give_up(store: &Store, request: &Request, err: Error) -> Error {
         ErrorKind::Indeterminate => ErrorKind::Unreachable,
         kind => kind,
     };
-    Error::new(kind, "the queue could not be looked at").with_source(err)
+    Error::new(kind, "the queue could not be read").with_source(err)
 }

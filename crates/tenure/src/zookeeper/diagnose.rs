@@ -52,7 +52,7 @@ fn meaning(host: &Host, is_tls: bool, reply: ServerReply) -> Error {
         #[cfg(feature = "zookeeper-tls")]
         ServerReply::NoHandshake => (
             format!(
-                "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
+                "{host} closed the connection during the TLS handshake; name the port on which it speaks TLS, or write tls=off if it has none"
             ),
             None,
         ),
@@ -80,7 +80,9 @@ fn meaning(host: &Host, is_tls: bool, reply: ServerReply) -> Error {
 fn meaning_of_text(host: &Host, text: &str) -> String {
     let has = |part| text.contains(part);
     if has("not currently serving requests") {
-        format!("{host} has no majority of its ensemble and serves nobody; start the other servers")
+        format!(
+            "{host} has no majority of its ensemble and serves no client; start the other servers"
+        )
     } else if has("Mode: read-only") {
         format!(
             "{host} is cut off from the others and read-only; retry when a majority of them is there"

@@ -208,7 +208,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     if session.client.state() == SessionState::ConnectedReadOnly {
         findings.push(Finding::new(
             Severity::Bad,
-            "the server is cut off from the others and read-only: no lock can be taken",
+            "the server is cut off from the others and read-only: no lock can be acquired",
         ));
     }
     findings.push(check_voters(requests::count_voters(&session).await));
@@ -224,7 +224,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     if settings.acl == Access::Open {
         findings.push(Finding::new(
             Severity::Warning,
-            "whoever reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes of our own",
+            "every client that reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes that only this user can change",
         ));
     }
     Ok(findings)
@@ -241,7 +241,7 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         return Finding::new(
             Severity::Warning,
             format!(
-                "{host} does not answer `srvr`: it is away, or 4lw.commands.whitelist forbids it"
+                "{host} does not answer `srvr`: the server is away, or 4lw.commands.whitelist forbids it"
             ),
         );
     };
@@ -249,7 +249,7 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         return Finding::new(
             Severity::Warning,
             format!(
-                "{host} has no majority of its ensemble and serves nobody; start the other servers"
+                "{host} has no majority of its ensemble and serves no client; start the other servers"
             ),
         );
     }
@@ -270,11 +270,11 @@ fn check_voters(voters: Option<usize>) -> Finding {
     match voters {
         Some(0 | 1) => Finding::new(
             Severity::Warning,
-            "one server and no ensemble: when it is away nobody can take a lock; three survive the loss of one",
+            "one server and no ensemble: without it no lock can be acquired; three servers survive the loss of one",
         ),
         Some(2) => Finding::new(
             Severity::Warning,
-            "two voting servers: when either is away nobody can take a lock; three survive the loss of one",
+            "two voting servers: without either of them no lock can be acquired; three servers survive the loss of one",
         ),
         Some(voters) => Finding::new(
             Severity::Good,

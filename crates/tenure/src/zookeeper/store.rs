@@ -122,7 +122,7 @@ async fn check_root(session: &Session) -> Result<(), Error> {
         Err(err) if err.is(&ClientError::NoAuth) => Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "the node \"{}\" is somebody else's; is the user before `@` in the URL the one who made it, and the password right?",
+                "the node \"{}\" belongs to another user; is the user before `@` in the URL the one who made the node, and is the password right?",
                 Escaped(root)
             ),
         )),

@@ -1,4 +1,4 @@
-//! Many who give up leave nothing: no node, no watch, no session, no task.
+//! Acquisitions that were given up leave nothing: no node, no watch, no session, no task.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
-/// Sessions of clients, by the server's count of connections; ours for looking not counted.
+/// How many clients have a session, by the server's list of connections. The connection of this request is not counted.
 fn connections(server: &Zookeeper) -> usize {
     let lines = server.word("cons");
     lines.lines().filter(|line| line.contains("sid=")).count()
 }
 
-/// Paths on which somebody has a watch.
+/// How many paths have a watch.
 fn watched(server: &Zookeeper) -> usize {
     let lines = server.word("wchp");
     lines.lines().filter(|line| line.starts_with('/')).count()
@@ -49,7 +49,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     .await;
     assert!(holder.is_held());
     soon(holder.release()).await.unwrap();
-    // One per directory that is remembered, at most.
+    // At most one for each directory in the cache.
     until("no watch but those on directories", || {
         watched(&server) <= 25
     })
@@ -62,7 +62,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     until("no task is left", || alive_tasks() == before).await;
 }
 
-/// A ttl of its own has a session of its own, which goes with the client.
+/// Each ttl has a session of its own, which ends with the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_with_the_client() {
     needs!(zookeeper);
