@@ -88,20 +88,20 @@ async fn acquire_in(
     }
     let position = match first_position(&entry, known).await {
         Err(err) if request.wait && err.is_ambiguous() => {
-            *retry_until = wait::retry_until(store, request);
-            wait::read_queue_with_retry(store, request, &entry, false, *retry_until).await
+            *retry_until = wait::retry_until(request, &entry);
+            wait::read_queue_with_retry(request, &entry, false, *retry_until).await
         }
         position => position,
     };
     let outcome = match position {
         // With less than half of it left, a lease is begun anew, where there is time for that.
         Ok(QueuePosition::Held)
-            if !request.wait || wait::is_enough(store, request, &entry, entry.lease) =>
+            if !request.wait || wait::is_enough(request, &entry, entry.lease) =>
         {
             Ok(WaitOutcome::Granted(entry.lease))
         }
         Ok(_) if !request.wait => Ok(WaitOutcome::Stopped),
-        Ok(position) => wait::wait(store, request, &entry, position, retry_until).await,
+        Ok(position) => wait::wait(request, &entry, position, retry_until).await,
         Err(err) => Err(err),
     };
     match outcome {
