@@ -7,7 +7,7 @@ use zookeeper_client::{SessionState, Stat};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::url::Host;
 
@@ -43,8 +43,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 
 async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Status, RequestError> {
     let queue = read_entries(session, dir).await?;
-    // Strictly first come, first served: the holders are in front of all waiters.
-    let holders = (0..queue.len()).take_while(|at| holds(&queue, *at)).count();
+    let holders = count_holders(&queue);
     let mut status = Status::free(name);
     let mut waiting = Vec::new();
     for (at, entry) in queue.into_iter().enumerate() {
@@ -72,13 +71,12 @@ async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Sta
     Ok(status)
 }
 
-/// Whether the contender at that index holds.
-fn holds(queue: &[Entry], at: usize) -> bool {
-    let mode = |entry: &Entry| Contender {
-        mode: entry.child.mode,
-    };
-    let contenders: Vec<_> = queue.iter().map(mode).collect();
-    decide(&contenders, at) == Turn::Held
+/// How many contenders hold. Strictly first come, first served: the holders are in front of all waiters.
+fn count_holders(queue: &[Entry]) -> usize {
+    let contenders = queue.iter().map(|entry| entry.child.contender());
+    let contenders: Vec<_> = contenders.collect();
+    let holds = |at: &usize| decide(&contenders, *at) == Turn::Held;
+    (0..queue.len()).take_while(holds).count()
 }
 
 fn foreign_holder() -> Holder {
@@ -180,14 +178,14 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let broken = async {
         requests::sync(&session, &dir).await?;
         let queue = read_entries(&session, &dir).await?;
-        let found = queue
-            .iter()
-            .position(|entry| requests::token(&entry.stat) == token);
-        // A contender that waits holds nothing.
-        let Some(at) = found.filter(|at| holds(&queue, *at)) else {
-            return Ok(false);
-        };
-        requests::delete_node(&session, &format!("{dir}/{}", queue[at].child.name)).await
+        let mut holders = queue[..count_holders(&queue)].iter();
+        match holders.find(|entry| requests::token(&entry.stat) == token) {
+            Some(entry) => {
+                let path = format!("{dir}/{}", entry.child.name);
+                requests::delete_node(&session, &path).await
+            }
+            None => Ok(false),
+        }
     };
     broken.await.map_err(|err| session.explain(err))
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::queue::Contender;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 
@@ -168,6 +169,10 @@ impl Child {
             mode: mode(stem),
             number,
         })
+    }
+
+    pub(super) fn contender(&self) -> Contender {
+        Contender { mode: self.mode }
     }
 }
 

@@ -9,7 +9,7 @@ use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
 use tenure_core::backend::Request;
 use tenure_core::logic::pace;
-use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -177,10 +177,7 @@ pub(super) async fn read_queue(entry: &QueueEntry) -> Result<QueuePosition, Requ
     let Some(me) = queue.iter().position(|child| child.name == entry.node.name) else {
         return Ok(QueuePosition::Gone);
     };
-    let contenders: Vec<_> = queue
-        .iter()
-        .map(|child| Contender { mode: child.mode })
-        .collect();
+    let contenders: Vec<_> = queue.iter().map(Child::contender).collect();
     let ahead = match decide(&contenders, me) {
         Turn::Held => return Ok(QueuePosition::Held),
         Turn::WatchOne(at) => at..at + 1,
