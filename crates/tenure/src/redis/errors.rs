@@ -1,4 +1,4 @@
-//! What an error of the client library means: nothing was applied, cannot tell, or refused.
+//! What an error of the client library means: nothing was applied, unknown outcome, or refused; and what to do about it.
 
 use std::error::Error as StdError;
 use std::io;
@@ -11,7 +11,7 @@ use tenure_core::name::Escaped;
 
 use crate::tls;
 
-/// An error while a connection is being made: nothing of ours was sent.
+/// An error while a connection is opened: no request was sent.
 pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
     let explained = handshake(&err).map(|found| tls::explain(found, host, "redis://"));
     if let Some(explained) = explained {
@@ -204,6 +204,14 @@ pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
         format!(
             "the key of that name holds a {found}, and a lock is a {wanted}: something else uses the name; nothing was changed{hint}"
         ),
+    )
+}
+
+/// The reply to a request has an unexpected shape.
+pub(super) fn unexpected_reply() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the server's answer makes no sense to this version; is something between us and it?",
     )
 }
 

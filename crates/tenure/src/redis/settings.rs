@@ -108,8 +108,8 @@ impl Settings {
         Self::with_topology(url, topology)
     }
 
-    /// The masters of `redlock://a,b,c`, each as the settings of one server.
-    pub(super) fn masters(url: &str) -> Result<Vec<Self>, Error> {
+    /// The servers of `redlock://a,b,c`, each with settings of its own.
+    pub(super) fn independent_servers(url: &str) -> Result<Vec<Self>, Error> {
         let mut url = Url::parse(url, 6_379)?;
         let hosts = std::mem::take(&mut url.hosts);
         if hosts.len() < 3 || hosts.len() % 2 == 0 {
@@ -276,7 +276,12 @@ mod tests {
         assert_eq!((sentinel.login.database, sentinel.restart_guard), (4, None));
         assert!(Settings::new("redis+cluster://a,b").is_ok());
         assert!(Settings::new("rediss://h").unwrap().tls.is_some());
-        assert_eq!(Settings::masters("redlock://a,b,c").unwrap().len(), 3);
+        assert_eq!(
+            Settings::independent_servers("redlock://a,b,c")
+                .unwrap()
+                .len(),
+            3
+        );
     }
 
     #[test]
@@ -302,7 +307,7 @@ mod tests {
             ("redlock://a,b,a", "twice"),
             ("redlock://a,b,c?dialect=redisson", "deprecated"),
         ] {
-            let err = Settings::masters(url).unwrap_err().to_string();
+            let err = Settings::independent_servers(url).unwrap_err().to_string();
             assert!(err.contains(says), "{url}: {err}");
         }
     }

@@ -63,7 +63,7 @@ impl OneOfThem {
     /// As another client, or one that has heard of nothing yet.
     async fn another(servers: &[Redis]) -> Arc<dyn Backend> {
         let url = format!("{}{TRUSTED}", redlock_url(servers));
-        let nodes = tenure::redis::Backend::masters(&url).await;
+        let nodes = tenure::redis::Store::connect_independent(&url).await;
         nodes.unwrap().swap_remove(0)
     }
 

@@ -22,6 +22,17 @@ pub(in crate::redis) struct Reply<T> {
     pub(in crate::redis) connection: Arc<Connection>,
 }
 
+impl<T> Reply<T> {
+    /// The same reply with another value.
+    pub(in crate::redis) fn with<U>(self, value: U) -> Reply<U> {
+        Reply {
+            value,
+            sent: self.sent,
+            connection: self.connection,
+        }
+    }
+}
+
 /// A call of a script, to be sent to one server or another.
 pub(super) struct Call<'a> {
     pub(super) script: &'a Script,
