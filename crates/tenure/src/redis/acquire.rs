@@ -15,7 +15,7 @@ use super::store::Store;
 use super::wait::{Next, Waiter};
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
-    let _operation = store.operations.enter();
+    let _operation = store.context.operations.enter();
     let keys = store.requests.keys(&request.name);
     match ask(store, request, &keys, Attempt::First).await? {
         AcquireReply::Granted(grant) => Ok(granted(store, request, grant)),
@@ -61,7 +61,7 @@ async fn ask(
     loop {
         until_trusted(store, request, keys).await?;
         let reply = store.requests.acquire(request, keys, attempt).await?;
-        let now = store.clock.now();
+        let now = store.context.clock.now();
         if reply.connection.untrusted_until(now, request.ttl).is_some() {
             // A grant of this server does not count: the holder of before the restart may believe to hold the lock.
             let release = store
@@ -70,7 +70,9 @@ async fn ask(
             Box::pin(release).await?;
             continue;
         }
-        if store.settings().wait_replicas > 0 && matches!(reply.value, AcquireReply::Granted(_)) {
+        if store.context.settings.wait_replicas > 0
+            && matches!(reply.value, AcquireReply::Granted(_))
+        {
             // In a box, as in `Server::connection`.
             Box::pin(until_replicated(store, request, keys, &reply.connection)).await?;
         }
@@ -82,8 +84,8 @@ async fn ask(
 async fn until_trusted(store: &Store, request: &Request, keys: &Keys) -> Result<(), Error> {
     let mut is_reported = false;
     loop {
-        let connection = store.connections().connection(keys.lock()).await?;
-        let now = store.clock.now();
+        let connection = store.connections.connection(keys.lock()).await?;
+        let now = store.context.clock.now();
         let until = connection.untrusted_until(now, request.ttl);
         let (Some(until), Some(guard)) = (until, connection.restart_guard(now)) else {
             return Ok(());
@@ -99,7 +101,7 @@ async fn until_trusted(store: &Store, request: &Request, keys: &Keys) -> Result<
             biased;
             () = request.stop.raised() => return Err(err),
             () = connection.ended.raised() => {}
-            () = store.clock.sleep_until(until) => {}
+            () = store.context.clock.sleep_until(until) => {}
         }
     }
 }
@@ -111,7 +113,10 @@ async fn until_replicated(
     keys: &Keys,
     connection: &Connection,
 ) -> Result<(), Error> {
-    let (wanted, limit) = (store.settings().wait_replicas, store.settings().timeout / 2);
+    let (wanted, limit) = (
+        store.context.settings.wait_replicas,
+        store.context.settings.timeout / 2,
+    );
     let acknowledged = store.requests.wait_for_replicas(connection, limit).await?;
     if acknowledged >= wanted {
         return Ok(());
@@ -131,8 +136,11 @@ async fn until_replicated(
 /// Remembers a hold that is about to be passed to the driver.
 fn granted(store: &Arc<Store>, request: &Request, grant: Grant) -> Answer {
     store.remember(request);
-    store
-        .maintenance
-        .start(&store.spawner, &store.clock, store, verify_holds);
+    store.maintenance.start(
+        &store.context.spawner,
+        &store.context.clock,
+        store,
+        verify_holds,
+    );
     Answer::Granted(grant)
 }

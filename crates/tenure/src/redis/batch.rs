@@ -18,11 +18,11 @@ use redis::Cmd;
 use tokio::sync::oneshot;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::rt::{BackgroundTasks, Clock, Spawner, lock, yield_now};
+use tenure_core::rt::{lock, yield_now};
 
 use super::connection::{Connections, Reply};
+use super::context::Context;
 use super::errors::unexpected_reply;
-use super::events::ServerEvents;
 use super::names::Keys;
 use super::scripts::{BatchScripts, OwnerText, Script, Text};
 
@@ -95,11 +95,8 @@ pub(super) struct Queues {
 pub(super) struct Batcher(Arc<Inner>);
 
 struct Inner {
+    context: Arc<Context>,
     connections: Arc<Connections>,
-    events: Arc<ServerEvents>,
-    operations: Arc<BackgroundTasks>,
-    clock: Clock,
-    spawner: Spawner,
     in_flight: AtomicUsize,
     queues: Queues,
     /// Until when requests are sent one by one, in ns.
@@ -150,19 +147,10 @@ impl<T: BatchItem> Drop for BatchTask<T> {
 }
 
 impl Batcher {
-    pub(super) fn new(
-        connections: Arc<Connections>,
-        events: Arc<ServerEvents>,
-        operations: Arc<BackgroundTasks>,
-        clock: Clock,
-        spawner: Spawner,
-    ) -> Self {
+    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
         Self(Arc::new(Inner {
-            connections,
-            events,
-            operations,
-            clock,
-            spawner,
+            context: context.clone(),
+            connections: connections.clone(),
             in_flight: AtomicUsize::new(0),
             queues: Queues::default(),
             one_by_one_until: AtomicU64::new(0),
@@ -183,7 +171,7 @@ impl Batcher {
         let scripts = inner.connections.scripts.batch.as_ref();
         let scripts = scripts.filter(|_| has_many && !inner.connections.is_cluster())?;
         let until = inner.one_by_one_until.load(Ordering::Relaxed);
-        (until == 0 || inner.clock.now().as_nanos() >= until).then_some(scripts)
+        (until == 0 || inner.context.clock.now().as_nanos() >= until).then_some(scripts)
     }
 
     /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
@@ -203,7 +191,12 @@ impl Batcher {
         if is_first {
             // A task of its own, which goes on when the caller that came first is dropped.
             let task = BatchTask::<T>::new(inner).run(scripts);
-            inner.operations.spawn(&inner.spawner, task);
+            let Context {
+                operations,
+                spawner,
+                ..
+            } = &*inner.context;
+            operations.spawn(spawner, task);
         }
         let dropped = |_| {
             let message = "the runtime of this client ended while the request was under way";
@@ -250,7 +243,7 @@ impl Inner {
             for PendingRequest { request, .. } in &batch {
                 cmd.arg(request.keys().hold());
             }
-            T::fill(&batch, cmd, &self.events.channel);
+            T::fill(&batch, cmd, &self.context.events.channel);
         };
         let (script, keys) = (T::script(scripts), 2 * batch.len());
         let reply: Result<Reply<Vec<u64>>, _> =
@@ -270,7 +263,7 @@ impl Inner {
             }
             // Nothing was done. Sent alone, each request finds out whether the error is about its own lock.
             Err(_) => {
-                let until = self.clock.now().after(BATCH_RETRY_DELAY).as_nanos();
+                let until = self.context.clock.now().after(BATCH_RETRY_DELAY).as_nanos();
                 self.one_by_one_until.store(until, Ordering::Relaxed);
                 answer(batch, |_| Ok(None));
             }

@@ -19,13 +19,13 @@ use super::store::Store;
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
     let keys = store.requests.keys(&name);
     let state = store.requests.inspect(&keys).await?;
-    let format = store.settings().format;
+    let format = store.context.settings.format;
     let mut status = Status::free(name);
     match state.value.as_str() {
         // The server grants nothing before it can be trusted to know who holds a lock.
         "" => {
-            let connection = store.connections().connection(keys.lock()).await.ok();
-            let now = store.clock.now();
+            let connection = store.connections.connection(keys.lock()).await.ok();
+            let now = store.context.clock.now();
             status.set_restart_guard(connection.and_then(|it| it.restart_guard(now)));
         }
         "-" => status.reserved = state.expires_in,
@@ -67,10 +67,10 @@ fn foreign_holder(format: Format, value: &str) -> Holder {
 /// Scans all keys of each server.
 pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
     let mut names = Vec::new();
-    for connection in store.connections().all().await? {
+    for connection in store.connections.all().await? {
         let name = |key: Vec<u8>| {
             let key = String::from_utf8(key).ok()?;
-            let name = name_of(&store.settings().prefix, lock_of_hold_key(&key)?)?;
+            let name = name_of(&store.context.settings.prefix, lock_of_hold_key(&key)?)?;
             name.as_str().starts_with(prefix).then_some(name)
         };
         let keys = store.requests.scan(&connection).await?;
@@ -91,10 +91,10 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
-    let settings = store.settings();
+    let settings = &store.context.settings;
     let mut findings = Vec::new();
-    for connection in store.connections().all().await? {
-        let (host, now) = (&connection.host, store.clock.now());
+    for connection in store.connections.all().await? {
+        let (host, now) = (&connection.host, store.context.clock.now());
         let server_info = &connection.server_info;
         findings.extend(server_info.findings(host, settings.restart_guard));
         findings.extend(tls::plaintext(

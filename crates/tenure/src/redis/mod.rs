@@ -17,6 +17,7 @@
 mod acquire;
 mod batch;
 mod connection;
+mod context;
 mod errors;
 mod events;
 mod guarantees;
@@ -59,7 +60,7 @@ impl AsyncBackend for Store {
     }
 
     fn attach(&self, alarm: Alarm) {
-        self.events.attach(alarm);
+        self.context.events.attach(alarm);
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

@@ -32,12 +32,12 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
     };
     let keys = store.requests.keys(&hold.name);
-    let sent = store.clock.now();
+    let sent = store.context.clock.now();
     let outcome = store.requests.release(&keys, hold.owner, kind).await;
     match (&outcome, entry) {
         (Ok(_), Some(_)) | (Err(_), None) => {}
         // The owner may be waiting.
-        (Ok(_), None) => store.events.released(hold.owner, sent),
+        (Ok(_), None) => store.context.events.released(hold.owner, sent),
         // The driver sends the release again, which then has to be the same request.
         (Err(_), Some(entry)) => {
             let is_released = true;
@@ -76,17 +76,17 @@ pub(super) async fn close(store: &Store) {
     if store.runtime.is_gone() {
         return;
     }
-    let limit = store.clock.now().after(CLOSE_TIMEOUT);
+    let limit = store.context.clock.now().after(CLOSE_TIMEOUT);
     let close = async {
         let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
         let holds = store.holds.select(hold);
         join_all(holds.iter().map(|hold| release(store, hold))).await;
         // The driver has stopped the waiters.
-        store.operations.all_done().await;
+        store.context.operations.all_done().await;
     };
     tokio::select! {
         () = close => {}
-        () = store.clock.sleep_until(limit) => {}
+        () = store.context.clock.sleep_until(limit) => {}
     }
-    store.connections().close();
+    store.connections.close();
 }

@@ -19,7 +19,7 @@ use super::store::{HeldEntry, Store};
 pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Vec<Renewal> {
     let keys = holds.iter().map(|hold| store.requests.keys(&hold.name));
     let keys: Vec<Keys> = keys.collect();
-    let batches = store.connections().batches(&keys);
+    let batches = store.connections.batches(&keys);
     let renew_batch = |batch: &Vec<usize>| {
         let item = |at: &usize| {
             let hold = &holds[*at];
@@ -50,15 +50,15 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
 async fn renew_in_time(store: &Store, items: Vec<RenewItem<'_>>, purpose: Purpose) -> Vec<Renewal> {
     let ttls = items.iter().map(|item| item.ttl);
     let shortest = ttls.min().unwrap_or(Duration::ZERO);
-    if shortest.is_zero() || !store.connections().is_cluster() {
+    if shortest.is_zero() || !store.connections.is_cluster() {
         return store.requests.renew(&items, purpose).await;
     }
     // Half of the time between two renewals.
-    let limit = store.clock.now().after(shortest / 6);
+    let limit = store.context.clock.now().after(shortest / 6);
     tokio::select! {
         biased;
         renewals = store.requests.renew(&items, purpose) => renewals,
-        () = store.clock.sleep_until(limit) => {
+        () = store.context.clock.sleep_until(limit) => {
             let message = "no answer in time from the node that has the lock";
             let late = |_| Renewal::Unknown(Error::new(ErrorKind::Indeterminate, message));
             items.iter().map(late).collect()
@@ -70,9 +70,9 @@ async fn renew_in_time(store: &Store, items: Vec<RenewItem<'_>>, purpose: Purpos
 /// renewal may be far away.
 pub(super) async fn verify_holds(store: Arc<Store>) -> Time {
     let mut budget = RetryBudget::without_limit();
-    while store.events.take_connection_loss() {
+    while store.context.events.take_connection_loss() {
         while !verify_once(&store).await {
-            budget.pause(&store.clock).await;
+            budget.pause(&store.context.clock).await;
         }
     }
     Time::MAX
@@ -93,7 +93,7 @@ async fn verify_once(store: &Store) -> bool {
                 match is_released {
                     // The driver stops to send a failed release when the lease has ended.
                     Some(true) => drop(store.holds.remove(hold.owner)),
-                    _ => store.events.report_loss(hold.owner, reason),
+                    _ => store.context.events.report_loss(hold.owner, reason),
                 }
             }
             Renewal::Unknown(_) => is_complete = false,

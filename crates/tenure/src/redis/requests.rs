@@ -11,17 +11,17 @@ use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, lock};
+use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
 use super::batch::{AcquireItem, BatchKey, Batcher, ReleaseItem};
 use super::connection::{Connection, Connections, Reply};
+use super::context::Context;
 use super::errors::{self, unexpected_reply};
-use super::events::ServerEvents;
 use super::names::Keys;
 use super::scripts::{OwnerText, Text};
-use super::settings::{Format, Settings};
+use super::settings::Format;
 
 /// How long a place in the queue is good for without a request of its waiter, at most. A waiter that died costs those
 /// behind it this long.
@@ -35,11 +35,9 @@ const SCAN_COUNT: usize = 1_000;
 
 /// The requests of one client.
 pub(super) struct Requests {
-    pub(super) settings: Arc<Settings>,
-    pub(super) connections: Arc<Connections>,
+    context: Arc<Context>,
+    connections: Arc<Connections>,
     batcher: Batcher,
-    events: Arc<ServerEvents>,
-    clock: Clock,
     /// The holder of the last request, as it is written.
     last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
 }
@@ -148,34 +146,27 @@ pub(super) fn may_reserve(request: &Request) -> bool {
 }
 
 impl Requests {
-    pub(super) fn new(
-        settings: Arc<Settings>,
-        connections: Arc<Connections>,
-        batcher: Batcher,
-        events: Arc<ServerEvents>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
         Self {
-            settings,
-            connections,
-            batcher,
-            events,
-            clock,
+            context: context.clone(),
+            connections: connections.clone(),
+            batcher: Batcher::new(context, connections),
             last_holder: Mutex::default(),
         }
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        Keys::new(self.settings.format, &self.settings.prefix, name)
+        let settings = &self.context.settings;
+        Keys::new(settings.format, &settings.prefix, name)
     }
 
     /// The owner as it is written.
     fn owner(&self, owner: OwnerId) -> OwnerText {
-        match self.settings.format {
+        match self.context.settings.format {
             Format::Token => OwnerText::Hex(owner.to_digits()),
             // Redisson writes the id of a client and that of a thread, and reads neither.
             Format::Redisson => {
-                OwnerText::Long([&self.events.client, ":", &owner.to_hex()].concat())
+                OwnerText::Long([&self.context.events.client, ":", &owner.to_hex()].concat())
             }
         }
     }
@@ -266,7 +257,7 @@ impl Requests {
 
     fn granted(&self, request: &Request, sent: Time, token: u64) -> AcquireReply {
         let ttl = Some(Duration::from_millis(millis_down(request.ttl)));
-        let round_trip = self.clock.now().since(sent);
+        let round_trip = self.context.clock.now().since(sent);
         AcquireReply::Granted(Grant::new(token, sent, round_trip, ttl))
     }
 
@@ -289,11 +280,11 @@ impl Requests {
                 },
                 is_foreign: *foreign == 1,
                 sent,
-                round_trip: self.clock.now().since(sent),
+                round_trip: self.context.clock.now().since(sent),
             })),
             [Value::Int(-1), found] => {
                 let found = String::from_redis_value_ref(found).unwrap_or_default();
-                let wanted = match self.settings.format {
+                let wanted = match self.context.settings.format {
                     Format::Token => "string",
                     Format::Redisson => "hash",
                 };
@@ -310,7 +301,8 @@ impl Requests {
         limit: Duration,
     ) -> Result<u32, Error> {
         let mut wait = redis::cmd("WAIT");
-        wait.arg(self.settings.wait_replicas).arg(millis_up(limit));
+        wait.arg(self.context.settings.wait_replicas)
+            .arg(millis_up(limit));
         connection.send(&wait).await.map_err(errors::request)
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
 
 use tenure_core::error::{Error, ErrorKind};
@@ -193,6 +193,13 @@ impl Settings {
             wait_replicas,
             may_be_unreachable: false,
         })
+    }
+
+    /// For a connection with the time limits of this client.
+    pub(super) fn connection_config(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
     }
 
     pub(super) fn is_tls(&self) -> bool {

@@ -10,11 +10,11 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
-use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
+use tenure_core::rt::Clock;
 use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
 
-use super::batch::Batcher;
 use super::connection::Connections;
+use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
 use super::requests::{Requests, may_reserve, millis_up};
@@ -24,18 +24,15 @@ use super::subscribe::Subscriptions;
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.
 pub struct Store {
     pub(super) guarantees: Guarantees,
+    pub(super) context: Arc<Context>,
+    pub(super) connections: Arc<Connections>,
     pub(super) requests: Requests,
     pub(super) subscriptions: Subscriptions,
-    pub(super) events: Arc<ServerEvents>,
     pub(super) holds: HoldRegistry<HeldEntry>,
-    /// Acquisitions and background requests that are under way: `close` waits for them.
-    pub(super) operations: Arc<BackgroundTasks>,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
     /// The runtime of the connections.
     pub(super) runtime: RuntimeWatch,
-    pub(super) clock: Clock,
-    pub(super) spawner: Spawner,
 }
 
 /// What has to be remembered of a hold to renew and to release it.
@@ -54,7 +51,7 @@ pub(super) struct HeldEntry {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let topology = &self.settings().topology;
+        let topology = &self.context.settings.topology;
         f.debug_tuple("Store").field(topology).finish()
     }
 }
@@ -80,7 +77,7 @@ impl Store {
         let stores = stores.into_iter().collect::<Result<Vec<_>, _>>()?;
         let (mut reachable, mut failure) = (0, None);
         for store in &stores {
-            match store.connections().connection("").await {
+            match store.connections.connection("").await {
                 Ok(_) => reachable += 1,
                 Err(err) => failure = Some(err),
             }
@@ -97,59 +94,35 @@ impl Store {
     }
 
     async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
-        let (spawner, clock) = (support::spawner()?, Clock::system());
-        let settings = Arc::new(settings);
+        let spawner = support::spawner()?;
         let maintenance = Arc::<Maintenance>::default();
-        let operations = Arc::<BackgroundTasks>::default();
-        let events = Arc::new(ServerEvents::new(maintenance.clone()));
-        let connections = Connections::connect(&settings, &events, &clock, &spawner).await?;
-        let connections = Arc::new(connections);
+        let context = Arc::new(Context {
+            settings,
+            events: ServerEvents::new(maintenance.clone()),
+            operations: Arc::default(),
+            clock: Clock::system(),
+            spawner: spawner.clone(),
+        });
+        let connections = Arc::new(Connections::connect(&context).await?);
         let reachable = match connections.reachable().await {
             // Nothing is known of a server that cannot be reached.
-            Err(_) if settings.may_be_unreachable => Vec::new(),
+            Err(_) if context.settings.may_be_unreachable => Vec::new(),
             reachable => reachable?,
         };
-        let configuration = Configuration::of(&settings, &reachable);
-        let batcher = Batcher::new(
-            connections.clone(),
-            events.clone(),
-            operations.clone(),
-            clock.clone(),
-            spawner.clone(),
-        );
-        let subscriptions = Subscriptions {
-            connections: connections.clone(),
-            events: events.clone(),
-            operations: operations.clone(),
-            spawner: spawner.clone(),
-        };
-        let requests = Requests::new(
-            settings,
-            connections,
-            batcher,
-            events.clone(),
-            clock.clone(),
-        );
+        let configuration = Configuration::of(&context.settings, &reachable);
         Ok(Arc::new(Self {
             guarantees: guarantees(configuration),
-            requests,
-            subscriptions,
-            events,
+            requests: Requests::new(&context, &connections),
+            subscriptions: Subscriptions {
+                context: context.clone(),
+                connections: connections.clone(),
+            },
+            context,
+            connections,
             holds: HoldRegistry::default(),
-            operations,
             maintenance,
             runtime: RuntimeWatch::new(&spawner),
-            clock,
-            spawner,
         }))
-    }
-
-    pub(super) fn settings(&self) -> &Settings {
-        &self.requests.settings
-    }
-
-    pub(super) fn connections(&self) -> &Connections {
-        &self.requests.connections
     }
 
     /// Remembers a hold that is about to be passed to the driver.

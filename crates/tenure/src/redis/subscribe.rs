@@ -6,21 +6,18 @@
 use std::sync::Arc;
 
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{BackgroundTasks, Spawner};
 use tenure_core::support;
 use tenure_core::time::Time;
 
 use super::connection::{Connection, Connections, ShardSubscription};
-use super::events::{ServerEvents, WakeUp};
+use super::context::Context;
+use super::events::WakeUp;
 use super::names::Keys;
 
 /// What the subscriptions of all waiters need.
-#[derive(Clone)]
 pub(super) struct Subscriptions {
+    pub(super) context: Arc<Context>,
     pub(super) connections: Arc<Connections>,
-    pub(super) events: Arc<ServerEvents>,
-    pub(super) operations: Arc<BackgroundTasks>,
-    pub(super) spawner: Spawner,
 }
 
 /// What wakes one waiter, until it is dropped.
@@ -34,12 +31,12 @@ pub(super) struct Subscription {
     owner: OwnerId,
     /// Empty if the lock has no channel.
     channel: String,
-    all: Subscriptions,
+    context: Arc<Context>,
 }
 
 /// A subscription to the channel of a lock over one connection, until it is dropped.
 struct ChannelSubscription {
-    all: Subscriptions,
+    context: Arc<Context>,
     connection: Arc<Connection>,
     channel: String,
 }
@@ -48,14 +45,14 @@ impl Subscriptions {
     /// Wake-ups for `owner`, which sent a request for the lock with these keys at `sent`.
     pub(super) fn subscribe(&self, keys: &Keys, owner: OwnerId, sent: Time) -> Subscription {
         // First: the shard's subscription may wake the owner at once.
-        let wake_ups = self.events.subscribe(owner);
+        let wake_ups = self.context.events.subscribe(owner);
         Subscription {
             _shard: self.connections.subscribe(keys.lock(), owner, sent),
             on_channel: None,
             wake_ups,
             owner,
             channel: keys.channel().to_owned(),
-            all: self.clone(),
+            context: self.context.clone(),
         }
     }
 }
@@ -75,9 +72,9 @@ impl Subscription {
         }
         // The old one first: its end must not remove the new one.
         self.on_channel = None;
-        self.all.events.add_channel(&self.channel, self.owner);
+        self.context.events.add_channel(&self.channel, self.owner);
         let subscription = ChannelSubscription {
-            all: self.all.clone(),
+            context: self.context.clone(),
             connection: connection.clone(),
             channel: self.channel.clone(),
         };
@@ -91,12 +88,12 @@ impl Subscription {
 
 impl Drop for ChannelSubscription {
     fn drop(&mut self) {
-        let Subscriptions {
+        let Context {
             events,
             operations,
             spawner,
             ..
-        } = &self.all;
+        } = &*self.context;
         events.remove_channel(&self.channel);
         let (connection, channel) = (self.connection.clone(), std::mem::take(&mut self.channel));
         let unsubscribe = Box::pin(async move {

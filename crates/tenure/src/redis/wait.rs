@@ -68,7 +68,7 @@ impl<'a> Waiter<'a> {
         let connection = match self.retry_at {
             Some(_) => None,
             None => {
-                let connections = self.store.connections();
+                let connections = &self.store.connections;
                 connections.connection(self.keys.lock()).await.ok()
             }
         };
@@ -79,7 +79,7 @@ impl<'a> Waiter<'a> {
         let at = match self.retry_at.take() {
             Some(at) => at,
             // A message that was published before the subscription is lost. The next reply says what it said.
-            None if is_new => self.store.clock.now(),
+            None if is_new => self.store.context.clock.now(),
             None => self.next_request_at(),
         };
         let broken = async {
@@ -93,7 +93,7 @@ impl<'a> Waiter<'a> {
             wake_up = self.subscription.next() => wake_up,
             () = self.request.stop.raised() => return Next::Leave,
             () = broken => return Next::Ask,
-            () = self.store.clock.sleep_until(at) => return Next::Ask,
+            () = self.store.context.clock.sleep_until(at) => return Next::Ask,
         };
         match wake_up {
             WakeUp::AskAgain => Next::Ask,
@@ -129,7 +129,7 @@ impl<'a> Waiter<'a> {
 
     /// Whether the request is sent again after this error; if it is, `until_next_request` pauses before.
     pub(super) fn may_ask_again(&mut self, err: &Error) -> bool {
-        let clock = &self.store.clock;
+        let clock = &self.store.context.clock;
         let may_pass = matches!(
             err.kind(),
             ErrorKind::Unreachable | ErrorKind::Indeterminate
@@ -148,8 +148,8 @@ impl<'a> Waiter<'a> {
 
     /// When to ask again, if nothing happens before.
     fn next_request_at(&self) -> Time {
-        let (position, clock) = (&self.position, &self.store.clock);
-        let keep_alive = match self.store.settings().format {
+        let (position, clock) = (&self.position, &self.store.context.clock);
+        let keep_alive = match self.store.context.settings.format {
             Format::Token => position.sent.after(waiter_ttl(self.request.ttl) / 3),
             // There is no place to be kept. A message may be lost.
             Format::Redisson => position.sent.after(WAITER_TTL),
@@ -174,7 +174,7 @@ impl<'a> Waiter<'a> {
     /// about a grant that still stands.
     fn handed_over(&self, connection: Option<&Connection>, token: u64) -> Option<Grant> {
         let (position, ttl) = (&self.position, self.request.ttl);
-        let now = self.store.clock.now();
+        let now = self.store.context.clock.now();
         let is_trusted = !self.has_failed()
             && connection
                 .is_some_and(|it| !it.ended.is_raised() && it.untrusted_until(now, ttl).is_none());
@@ -182,7 +182,7 @@ impl<'a> Waiter<'a> {
         let lease = waiter_ttl(ttl);
         let is_enough = now.since(position.sent) <= lease / 2
             && lease >= self.request.min_lease
-            && self.store.settings().wait_replicas == 0;
+            && self.store.context.settings.wait_replicas == 0;
         // The message may have been here for so long that the lock has expired and was granted to another owner, as the
         // reply to a later request says. A foreign hold has no token, so then the message proves nothing.
         let is_news = token > position.last_token && !position.is_foreign;

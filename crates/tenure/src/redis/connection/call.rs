@@ -6,9 +6,10 @@ use redis::{Cmd, FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
-use tenure_core::rt::{Clock, Spawner};
+use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
+use super::super::context::Context;
 use super::super::scripts::Script;
 use super::server::Connection;
 
@@ -78,7 +79,8 @@ fn is_unknown_script(err: &RedisError) -> bool {
 }
 
 /// Sleeps after failed attempt number `attempt`; the first is 0.
-pub(super) async fn pause(clock: &Clock, spawner: &Spawner, attempt: u32) -> Result<(), Error> {
+pub(super) async fn pause(context: &Context, attempt: u32) -> Result<(), Error> {
+    let Context { clock, spawner, .. } = context;
     // The guard was dropped while the runtime shuts down: a sleep would panic.
     if spawner.is_shut_down() {
         let message = "the runtime of this client is gone";

@@ -11,19 +11,18 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
+use redis::{Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
-use tenure_core::rt::{Clock, Spawner, Task, lock};
+use tenure_core::rt::{Task, lock};
 use tenure_core::support::SingleFlight;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
-use super::super::settings::Settings;
-use super::call::{self, Call, Reply};
+use super::call::{Call, Reply, pause};
 use super::server::{Connection, Server};
 
 /// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
@@ -49,10 +48,7 @@ pub(super) struct Sentinels {
 struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
-    spawner: Spawner,
+    context: Arc<Context>,
     primary: Mutex<Option<Arc<Server>>>,
     searching: SingleFlight<Error>,
     /// A sentinel announced something, or its connection broke.
@@ -78,30 +74,24 @@ impl Sentinels {
     pub(super) fn new(
         hosts: &[Host],
         service: &str,
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
-        spawner: &Spawner,
+        context: &Arc<Context>,
     ) -> Result<Self, Error> {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
-                client: settings.sentinel_client(host)?,
+                client: context.settings.sentinel_client(host)?,
                 connection: tokio::sync::Mutex::default(),
             })
         };
         let inner = Arc::new(Inner {
             service: service.to_owned(),
             sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
-            spawner: spawner.clone(),
+            context: context.clone(),
             primary: Mutex::default(),
             searching: SingleFlight::default(),
             announced: Notify::new(),
         });
-        let watcher = spawner.spawn(inner.clone().watch());
+        let watcher = context.spawner.spawn(inner.clone().watch());
         Ok(Self { inner, watcher })
     }
 
@@ -112,14 +102,14 @@ impl Sentinels {
         let search = async { Box::pin(inner.search()).await };
         let searching = &inner.searching;
         searching
-            .run(&inner.clock, || inner.current(), search)
+            .run(&inner.context.clock, || inner.current(), search)
             .await
     }
 
     pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
-        let Inner {
+        let Context {
             clock, settings, ..
-        } = &*self.inner;
+        } = &*self.inner.context;
         let limit = clock.now().after(settings.timeout);
         for attempt in 0.. {
             let connection = self.connection().await?;
@@ -138,7 +128,7 @@ impl Sentinels {
                 }
                 outcome => return outcome.map_err(errors::request),
             }
-            self.inner.pause(attempt).await?;
+            pause(&self.inner.context, attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -170,22 +160,24 @@ impl Inner {
             .and_then(|server| server.current())
     }
 
-    async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        call::pause(&self.clock, &self.spawner, attempt).await
-    }
-
     /// Finds the primary and connects.
     async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        let limit = self.clock.now().after(self.settings.timeout);
+        let limit = self
+            .context
+            .clock
+            .now()
+            .after(self.context.settings.timeout);
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
             let server = self.set_primary(host)?;
             match server.connection().await {
                 // It has died, or is a replica now: the sentinels will notice that.
-                Err(err) if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit => {}
+                Err(err)
+                    if err.kind() == ErrorKind::Unreachable && self.context.clock.now() < limit => {
+                }
                 outcome => return outcome,
             }
-            self.pause(attempt).await?;
+            pause(&self.context, attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -196,8 +188,7 @@ impl Inner {
         if let Some(server) = primary.as_ref().filter(|server| server.host == host) {
             return Ok(server.clone());
         }
-        let (events, clock) = (self.events.clone(), self.clock.clone());
-        let server = Arc::new(Server::new(host, &self.settings, events, clock)?);
+        let server = Arc::new(Server::new(host, &self.context)?);
         if let Some(old) = primary.replace(server.clone()) {
             old.retire();
         }
@@ -224,7 +215,7 @@ impl Inner {
         loop {
             let late = async {
                 match limit {
-                    Some(limit) => self.clock.sleep_until(limit).await,
+                    Some(limit) => self.context.clock.sleep_until(limit).await,
                     None => std::future::pending().await,
                 }
             };
@@ -239,7 +230,7 @@ impl Inner {
                 () = late => break,
             }
             if limit.is_none() && (views.len() + unknown) * 2 > count {
-                limit = grace.map(|grace| self.clock.now().after(grace));
+                limit = grace.map(|grace| self.context.clock.now().after(grace));
             }
         }
         match elect(&views) {
@@ -265,7 +256,7 @@ impl Inner {
             return Ok(view);
         }
         // There was no connection, or it has broken.
-        let failed = |err| errors::connecting(err, &sentinel.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &sentinel.host, self.context.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
         *open = Some(connection);
@@ -277,16 +268,13 @@ impl Inner {
         sentinel: &Sentinel,
     ) -> Result<MultiplexedConnection, RedisError> {
         let weak = Arc::downgrade(self);
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
-            .set_push_sender(move |info: PushInfo| {
-                if let Some(inner) = Weak::upgrade(&weak) {
-                    inner.receive(&info);
-                }
-                Ok::<(), ()>(())
-            });
+        let config = self.context.settings.connection_config();
+        let config = config.set_push_sender(move |info: PushInfo| {
+            if let Some(inner) = Weak::upgrade(&weak) {
+                inner.receive(&info);
+            }
+            Ok::<(), ()>(())
+        });
         let client = &sentinel.client;
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&config)
@@ -342,14 +330,15 @@ impl Inner {
         loop {
             tokio::select! {
                 () = self.announced.notified() => {}
-                () = self.clock.sleep_until(self.clock.now().after(RESYNC_INTERVAL)) => {}
+                () = self.context.clock.sleep_until(self.context.clock.now().after(RESYNC_INTERVAL)) => {}
             }
             // Without an answer nothing changes: a primary does not need its sentinels.
             if let Ok(host) = self.find(None).await {
                 self.retire_unless(&host);
             }
-            self.clock
-                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
+            self.context
+                .clock
+                .sleep_until(self.context.clock.now().after(MIN_REFRESH_INTERVAL))
                 .await;
         }
     }

@@ -5,21 +5,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value,
-};
+use redis::{Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::RestartGuard;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::support::{RetryBudget, ServerStart, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
 use super::super::server_info::{Persistence, ServerInfo};
-use super::super::settings::{Settings, Topology};
+use super::super::settings::Topology;
 
 /// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
@@ -28,9 +26,7 @@ const PIPELINE_BUFFER: usize = 256;
 pub(in crate::redis) struct Server {
     pub(in crate::redis) host: Host,
     client: Client,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
     connecting: SingleFlight<Error>,
@@ -51,18 +47,11 @@ pub(in crate::redis) struct Connection {
 }
 
 impl Server {
-    pub(in crate::redis) fn new(
-        host: Host,
-        settings: &Arc<Settings>,
-        events: Arc<ServerEvents>,
-        clock: Clock,
-    ) -> Result<Self, Error> {
+    pub(in crate::redis) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
         Ok(Self {
-            client: settings.client(&host)?,
+            client: context.settings.client(&host)?,
             host,
-            settings: settings.clone(),
-            events,
-            clock,
+            context: context.clone(),
             is_retired: Arc::default(),
             current: Mutex::default(),
             connecting: SingleFlight::default(),
@@ -81,7 +70,7 @@ impl Server {
         // In a box, because this future is large and rarely needed: every request would need space for it.
         let connect = async { Box::pin(self.connect()).await };
         self.connecting
-            .run(&self.clock, || self.current(), connect)
+            .run(&self.context.clock, || self.current(), connect)
             .await
     }
 
@@ -103,26 +92,30 @@ impl Server {
     async fn open(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
-            let (events, ended) = (self.events.clone(), ended.clone());
+            let (context, ended) = (self.context.clone(), ended.clone());
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::Disconnection => {
                         ended.raise();
-                        events.connection_lost();
+                        context.events.connection_lost();
                     }
-                    PushKind::Message | PushKind::SMessage => events.receive(&info),
+                    PushKind::Message | PushKind::SMessage => context.events.receive(&info),
                     _ => {}
                 }
                 Ok::<(), ()>(())
             }
         };
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
+        let Context {
+            settings,
+            events,
+            clock,
+            ..
+        } = &*self.context;
+        let config = settings
+            .connection_config()
             .set_pipeline_buffer_size(PIPELINE_BUFFER)
             .set_push_sender(push);
-        let failed = |err| errors::connecting(err, &self.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &self.host, settings.is_tls());
         let multiplexed = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -132,11 +125,11 @@ impl Server {
         let (server_info, subscribed) = tokio::join!(
             self.server_info(&mut for_info),
             // Before the first request, so that no message is missed.
-            for_channel.subscribe(&self.events.channel)
+            for_channel.subscribe(&events.channel)
         );
         subscribed.map_err(failed)?;
         let server_info = server_info.map_err(failed)?;
-        let hint = match self.settings.topology {
+        let hint = match settings.topology {
             Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
             Topology::Sentinel { .. } | Topology::Cluster(_) => "a failover seems to be under way",
         };
@@ -148,8 +141,8 @@ impl Server {
         Ok(Connection {
             host: self.host.clone(),
             multiplexed,
-            start: ServerStart::new(self.clock.now(), uptime),
-            restart_guard: self.settings.restart_guard.filter(|_| forgets),
+            start: ServerStart::new(clock.now(), uptime),
+            restart_guard: settings.restart_guard.filter(|_| forgets),
             server_info,
             ended,
             is_retired: self.is_retired.clone(),
@@ -161,14 +154,16 @@ impl Server {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<ServerInfo, RedisError> {
-        let limit = self.clock.now().after(self.settings.timeout);
-        let mut budget = RetryBudget::until(limit);
+        let Context {
+            settings, clock, ..
+        } = &*self.context;
+        let mut budget = RetryBudget::until(clock.now().after(settings.timeout));
         loop {
             let server_info = ServerInfo::ask(connection).await?;
-            if !server_info.is_loading || budget.is_spent(&self.clock) {
+            if !server_info.is_loading || budget.is_spent(clock) {
                 return Ok(server_info);
             }
-            budget.pause(&self.clock).await;
+            budget.pause(clock).await;
         }
     }
 
@@ -176,7 +171,7 @@ impl Server {
     pub(in crate::redis) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.disconnect();
-        self.events.connection_lost();
+        self.context.events.connection_lost();
     }
 
     /// Drops the connection. Requests that are on their way still get their replies.

@@ -14,19 +14,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::{ServerEvents, WakeUp};
+use super::super::events::WakeUp;
 use super::super::names;
-use super::super::settings::Settings;
 use super::server::{Connection, Server};
 use super::slot_map::SlotMap;
 
@@ -36,9 +36,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The subscriptions that this client needs, and the connections that have them.
 pub(super) struct ShardSubscriptions {
     map: Arc<SlotMap>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     /// The task that subscribes.
     maintenance: Arc<Maintenance>,
     slots: Mutex<BTreeMap<u16, SlotWaiters>>,
@@ -76,7 +74,7 @@ impl Drop for ShardSubscription {
         let mut slots = lock(&self.subscriptions.slots);
         if let Some(waiters) = slots.get_mut(&self.slot) {
             waiters.owners.retain(|owner| *owner != self.owner);
-            waiters.last_left = self.subscriptions.clock.now();
+            waiters.last_left = self.subscriptions.context.clock.now();
         }
     }
 }
@@ -84,16 +82,12 @@ impl Drop for ShardSubscription {
 impl ShardSubscriptions {
     pub(super) fn new(
         map: &Arc<SlotMap>,
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
+        context: &Arc<Context>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             map: map.clone(),
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
+            context: context.clone(),
             maintenance: maintenance.clone(),
             slots: Mutex::default(),
             connections: Mutex::new(Some(Vec::new())),
@@ -115,7 +109,7 @@ impl ShardSubscriptions {
         format!(
             "tenure:{{{}}}:push:{}",
             names::slot_tag(slot),
-            self.events.client
+            self.context.events.client
         )
     }
 
@@ -139,7 +133,7 @@ impl ShardSubscriptions {
         match subscribed_since {
             Some(since) if since <= sent => {}
             // A message to this owner may have been published before the channel was subscribed.
-            Some(_) => self.events.wake(owner, WakeUp::AskAgain),
+            Some(_) => self.context.events.wake(owner, WakeUp::AskAgain),
             None => self.maintenance.wake(),
         }
         ShardSubscription {
@@ -186,7 +180,7 @@ impl ShardSubscriptions {
     /// The slots in which this client needs subscriptions, by the node that has them.
     fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
         let wanted: Vec<u16> = {
-            let now = self.clock.now();
+            let now = self.context.clock.now();
             let mut slots = lock(&self.slots);
             slots.retain(|_, waiters| {
                 !waiters.owners.is_empty() || now.since(waiters.last_left) < IDLE_TIMEOUT
@@ -225,7 +219,7 @@ impl ShardSubscriptions {
         for (slot, waiters) in lock(&self.slots).iter_mut() {
             match (subscribed.contains(slot), waiters.subscribed_since) {
                 (true, None) => {
-                    waiters.subscribed_since = Some(self.clock.now());
+                    waiters.subscribed_since = Some(self.context.clock.now());
                     woken.extend(waiters.owners.iter().copied());
                 }
                 (false, _) => waiters.subscribed_since = None,
@@ -233,7 +227,7 @@ impl ShardSubscriptions {
             }
         }
         for owner in woken {
-            self.events.wake(owner, WakeUp::AskAgain);
+            self.context.events.wake(owner, WakeUp::AskAgain);
         }
     }
 
@@ -242,10 +236,10 @@ impl ShardSubscriptions {
         let (subscribed, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
-            let (events, maintenance) = (self.events.clone(), self.maintenance.clone());
+            let (context, maintenance) = (self.context.clone(), self.maintenance.clone());
             move |info: PushInfo| {
                 match info.kind {
-                    PushKind::SMessage => events.receive(&info),
+                    PushKind::SMessage => context.events.receive(&info),
                     PushKind::SSubscribe => lock(&subscribed).extend(slot_of(&info)),
                     PushKind::SUnsubscribe => {
                         if let Some(slot) = slot_of(&info) {
@@ -262,14 +256,11 @@ impl ShardSubscriptions {
                 Ok::<(), ()>(())
             }
         };
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
-            .set_push_sender(push);
-        let client = self.settings.client(&server.host)?;
+        let settings = &self.context.settings;
+        let config = settings.connection_config().set_push_sender(push);
+        let client = settings.client(&server.host)?;
         let multiplexed = client.get_multiplexed_async_connection_with_config(&config);
-        let failed = |err| errors::connecting(err, &server.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &server.host, settings.is_tls());
         Ok(SubscriptionConnection {
             host: server.host.clone(),
             multiplexed: multiplexed.await.map_err(failed)?,

@@ -5,18 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, RedisError, Value};
+use redis::{RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::rt::{Clock, lock};
+use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
 use super::super::names::SLOTS;
-use super::super::settings::Settings;
 use super::server::{Connection, Server};
 use super::slots::{self, Range};
 
@@ -27,9 +26,7 @@ const PARALLEL_NODES: usize = 3;
 pub(super) struct SlotMap {
     /// The nodes that the URL names.
     seeds: Vec<Host>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     state: Mutex<State>,
     refreshing: SingleFlight<Error>,
     /// The map is known to be old.
@@ -75,16 +72,12 @@ impl State {
 impl SlotMap {
     pub(super) fn new(
         seeds: &[Host],
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
+        context: &Arc<Context>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             seeds: seeds.to_vec(),
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
+            context: context.clone(),
             state: Mutex::new(State::new(Time::default())),
             refreshing: SingleFlight::default(),
             is_stale: AtomicBool::new(false),
@@ -127,8 +120,7 @@ impl SlotMap {
     }
 
     fn new_server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let (events, clock) = (self.events.clone(), self.clock.clone());
-        Server::new(host.clone(), &self.settings, events, clock).map(Arc::new)
+        Server::new(host.clone(), &self.context).map(Arc::new)
     }
 
     pub(super) fn disconnect_all(&self) {
@@ -147,7 +139,7 @@ impl SlotMap {
     pub(super) async fn refresh_if_stale(&self) {
         if self.is_stale.swap(false, Ordering::SeqCst) {
             // The next request meets the same error and reports it.
-            let _ = self.refresh(self.clock.now()).await;
+            let _ = self.refresh(self.context.clock.now()).await;
         }
     }
 
@@ -155,11 +147,13 @@ impl SlotMap {
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
         let is_fresh = || (lock(&self.state).asked >= since).then_some(());
         let refresh = async {
-            let asked = self.clock.now();
+            let asked = self.context.clock.now();
             let ranges = self.fetch().await?;
             self.install(&ranges, asked)
         };
-        self.refreshing.run(&self.clock, is_fresh, refresh).await
+        self.refreshing
+            .run(&self.context.clock, is_fresh, refresh)
+            .await
     }
 
     fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
@@ -192,7 +186,7 @@ impl SlotMap {
             state.servers.iter().map(node).collect()
         };
         // A random first node: a node that is cut off from the others has an old map for as long as that lasts.
-        let first = usize::try_from(self.clock.random()).unwrap_or(0);
+        let first = usize::try_from(self.context.clock.random()).unwrap_or(0);
         let first = first.checked_rem(nodes.len()).unwrap_or(0);
         nodes.rotate_left(first);
         nodes.sort_by_key(|(_, connection)| connection.is_none());
@@ -224,6 +218,7 @@ impl SlotMap {
         host: Host,
         connection: Option<Arc<Connection>>,
     ) -> Result<Vec<Range>, Error> {
+        let settings = &self.context.settings;
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let failed = |err: RedisError| {
@@ -233,17 +228,14 @@ impl SlotMap {
                     format!("{host} is no node of a cluster; write redis://"),
                 );
             }
-            errors::connecting(err, &host, self.settings.is_tls())
+            errors::connecting(err, &host, settings.is_tls())
         };
         let reply: Value = match connection {
             Some(connection) => connection.send(&cmd).await.map_err(failed)?,
             None => {
                 // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
-                let timeout = Some(self.settings.timeout);
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(timeout)
-                    .set_response_timeout(timeout);
-                let client = self.settings.client(&host)?;
+                let config = settings.connection_config();
+                let client = settings.client(&host)?;
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
                 let mut connection = connection.await.map_err(failed)?;
                 cmd.query_async(&mut connection).await.map_err(failed)?
