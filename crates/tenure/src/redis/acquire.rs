@@ -61,7 +61,7 @@ async fn ask(
     loop {
         until_trusted(store, request, keys).await?;
         let reply = store.requests.acquire(request, keys, attempt).await?;
-        let now = store.context.clock.now();
+        let now = store.context.now();
         if reply.connection.untrusted_until(now, request.ttl).is_some() {
             // A grant of this server does not count: the holder of before the restart may believe to hold the lock.
             let release = store
@@ -85,7 +85,7 @@ async fn until_trusted(store: &Store, request: &Request, keys: &Keys) -> Result<
     let mut is_reported = false;
     loop {
         let connection = store.connections.connection(keys.lock()).await?;
-        let now = store.context.clock.now();
+        let now = store.context.now();
         let until = connection.untrusted_until(now, request.ttl);
         let (Some(until), Some(guard)) = (until, connection.restart_guard(now)) else {
             return Ok(());

@@ -171,7 +171,7 @@ impl Batcher {
         let scripts = inner.connections.scripts.batch.as_ref();
         let scripts = scripts.filter(|_| has_many && !inner.connections.is_cluster())?;
         let until = inner.one_by_one_until.load(Ordering::Relaxed);
-        (until == 0 || inner.context.clock.now().as_nanos() >= until).then_some(scripts)
+        (until == 0 || inner.context.now().as_nanos() >= until).then_some(scripts)
     }
 
     /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
@@ -263,7 +263,7 @@ impl Inner {
             }
             // Nothing was done. Sent alone, each request finds out whether the error is about its own lock.
             Err(_) => {
-                let until = self.context.clock.now().after(BATCH_RETRY_DELAY).as_nanos();
+                let until = self.context.now().after(BATCH_RETRY_DELAY).as_nanos();
                 self.one_by_one_until.store(until, Ordering::Relaxed);
                 answer(batch, |_| Ok(None));
             }

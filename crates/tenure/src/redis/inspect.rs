@@ -25,7 +25,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         // The server grants nothing before it can be trusted to know who holds a lock.
         "" => {
             let connection = store.connections.connection(keys.lock()).await.ok();
-            let now = store.context.clock.now();
+            let now = store.context.now();
             status.set_restart_guard(connection.and_then(|it| it.restart_guard(now)));
         }
         "-" => status.reserved = state.expires_in,
@@ -94,7 +94,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let settings = &store.context.settings;
     let mut findings = Vec::new();
     for connection in store.connections.all().await? {
-        let (host, now) = (&connection.host, store.context.clock.now());
+        let (host, now) = (&connection.host, store.context.now());
         let server_info = &connection.server_info;
         findings.extend(server_info.findings(host, settings.restart_guard));
         findings.extend(tls::plaintext(

@@ -32,7 +32,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
     };
     let keys = store.requests.keys(&hold.name);
-    let sent = store.context.clock.now();
+    let sent = store.context.now();
     let outcome = store.requests.release(&keys, hold.owner, kind).await;
     match (&outcome, entry) {
         (Ok(_), Some(_)) | (Err(_), None) => {}
@@ -76,7 +76,7 @@ pub(super) async fn close(store: &Store) {
     if store.runtime.is_gone() {
         return;
     }
-    let limit = store.context.clock.now().after(CLOSE_TIMEOUT);
+    let limit = store.context.now().after(CLOSE_TIMEOUT);
     let close = async {
         let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
         let holds = store.holds.select(hold);

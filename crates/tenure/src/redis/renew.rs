@@ -54,7 +54,7 @@ async fn renew_in_time(store: &Store, items: Vec<RenewItem<'_>>, purpose: Purpos
         return store.requests.renew(&items, purpose).await;
     }
     // Half of the time between two renewals.
-    let limit = store.context.clock.now().after(shortest / 6);
+    let limit = store.context.now().after(shortest / 6);
     tokio::select! {
         biased;
         renewals = store.requests.renew(&items, purpose) => renewals,

@@ -257,7 +257,7 @@ impl Requests {
 
     fn granted(&self, request: &Request, sent: Time, token: u64) -> AcquireReply {
         let ttl = Some(Duration::from_millis(millis_down(request.ttl)));
-        let round_trip = self.context.clock.now().since(sent);
+        let round_trip = self.context.now().since(sent);
         AcquireReply::Granted(Grant::new(token, sent, round_trip, ttl))
     }
 
@@ -280,7 +280,7 @@ impl Requests {
                 },
                 is_foreign: *foreign == 1,
                 sent,
-                round_trip: self.context.clock.now().since(sent),
+                round_trip: self.context.now().since(sent),
             })),
             [Value::Int(-1), found] => {
                 let found = String::from_redis_value_ref(found).unwrap_or_default();

@@ -40,7 +40,13 @@ pub(super) struct BatchScripts {
 
 /// The scripts of one format. The scripts of all formats take the same arguments and give the same replies.
 macro_rules! scripts {
-    ($format:literal, $publish:literal) => {{
+    ($format:literal, $publish:literal) => {
+        scripts!(
+            $format, $publish, acquire "acquire" "acquire", release "release" "release", renew "renew" "renew",
+            raise "raise" "raise", write "write" "write", inspect "look" "inspect", break_hold "break" "break"
+        )
+    };
+    ($format:literal, $publish:literal, $($field:ident $name:literal $file:literal),*) => {{
         // It replaces the line `@common` of a script.
         let common = concat!(
             "local PUBLISH = '",
@@ -48,37 +54,9 @@ macro_rules! scripts {
             "'\n",
             include_str!(concat!("lua/", $format, "/common.lua"))
         );
-        let script =
-            |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
+        let script = |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
         Scripts {
-            acquire: script(
-                "acquire",
-                include_str!(concat!("lua/", $format, "/acquire.lua")),
-            ),
-            release: script(
-                "release",
-                include_str!(concat!("lua/", $format, "/release.lua")),
-            ),
-            renew: script(
-                "renew",
-                include_str!(concat!("lua/", $format, "/renew.lua")),
-            ),
-            raise: script(
-                "raise",
-                include_str!(concat!("lua/", $format, "/raise.lua")),
-            ),
-            write: script(
-                "write",
-                include_str!(concat!("lua/", $format, "/write.lua")),
-            ),
-            inspect: script(
-                "look",
-                include_str!(concat!("lua/", $format, "/inspect.lua")),
-            ),
-            break_hold: script(
-                "break",
-                include_str!(concat!("lua/", $format, "/break.lua")),
-            ),
+            $($field: script($name, include_str!(concat!("lua/", $format, "/", $file, ".lua"))),)*
             batch: None,
         }
     }};

@@ -79,7 +79,7 @@ impl<'a> Waiter<'a> {
         let at = match self.retry_at.take() {
             Some(at) => at,
             // A message that was published before the subscription is lost. The next reply says what it said.
-            None if is_new => self.store.context.clock.now(),
+            None if is_new => self.store.context.now(),
             None => self.next_request_at(),
         };
         let broken = async {
@@ -174,7 +174,7 @@ impl<'a> Waiter<'a> {
     /// about a grant that still stands.
     fn handed_over(&self, connection: Option<&Connection>, token: u64) -> Option<Grant> {
         let (position, ttl) = (&self.position, self.request.ttl);
-        let now = self.store.context.clock.now();
+        let now = self.store.context.now();
         let is_trusted = !self.has_failed()
             && connection
                 .is_some_and(|it| !it.ended.is_raised() && it.untrusted_until(now, ttl).is_none());

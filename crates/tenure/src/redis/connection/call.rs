@@ -1,15 +1,12 @@
-//! One call of a script, and the pause before a call is sent to another server.
+//! One call of a script.
 
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 
-use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::super::context::Context;
 use super::super::scripts::Script;
 use super::server::Connection;
 
@@ -76,17 +73,4 @@ impl Call<'_> {
 
 fn is_unknown_script(err: &RedisError) -> bool {
     err.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
-/// Sleeps after failed attempt number `attempt`; the first is 0.
-pub(super) async fn pause(context: &Context, attempt: u32) -> Result<(), Error> {
-    let Context { clock, spawner, .. } = context;
-    // The guard was dropped while the runtime shuts down: a sleep would panic.
-    if spawner.is_shut_down() {
-        let message = "the runtime of this client is gone";
-        return Err(Error::new(ErrorKind::Closed, message));
-    }
-    let pause = pace::next(attempt, clock.random(), None, None).unwrap_or(pace::CAP);
-    clock.sleep_until(clock.now().after(pause)).await;
-    Ok(())
 }

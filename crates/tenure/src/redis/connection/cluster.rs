@@ -24,7 +24,7 @@ use super::super::errors;
 use super::super::names::{self, Keys};
 use super::super::scripts::Publish;
 use super::super::settings::Format;
-use super::call::{Call, Reply, pause};
+use super::call::{Call, Reply};
 use super::server::{Connection, Server};
 use super::shard_subscriptions::{ShardSubscription, ShardSubscriptions};
 use super::slot_map::SlotMap;
@@ -98,12 +98,13 @@ impl Cluster {
     }
 
     pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
-        self.reach(names::slot(key), self.limit()).await
+        self.reach(names::slot(key), self.context.request_limit())
+            .await
     }
 
     /// Connections to all nodes that have slots.
     pub(super) async fn all_connections(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        self.map.refresh(self.context.clock.now()).await?;
+        self.map.refresh(self.context.now()).await?;
         connect_all(&self.map).await.into_iter().collect()
     }
 
@@ -119,22 +120,21 @@ impl Cluster {
         key: &str,
         call: &Call<'_>,
     ) -> Result<Reply<T>, Error> {
-        let (slot, limit) = (names::slot(key), self.limit());
+        let (slot, limit) = (names::slot(key), self.context.request_limit());
         let mut asked: Option<Arc<Server>> = None;
         for attempt in 0.. {
             if attempt > MAX_REDIRECTS {
-                pause(&self.context, attempt - MAX_REDIRECTS).await?;
+                self.context.pause(attempt - MAX_REDIRECTS).await?;
             }
             let connection = match &asked {
                 None => self.reach(slot, limit).await?,
                 Some(server) => match server.connection().await {
                     // Nothing was sent, and the node that named this one may name another one by now.
                     Err(err)
-                        if err.kind() == ErrorKind::Unreachable
-                            && self.context.clock.now() < limit =>
+                        if err.kind() == ErrorKind::Unreachable && self.context.now() < limit =>
                     {
                         asked = None;
-                        pause(&self.context, attempt).await?;
+                        self.context.pause(attempt).await?;
                         continue;
                     }
                     outcome => outcome?,
@@ -159,7 +159,7 @@ impl Cluster {
             }
             return Err(errors::request(err));
         };
-        if self.context.clock.now() < limit {
+        if self.context.now() < limit {
             return Ok(redirect);
         }
         let message = "the cluster is rearranging itself and has no place for this key yet; retry";
@@ -184,11 +184,11 @@ impl Cluster {
             }
             Redirect::TryAgain => {
                 self.note_moving(slot);
-                pause(&self.context, attempt).await?;
+                self.context.pause(attempt).await?;
             }
             Redirect::Refresh => {
-                let failed_at = self.context.clock.now();
-                pause(&self.context, attempt).await?;
+                let failed_at = self.context.now();
+                self.context.pause(attempt).await?;
                 // Without a new map the old one is tried again.
                 let _ = self.map.refresh(failed_at).await;
             }
@@ -200,7 +200,7 @@ impl Cluster {
     /// if one does in time.
     async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
         for attempt in 0.. {
-            let asked = self.context.clock.now();
+            let asked = self.context.now();
             let owner = self.map.owner(slot);
             let failure = match &owner {
                 Some(server) => match server.connection().await {
@@ -212,7 +212,7 @@ impl Cluster {
                     "no node of the cluster has the slot of this key; is one of them down?",
                 ),
             };
-            if self.context.clock.now() >= limit {
+            if self.context.now() >= limit {
                 return Err(failure);
             }
             // In a box, as in `Server::connection`.
@@ -226,7 +226,7 @@ impl Cluster {
                 (_, new) => new.is_none(),
             };
             if is_same {
-                pause(&self.context, attempt).await?;
+                self.context.pause(attempt).await?;
             }
         }
         unreachable!("the loop ends with a return")
@@ -240,7 +240,7 @@ impl Cluster {
             let slot = names::slot(keys.lock());
             slots.entry(slot).or_default().push(index);
         }
-        let now = self.context.clock.now();
+        let now = self.context.now();
         let mut moving = lock(&self.moving);
         moving.retain(|_, seen| now.since(*seen) < SLOT_MOVE_WINDOW);
         let batches = slots.iter().flat_map(|(slot, all)| {
@@ -280,15 +280,8 @@ impl Cluster {
         self.map.disconnect_all();
     }
 
-    fn limit(&self) -> Time {
-        self.context
-            .clock
-            .now()
-            .after(self.context.settings.timeout)
-    }
-
     fn note_moving(&self, slot: u16) {
-        lock(&self.moving).insert(slot, self.context.clock.now());
+        lock(&self.moving).insert(slot, self.context.now());
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Connections {
 
 enum Servers {
     One(Box<Server>),
-    Sentinel(Sentinels),
+    Sentinel(Arc<Sentinels>),
     Cluster(Cluster),
 }
 

@@ -12,17 +12,17 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
-use tenure_core::rt::{Task, lock};
-use tenure_core::support::SingleFlight;
+use tenure_core::rt::lock;
+use tenure_core::support::{Maintenance, SingleFlight};
+use tenure_core::time::Time;
 use tenure_core::url::Host;
 
 use super::super::context::Context;
 use super::super::errors;
-use super::call::{Call, Reply, pause};
+use super::call::{Call, Reply};
 use super::server::{Connection, Server};
 
 /// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
@@ -40,19 +40,14 @@ const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The sentinels of one store, and the primary that they name.
 pub(super) struct Sentinels {
-    inner: Arc<Inner>,
-    /// Follows the announcements.
-    watcher: Task,
-}
-
-struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
     context: Arc<Context>,
     primary: Mutex<Option<Arc<Server>>>,
     searching: SingleFlight<Error>,
-    /// A sentinel announced something, or its connection broke.
-    announced: Notify,
+    /// When all sentinels are asked again: now if one has announced something, or its connection broke.
+    resync_at: Mutex<Time>,
+    maintenance: Arc<Maintenance>,
 }
 
 struct Sentinel {
@@ -75,7 +70,7 @@ impl Sentinels {
         hosts: &[Host],
         service: &str,
         context: &Arc<Context>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Arc<Self>, Error> {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
@@ -83,39 +78,41 @@ impl Sentinels {
                 connection: tokio::sync::Mutex::default(),
             })
         };
-        let inner = Arc::new(Inner {
+        let sentinels = Arc::new(Self {
             service: service.to_owned(),
             sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
             context: context.clone(),
             primary: Mutex::default(),
             searching: SingleFlight::default(),
-            announced: Notify::new(),
+            resync_at: Mutex::new(context.now().after(RESYNC_INTERVAL)),
+            maintenance: Arc::default(),
         });
-        let watcher = context.spawner.spawn(inner.clone().watch());
-        Ok(Self { inner, watcher })
+        let (spawner, clock) = (&context.spawner, &context.clock);
+        let maintenance = &sentinels.maintenance;
+        maintenance.start(spawner, clock, &sentinels, Self::resync_if_due);
+        Ok(sentinels)
     }
 
     /// The connection to the primary.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
-        let inner = &self.inner;
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         // In a box, as in `Server::connection`.
-        let search = async { Box::pin(inner.search()).await };
-        let searching = &inner.searching;
+        let search = async { Box::pin(self.search()).await };
+        let searching = &self.searching;
         searching
-            .run(&inner.context.clock, || inner.current(), search)
+            .run(&self.context.clock, || self.current(), search)
             .await
     }
 
-    pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
-        let Context {
-            clock, settings, ..
-        } = &*self.inner.context;
-        let limit = clock.now().after(settings.timeout);
+    pub(super) async fn call<T: FromRedisValue>(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+    ) -> Result<Reply<T>, Error> {
+        let limit = self.context.request_limit();
         for attempt in 0.. {
             let connection = self.connection().await?;
             match call.send(connection, false).await {
                 // Nothing was applied, so the request can be sent to another server.
-                Err(err) if errors::is_readonly(&err) && clock.now() < limit => {}
+                Err(err) if errors::is_readonly(&err) && self.context.now() < limit => {}
                 // What the old primary did after the failover is lost. Whether it did this before cannot be told.
                 Ok(Reply { connection, .. }) if connection.is_retired() => {
                     return Err(Error::new(
@@ -128,32 +125,24 @@ impl Sentinels {
                 }
                 outcome => return outcome.map_err(errors::request),
             }
-            pause(&self.inner.context, attempt).await?;
+            self.context.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
 
     pub(super) fn close(&self) {
-        self.watcher.abort();
-        if let Some(server) = &*lock(&self.inner.primary) {
+        self.maintenance.stop();
+        if let Some(server) = &*lock(&self.primary) {
             server.disconnect();
         }
-        for sentinel in &self.inner.sentinels {
+        for sentinel in &self.sentinels {
             // A task that asks this sentinel just now drops the connection when it is done.
             if let Ok(mut connection) = sentinel.connection.try_lock() {
                 connection.take();
             }
         }
     }
-}
 
-impl Drop for Sentinels {
-    fn drop(&mut self) {
-        self.watcher.abort();
-    }
-}
-
-impl Inner {
     fn current(&self) -> Option<Arc<Connection>> {
         lock(&self.primary)
             .as_ref()
@@ -162,22 +151,16 @@ impl Inner {
 
     /// Finds the primary and connects.
     async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        let limit = self
-            .context
-            .clock
-            .now()
-            .after(self.context.settings.timeout);
+        let limit = self.context.request_limit();
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
             let server = self.set_primary(host)?;
             match server.connection().await {
                 // It has died, or is a replica now: the sentinels will notice that.
-                Err(err)
-                    if err.kind() == ErrorKind::Unreachable && self.context.clock.now() < limit => {
-                }
+                Err(err) if err.kind() == ErrorKind::Unreachable && self.context.now() < limit => {}
                 outcome => return outcome,
             }
-            pause(&self.context, attempt).await?;
+            self.context.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -230,7 +213,7 @@ impl Inner {
                 () = late => break,
             }
             if limit.is_none() && (views.len() + unknown) * 2 > count {
-                limit = grace.map(|grace| self.context.clock.now().after(grace));
+                limit = grace.map(|grace| self.context.now().after(grace));
             }
         }
         match elect(&views) {
@@ -270,8 +253,8 @@ impl Inner {
         let weak = Arc::downgrade(self);
         let config = self.context.settings.connection_config();
         let config = config.set_push_sender(move |info: PushInfo| {
-            if let Some(inner) = Weak::upgrade(&weak) {
-                inner.receive(&info);
+            if let Some(sentinels) = Weak::upgrade(&weak) {
+                sentinels.receive(&info);
             }
             Ok::<(), ()>(())
         });
@@ -322,25 +305,29 @@ impl Inner {
             PushKind::Disconnection => {}
             _ => return,
         }
-        self.announced.notify_one();
+        *lock(&self.resync_at) = self.context.now();
+        self.maintenance.wake();
     }
 
     /// Retires the primary when the sentinels name another one.
-    async fn watch(self: Arc<Self>) {
-        loop {
-            tokio::select! {
-                () = self.announced.notified() => {}
-                () = self.context.clock.sleep_until(self.context.clock.now().after(RESYNC_INTERVAL)) => {}
-            }
+    async fn resync_if_due(self: Arc<Self>) -> Time {
+        let now = self.context.now();
+        if *lock(&self.resync_at) <= now {
+            *lock(&self.resync_at) = now.after(RESYNC_INTERVAL);
             // Without an answer nothing changes: a primary does not need its sentinels.
             if let Ok(host) = self.find(None).await {
                 self.retire_unless(&host);
             }
-            self.context
-                .clock
-                .sleep_until(self.context.clock.now().after(MIN_REFRESH_INTERVAL))
-                .await;
+            let next = self.context.now().after(MIN_REFRESH_INTERVAL);
+            self.context.clock.sleep_until(next).await;
         }
+        *lock(&self.resync_at)
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        self.maintenance.stop();
     }
 }
 

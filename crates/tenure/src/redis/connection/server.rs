@@ -154,10 +154,8 @@ impl Server {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<ServerInfo, RedisError> {
-        let Context {
-            settings, clock, ..
-        } = &*self.context;
-        let mut budget = RetryBudget::until(clock.now().after(settings.timeout));
+        let clock = &self.context.clock;
+        let mut budget = RetryBudget::until(self.context.request_limit());
         loop {
             let server_info = ServerInfo::ask(connection).await?;
             if !server_info.is_loading || budget.is_spent(clock) {

@@ -74,7 +74,7 @@ impl Drop for ShardSubscription {
         let mut slots = lock(&self.subscriptions.slots);
         if let Some(waiters) = slots.get_mut(&self.slot) {
             waiters.owners.retain(|owner| *owner != self.owner);
-            waiters.last_left = self.subscriptions.context.clock.now();
+            waiters.last_left = self.subscriptions.context.now();
         }
     }
 }
@@ -180,7 +180,7 @@ impl ShardSubscriptions {
     /// The slots in which this client needs subscriptions, by the node that has them.
     fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
         let wanted: Vec<u16> = {
-            let now = self.context.clock.now();
+            let now = self.context.now();
             let mut slots = lock(&self.slots);
             slots.retain(|_, waiters| {
                 !waiters.owners.is_empty() || now.since(waiters.last_left) < IDLE_TIMEOUT
@@ -219,7 +219,7 @@ impl ShardSubscriptions {
         for (slot, waiters) in lock(&self.slots).iter_mut() {
             match (subscribed.contains(slot), waiters.subscribed_since) {
                 (true, None) => {
-                    waiters.subscribed_since = Some(self.context.clock.now());
+                    waiters.subscribed_since = Some(self.context.now());
                     woken.extend(waiters.owners.iter().copied());
                 }
                 (false, _) => waiters.subscribed_since = None,

@@ -139,7 +139,7 @@ impl SlotMap {
     pub(super) async fn refresh_if_stale(&self) {
         if self.is_stale.swap(false, Ordering::SeqCst) {
             // The next request meets the same error and reports it.
-            let _ = self.refresh(self.context.clock.now()).await;
+            let _ = self.refresh(self.context.now()).await;
         }
     }
 
@@ -147,7 +147,7 @@ impl SlotMap {
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
         let is_fresh = || (lock(&self.state).asked >= since).then_some(());
         let refresh = async {
-            let asked = self.context.clock.now();
+            let asked = self.context.now();
             let ranges = self.fetch().await?;
             self.install(&ranges, asked)
         };
