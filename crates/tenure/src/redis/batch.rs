@@ -7,7 +7,6 @@
 //! The batch script handles the common case only: a lock is free (or held by us), and its queue is empty. For any
 //! other lock it does nothing, and that request is sent again alone.
 
-use std::marker::PhantomData;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +23,7 @@ use super::connection::{Connections, Reply};
 use super::context::Context;
 use super::errors::unexpected_reply;
 use super::names::Keys;
-use super::scripts::{BatchScripts, OwnerText, Script, Text};
+use super::scripts::{BatchScripts, OwnerText, Text};
 
 /// Requests under way, above which requests are batched. Fewer are served better one by one: there is little to
 /// batch, and the reply to the first is on its way while the next one is made.
@@ -37,8 +36,8 @@ const MAX_BATCH: usize = 64;
 /// forbids one of its keys, or when a proxy spreads the keys over several servers.
 const BATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A lock to be acquired.
-pub(super) struct AcquireItem {
+/// A request that can be batched with others.
+pub(super) struct BatchItem {
     pub(super) keys: Keys,
     pub(super) owner: OwnerText,
     /// See [`Request::propose`](tenure_core::backend::Request::propose).
@@ -46,50 +45,29 @@ pub(super) struct AcquireItem {
     pub(super) key: BatchKey,
 }
 
-/// What all locks of one acquire script have in common.
+/// What all requests of one batch have in common.
 #[derive(PartialEq, Eq)]
-pub(super) struct BatchKey {
-    /// The lease in ms.
-    pub(super) ttl: u64,
-    /// How long the token is kept, in ms.
-    pub(super) token_retention: u64,
-    /// What is stored about the holder.
-    pub(super) holder: Arc<str>,
-    pub(super) is_proposed: bool,
-}
-
-/// A lock to be released.
-pub(super) struct ReleaseItem {
-    pub(super) keys: Keys,
-    pub(super) owner: OwnerText,
-}
-
-/// A request that can be batched with others of its kind.
-pub(super) trait BatchItem: Send + Sync + Sized + 'static {
-    fn queue(queues: &Queues) -> &Mutex<Vec<PendingRequest<Self>>>;
-    fn script(scripts: &BatchScripts) -> &Script;
-    fn keys(&self) -> &Keys;
-    /// Whether one script can do both.
-    fn fits(&self, other: &Self) -> bool;
-    /// Adds the arguments of all these requests; there is at least one.
-    fn fill(batch: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str);
+pub(super) enum BatchKey {
+    Acquire {
+        /// The lease in ms.
+        ttl: u64,
+        /// How long the token is kept, in ms.
+        token_retention: u64,
+        /// What is stored about the holder.
+        holder: Arc<str>,
+        is_proposed: bool,
+    },
+    Release,
 }
 
 /// A request that waits to be sent, and the sender for its reply.
-pub(super) struct PendingRequest<T> {
-    request: T,
+struct PendingRequest {
+    item: BatchItem,
     reply: oneshot::Sender<BatchReply>,
 }
 
 /// The reply that the single script would give. `Ok(None)`: nothing was done; the request has to be sent alone.
 type BatchReply = Result<Option<Reply<u64>>, Error>;
-
-/// The requests that wait for the next batch.
-#[derive(Default)]
-pub(super) struct Queues {
-    acquires: Mutex<Vec<PendingRequest<AcquireItem>>>,
-    releases: Mutex<Vec<PendingRequest<ReleaseItem>>>,
-}
 
 /// Sends requests in batches when there are many.
 pub(super) struct Batcher(Arc<Inner>);
@@ -98,7 +76,8 @@ struct Inner {
     context: Arc<Context>,
     connections: Arc<Connections>,
     in_flight: AtomicUsize,
-    queues: Queues,
+    /// The requests that wait for the next batch.
+    pending: Mutex<Vec<PendingRequest>>,
     /// Until when requests are sent one by one, in ns.
     one_by_one_until: AtomicU64,
 }
@@ -112,35 +91,25 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-/// The task that sends the requests of one queue. Dropping it before (the runtime has shut down) fails all of them.
-struct BatchTask<T: BatchItem> {
-    inner: Option<Arc<Inner>>,
-    kind: PhantomData<fn(T)>,
-}
+/// The task that sends the pending requests. Dropping it before (the runtime has shut down) fails all of them.
+struct BatchTask(Option<Arc<Inner>>);
 
-impl<T: BatchItem> BatchTask<T> {
-    fn new(inner: &Arc<Inner>) -> Self {
-        Self {
-            inner: Some(inner.clone()),
-            kind: PhantomData,
-        }
-    }
-
+impl BatchTask {
     /// Lets the other tasks of this turn add their requests, and sends all of them.
     async fn run(mut self, scripts: &BatchScripts) {
         yield_now().await;
-        if let Some(inner) = self.inner.take() {
-            let pending = mem::take(&mut *lock(T::queue(&inner.queues)));
+        if let Some(inner) = self.0.take() {
+            let pending = mem::take(&mut *lock(&inner.pending));
             inner.send_all(scripts, pending).await;
         }
     }
 }
 
-impl<T: BatchItem> Drop for BatchTask<T> {
+impl Drop for BatchTask {
     fn drop(&mut self) {
-        if let Some(inner) = &self.inner {
+        if let Some(inner) = &self.0 {
             // Dropped after the lock is released: a dropped sender wakes a task.
-            let pending = mem::take(&mut *lock(T::queue(&inner.queues)));
+            let pending = mem::take(&mut *lock(&inner.pending));
             drop(pending);
         }
     }
@@ -152,7 +121,7 @@ impl Batcher {
             context: context.clone(),
             connections: connections.clone(),
             in_flight: AtomicUsize::new(0),
-            queues: Queues::default(),
+            pending: Mutex::default(),
             one_by_one_until: AtomicU64::new(0),
         }))
     }
@@ -176,21 +145,17 @@ impl Batcher {
 
     /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
     /// alone.
-    pub(super) async fn send<T: BatchItem>(
-        &self,
-        scripts: &'static BatchScripts,
-        request: T,
-    ) -> BatchReply {
+    pub(super) async fn send(&self, scripts: &'static BatchScripts, item: BatchItem) -> BatchReply {
         let inner = &self.0;
         let (reply, replied) = oneshot::channel();
         let is_first = {
-            let mut queue = lock(T::queue(&inner.queues));
-            queue.push(PendingRequest { request, reply });
-            queue.len() == 1
+            let mut pending = lock(&inner.pending);
+            pending.push(PendingRequest { item, reply });
+            pending.len() == 1
         };
         if is_first {
             // A task of its own, which goes on when the caller that came first is dropped.
-            let task = BatchTask::<T>::new(inner).run(scripts);
+            let task = BatchTask(Some(inner.clone())).run(scripts);
             let Context {
                 operations,
                 spawner,
@@ -207,15 +172,11 @@ impl Batcher {
 }
 
 impl Inner {
-    async fn send_all<T: BatchItem>(
-        &self,
-        scripts: &BatchScripts,
-        pending: Vec<PendingRequest<T>>,
-    ) {
-        let mut batches: Vec<Vec<PendingRequest<T>>> = Vec::new();
+    async fn send_all(&self, scripts: &BatchScripts, pending: Vec<PendingRequest>) {
+        let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
         for request in pending {
-            let has_room = |batch: &&mut Vec<PendingRequest<T>>| {
-                batch.len() < MAX_BATCH && batch[0].request.fits(&request.request)
+            let has_room = |batch: &&mut Vec<PendingRequest>| {
+                batch.len() < MAX_BATCH && batch[0].item.key == request.item.key
             };
             match batches.iter_mut().find(has_room) {
                 Some(batch) => batch.push(request),
@@ -226,28 +187,21 @@ impl Inner {
         join_all(batches.map(|batch| self.send_batch(scripts, batch))).await;
     }
 
-    async fn send_batch<T: BatchItem>(
-        &self,
-        scripts: &BatchScripts,
-        batch: Vec<PendingRequest<T>>,
-    ) {
-        let key = match &batch[..] {
+    async fn send_batch(&self, scripts: &BatchScripts, batch: Vec<PendingRequest>) {
+        let first = match &batch[..] {
             // The script for one lock is quicker.
             [] | [_] => return answer(batch, |_| Ok(None)),
-            [first, ..] => first.request.keys().lock(),
+            [first, ..] => &first.item,
         };
-        let fill = |cmd: &mut Cmd| {
-            for PendingRequest { request, .. } in &batch {
-                cmd.arg(request.keys().lock());
-            }
-            for PendingRequest { request, .. } in &batch {
-                cmd.arg(request.keys().hold());
-            }
-            T::fill(&batch, cmd, &self.context.events.channel);
+        let script = match &first.key {
+            BatchKey::Acquire { .. } => &scripts.acquire,
+            BatchKey::Release => &scripts.release,
         };
-        let (script, keys) = (T::script(scripts), 2 * batch.len());
-        let reply: Result<Reply<Vec<u64>>, _> =
-            self.connections.call(key, script, keys, fill).await;
+        let fill = |cmd: &mut Cmd| self.fill(&batch, &first.key, cmd);
+        let reply = self
+            .connections
+            .call(first.keys.lock(), script, 2 * batch.len(), fill);
+        let reply: Result<Reply<Vec<u64>>, _> = reply.await;
         match reply {
             Ok(reply) if reply.value.len() == batch.len() => answer(batch, |index| {
                 let value = reply.value[index];
@@ -269,76 +223,41 @@ impl Inner {
             }
         }
     }
-}
 
-/// Gives each request of the batch its reply.
-fn answer<T>(batch: Vec<PendingRequest<T>>, reply: impl Fn(usize) -> BatchReply) {
-    for (index, request) in batch.into_iter().enumerate() {
-        // The caller may be gone, together with its runtime.
-        let _ = request.reply.send(reply(index));
-    }
-}
-
-impl BatchItem for AcquireItem {
-    fn queue(queues: &Queues) -> &Mutex<Vec<PendingRequest<Self>>> {
-        &queues.acquires
-    }
-
-    fn script(scripts: &BatchScripts) -> &Script {
-        &scripts.acquire
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn fits(&self, other: &Self) -> bool {
-        self.key == other.key
-    }
-
-    fn fill(batch: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str) {
-        if let [first, ..] = batch {
-            let BatchKey {
-                ttl,
-                token_retention,
-                holder,
-                ..
-            } = &first.request.key;
+    /// Adds the keys and arguments of one script.
+    fn fill(&self, batch: &[PendingRequest], key: &BatchKey, cmd: &mut Cmd) {
+        let items = || batch.iter().map(|request| &request.item);
+        for item in items() {
+            cmd.arg(item.keys.lock());
+        }
+        for item in items() {
+            cmd.arg(item.keys.hold());
+        }
+        if let BatchKey::Acquire {
+            ttl,
+            token_retention,
+            holder,
+            ..
+        } = key
+        {
+            let channel = &self.context.events.channel;
             cmd.arg(ttl)
                 .arg(Text(format_args!("0 0 {channel} {holder}")))
                 .arg(token_retention);
         }
-        for PendingRequest { request, .. } in batch {
-            cmd.arg(&request.owner);
+        for item in items() {
+            cmd.arg(&item.owner);
         }
-        for PendingRequest { request, .. } in batch {
-            if let Some(token) = request.propose {
-                cmd.arg(token);
-            }
+        for token in items().filter_map(|item| item.propose) {
+            cmd.arg(token);
         }
     }
 }
 
-impl BatchItem for ReleaseItem {
-    fn queue(queues: &Queues) -> &Mutex<Vec<PendingRequest<Self>>> {
-        &queues.releases
-    }
-
-    fn script(scripts: &BatchScripts) -> &Script {
-        &scripts.release
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn fits(&self, _: &Self) -> bool {
-        true
-    }
-
-    fn fill(batch: &[PendingRequest<Self>], cmd: &mut Cmd, _: &str) {
-        for PendingRequest { request, .. } in batch {
-            cmd.arg(&request.owner);
-        }
+/// Gives each request of the batch its reply.
+fn answer(batch: Vec<PendingRequest>, reply: impl Fn(usize) -> BatchReply) {
+    for (index, request) in batch.into_iter().enumerate() {
+        // The caller may be gone, together with its runtime.
+        let _ = request.reply.send(reply(index));
     }
 }

@@ -15,7 +15,7 @@ use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
-use super::batch::{AcquireItem, BatchKey, Batcher, ReleaseItem};
+use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};
 use super::context::Context;
 use super::errors::{self, unexpected_reply};
@@ -241,11 +241,11 @@ impl Requests {
         let Some(scripts) = self.batcher.scripts().filter(|_| !may_reserve(request)) else {
             return Ok(None);
         };
-        let item = AcquireItem {
+        let item = BatchItem {
             keys: keys.clone(),
             owner: self.owner(request.owner),
             propose: request.propose,
-            key: BatchKey {
+            key: BatchKey::Acquire {
                 ttl: millis_down(request.ttl),
                 token_retention: token_retention(request.ttl),
                 holder: self.holder_text(&request.holder),
@@ -387,9 +387,11 @@ impl Requests {
         let Some(scripts) = self.batcher.scripts() else {
             return Ok(false);
         };
-        let item = ReleaseItem {
+        let item = BatchItem {
             keys: keys.clone(),
             owner: self.owner(owner),
+            propose: None,
+            key: BatchKey::Release,
         };
         Ok(self.batcher.send(scripts, item).await?.is_some())
     }

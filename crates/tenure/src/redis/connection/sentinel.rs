@@ -311,17 +311,22 @@ impl Sentinels {
 
     /// Retires the primary when the sentinels name another one.
     async fn resync_if_due(self: Arc<Self>) -> Time {
-        let now = self.context.now();
-        if *lock(&self.resync_at) <= now {
-            *lock(&self.resync_at) = now.after(RESYNC_INTERVAL);
-            // Without an answer nothing changes: a primary does not need its sentinels.
-            if let Ok(host) = self.find(None).await {
-                self.retire_unless(&host);
-            }
-            let next = self.context.now().after(MIN_REFRESH_INTERVAL);
-            self.context.clock.sleep_until(next).await;
+        let planned = *lock(&self.resync_at);
+        if planned > self.context.now() {
+            return planned;
         }
-        *lock(&self.resync_at)
+        *lock(&self.resync_at) = Time::MAX;
+        // Without an answer nothing changes: a primary does not need its sentinels.
+        if let Ok(host) = self.find(None).await {
+            self.retire_unless(&host);
+        }
+        let now = self.context.now();
+        let clock = &self.context.clock;
+        clock.sleep_until(now.after(MIN_REFRESH_INTERVAL)).await;
+        let mut resync_at = lock(&self.resync_at);
+        // An announcement of meanwhile is earlier.
+        *resync_at = resync_at.min(now.after(RESYNC_INTERVAL));
+        *resync_at
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) struct SlotMap {
 }
 
 struct State {
-    /// For each slot the index of its node in `servers`, if a node has the slot.
-    owners: Vec<Option<u16>>,
+    /// The node of each slot, if a node has the slot.
+    owners: Vec<Option<Arc<Server>>>,
     servers: Vec<Arc<Server>>,
     /// When the nodes were asked for this map.
     asked: Time,
@@ -52,20 +52,18 @@ impl State {
         }
     }
 
-    fn index(&self, host: &Host) -> Option<usize> {
-        self.servers.iter().position(|server| server.host == *host)
+    fn has(&self, host: &Host) -> bool {
+        self.servers.iter().any(|server| server.host == *host)
     }
 
-    fn index_or_insert(
-        &mut self,
-        host: &Host,
-        new: impl FnOnce() -> Result<Arc<Server>, Error>,
-    ) -> Result<usize, Error> {
-        if let Some(index) = self.index(host) {
-            return Ok(index);
+    /// The node at that address, which is added if it is unknown.
+    fn server(&mut self, host: &Host, context: &Arc<Context>) -> Result<Arc<Server>, Error> {
+        if let Some(known) = self.servers.iter().find(|server| server.host == *host) {
+            return Ok(known.clone());
         }
-        self.servers.push(new()?);
-        Ok(self.servers.len() - 1)
+        let server = Arc::new(Server::new(host.clone(), context)?);
+        self.servers.push(server.clone());
+        Ok(server)
     }
 }
 
@@ -87,40 +85,30 @@ impl SlotMap {
 
     /// The node that has the slot.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
-        let state = lock(&self.state);
-        let index = state.owners[usize::from(slot)]?;
-        state.servers.get(usize::from(index)).cloned()
+        lock(&self.state).owners[usize::from(slot)].clone()
     }
 
     /// All nodes that have slots.
     pub(super) fn owners(&self) -> Vec<Arc<Server>> {
         let state = lock(&self.state);
-        let owns = |index: usize| {
+        let has_slots = |server: &&Arc<Server>| {
             let mut owners = state.owners.iter().flatten();
-            owners.any(|owner| usize::from(*owner) == index)
+            owners.any(|owner| Arc::ptr_eq(owner, server))
         };
-        let servers = state.servers.iter().enumerate();
-        let owners = servers.filter(|(index, _)| owns(*index));
-        owners.map(|(_, server)| server.clone()).collect()
+        state.servers.iter().filter(has_slots).cloned().collect()
     }
 
     /// The node at that address, which need not have a slot.
     pub(super) fn server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let mut state = lock(&self.state);
-        let index = state.index_or_insert(host, || self.new_server(host))?;
-        Ok(state.servers[index].clone())
+        lock(&self.state).server(host, &self.context)
     }
 
     /// A node said that `host` has the slot.
     pub(super) fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let index = state.index_or_insert(host, || self.new_server(host))?;
-        state.owners[usize::from(slot)] = u16::try_from(index).ok();
+        let server = state.server(host, &self.context)?;
+        state.owners[usize::from(slot)] = Some(server);
         Ok(())
-    }
-
-    fn new_server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        Server::new(host.clone(), &self.context).map(Arc::new)
     }
 
     pub(super) fn disconnect_all(&self) {
@@ -160,19 +148,17 @@ impl SlotMap {
         let mut state = lock(&self.state);
         let mut new = State::new(asked);
         for range in ranges {
-            let known = state.index(&range.primary);
-            let index = new.index_or_insert(&range.primary, || match known {
-                Some(index) => Ok(state.servers[index].clone()),
-                None => self.new_server(&range.primary),
-            })?;
-            let slots = usize::from(range.first)..=usize::from(range.last);
-            new.owners[slots].fill(u16::try_from(index).ok());
-        }
-        for server in &state.servers {
-            if new.index(&server.host).is_none() {
-                tracing::debug!(host = %server.host, "the node has no slots any more");
-                server.retire();
+            // With its connection, if the node is known.
+            let server = state.server(&range.primary, &self.context)?;
+            if !new.has(&server.host) {
+                new.servers.push(server.clone());
             }
+            let slots = usize::from(range.first)..=usize::from(range.last);
+            new.owners[slots].fill(Some(server));
+        }
+        for server in state.servers.iter().filter(|it| !new.has(&it.host)) {
+            tracing::debug!(host = %server.host, "the node has no slots any more");
+            server.retire();
         }
         *state = new;
         Ok(())
