@@ -1,4 +1,4 @@
-//! What a `redis:` URL says.
+//! What a URL of Redis says, and the client library's settings that follow.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tenure_core::name::Escaped;
 use crate::tls;
 use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
-/// What the options in a URL are called.
+/// The options that a URL may have.
 const OPTIONS: &[&str] = &[
     "prefix",
     "dialect",
@@ -28,7 +28,7 @@ const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
-/// Everything that can be set.
+/// All settings of one store.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) topology: Topology,
@@ -41,13 +41,13 @@ pub(super) struct Settings {
     pub(super) restart_guard: Option<Duration>,
     /// Limit of each request and of each attempt to connect.
     pub(super) timeout: Duration,
-    /// How many replicas must acknowledge a grant.
+    /// How many replicas have to acknowledge a grant.
     pub(super) wait_replicas: u32,
-    /// Whether it is no error that the server is not there when the client connects.
+    /// Whether `connect` succeeds although the server cannot be reached: it is one of several independent servers.
     pub(super) may_be_unreachable: bool,
 }
 
-/// How the servers belong together.
+/// How many servers there are, and how a client finds them.
 #[derive(Clone, Debug)]
 pub(super) enum Topology {
     One(Host),
@@ -58,7 +58,7 @@ pub(super) enum Topology {
     Cluster(Vec<Host>),
 }
 
-/// Whose format.
+/// The format of the locks: the option `dialect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Token,
@@ -73,7 +73,7 @@ struct Login {
 }
 
 impl Settings {
-    /// One server, a primary found by sentinels, or a cluster, by the scheme.
+    /// One server, a primary that sentinels name, or a cluster: the scheme decides.
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         let sentinel = url.starts_with("redis+sentinel:");
         let mut url = Url::parse(url, if sentinel { 26_379 } else { 6_379 })?;
@@ -242,7 +242,7 @@ impl Settings {
             Error::new(ErrorKind::Invalid, "the settings of TLS cannot be used").with_source(err)
         };
         let info: ConnectionInfo = addr.into_connection_info().map_err(wrong)?;
-        // Without it the kernel holds a small request back until the one before it is answered.
+        // Without this option the operating system delays a small request until the one before is acknowledged.
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let Some(tls) = &self.tls else {
