@@ -101,7 +101,7 @@ fn refused(err: RedisError) -> Error {
         ),
         "BUSY" => (
             ErrorKind::Unreachable,
-            "the server is busy with a script of somebody's; retry",
+            "the server is busy with a script of another program; retry",
         ),
         "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => (
             ErrorKind::Unreachable,

@@ -30,7 +30,7 @@ pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// Keys that one step of a search looks at: some 0.2 ms of the server's time.
+/// Keys that one step of a scan reads: some 0.2 ms of the server's time.
 const SCAN_COUNT: usize = 1_000;
 
 /// The requests of one client.
@@ -56,7 +56,7 @@ pub(super) enum AcquireReply {
     Queued(QueuePosition),
 }
 
-/// A place in the queue, and how the lock looks from there.
+/// A place in the queue, and the state of the lock.
 pub(super) struct QueuePosition {
     /// How many waiters are ahead.
     pub(super) ahead: u64,

@@ -78,7 +78,7 @@ impl<'a> Waiter<'a> {
         };
         let at = match self.retry_at.take() {
             Some(at) => at,
-            // A message that was published before the subscription is lost. The next reply says what it said.
+            // A message that was published before the subscription is lost; the next reply makes up for that.
             None if is_new => self.store.context.now(),
             None => self.next_request_at(),
         };

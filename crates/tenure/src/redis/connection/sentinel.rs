@@ -408,8 +408,8 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_heard_if_it_is_ours() {
-        let said = |channel: &str, payload: &str| {
+    fn a_switch_counts_if_it_is_of_our_service() {
+        let announced = |channel: &str, payload: &str| {
             let info = PushInfo {
                 kind: PushKind::Message,
                 data: [channel, payload]
@@ -420,14 +420,14 @@ mod tests {
         };
         let payload = "svc 10.0.0.1 6379 10.0.0.2 6380";
         assert_eq!(
-            said("+switch-master", payload).as_deref(),
+            announced("+switch-master", payload).as_deref(),
             Some("10.0.0.2:6380")
         );
         assert_eq!(
-            said("+switch-master", &payload.replace("svc", "other")),
+            announced("+switch-master", &payload.replace("svc", "other")),
             None
         );
-        assert_eq!(said("+promoted-slave", payload), None);
-        assert_eq!(said("+switch-master", "svc 10.0.0.1"), None);
+        assert_eq!(announced("+promoted-slave", payload), None);
+        assert_eq!(announced("+switch-master", "svc 10.0.0.1"), None);
     }
 }

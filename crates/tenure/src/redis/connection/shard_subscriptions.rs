@@ -6,7 +6,7 @@
 //!
 //! Subscriptions have connections of their own. A node that gives a slot away ends subscriptions without being asked,
 //! and the client library takes that message for the reply to whatever request is on its way. On these connections
-//! such a request is another subscription, and what counts is what the node said about the channel.
+//! such a request is another subscription, and what counts is what the node reported about the channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
