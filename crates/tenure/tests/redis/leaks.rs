@@ -1,4 +1,4 @@
-//! Many who give up or die leave nothing: no key without a ttl, no place in a queue, no subscription, no
+//! Many clients that give up or die leave nothing: no key without a ttl, no place in a queue, no subscription, no
 //! connection, no task.
 
 use std::time::Duration;
@@ -155,9 +155,9 @@ async fn a_hundred_clients_come_and_go() {
     assert_all_expire(&server);
 }
 
-/// A request for a lock cannot be called back. When its caller gives up while the request is on its way, and it arrives
-/// after everybody else is done, the server grants it. That lasts until the client has the answer: then it gives the
-/// lock back. Redisson's waiters make such a request whenever they have just subscribed.
+/// A request for a lock cannot be called back. If its caller gives up while the request is on its way, and the request
+/// arrives after all other clients are done, the server grants the lock. The client releases it as soon as it has the
+/// answer. Redisson's waiters make such a request whenever they have just subscribed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
     needs!(redis);
