@@ -19,7 +19,7 @@ use crate::majority;
 #[cfg(feature = "redis")]
 use crate::redis;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::session;
+use crate::sessions;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use crate::tables;
 #[cfg(feature = "zookeeper")]
@@ -139,7 +139,7 @@ async fn open(url: &str) -> Result<Client, Error> {
                 .into(),
         ),
         #[cfg(all(feature = "file", unix))]
-        "file" => Client::from_backend(file::Backend::open(&directory(rest)?)?),
+        "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
             Client::from_backend(redis::Store::connect(url).await?)
@@ -155,7 +155,7 @@ async fn open(url: &str) -> Result<Client, Error> {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Client::from_backend(etcd::Backend::connect(url).await?),
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => Client::from_backend(zookeeper::Backend::connect(url).await?),
+        "zookeeper" => Client::from_backend(zookeeper::Store::connect(url).await?),
         #[cfg(feature = "mysql")]
         "mysql" => open_database(url).await,
         #[cfg(feature = "postgres")]
@@ -183,7 +183,7 @@ async fn open(url: &str) -> Result<Client, Error> {
 async fn open_database(url: &str) -> Result<Client, Error> {
     let (server, mode, url) = Server::parse(url)?;
     match mode {
-        Mode::Session => Client::from_backend(session::Backend::connect(server, url).await?),
+        Mode::Session => Client::from_backend(sessions::Store::connect(server, url).await?),
         Mode::Table => Client::from_backend(tables::Store::connect(server, url).await?),
     }
 }
@@ -268,8 +268,8 @@ mod tests {
             all.push(("zookeeper:", zookeeper::guarantees(plain)));
         }
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        let sessions = |is_postgres| {
-            session::guarantees(session::Configuration {
+        let of_sessions = |is_postgres| {
+            sessions::guarantees(sessions::Configuration {
                 is_postgres,
                 is_guarded: true,
             })
@@ -278,12 +278,12 @@ mod tests {
         let table = |database| tables::guarantees(tables::Configuration::new(database));
         #[cfg(feature = "mysql")]
         all.extend([
-            ("mysql:", sessions(false)),
+            ("mysql:", of_sessions(false)),
             ("mysql: with mode=table", table(tables::Database::MySql)),
         ]);
         #[cfg(feature = "postgres")]
         all.extend([
-            ("postgres:", sessions(true)),
+            ("postgres:", of_sessions(true)),
             (
                 "postgres: with mode=table",
                 table(tables::Database::Postgres),

@@ -198,7 +198,7 @@ pub mod majority;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub mod session;
+pub mod sessions;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod tables;
 #[cfg(any(

@@ -30,6 +30,12 @@ impl RetryBudget {
         *self = Self::until(limit);
     }
 
+    /// The store is there, but the operation has not succeeded yet: attempts are made until `limit`, and pauses go on
+    /// growing.
+    pub fn extend(&mut self, limit: Time) {
+        self.limit = limit;
+    }
+
     /// Failures since the last success.
     pub fn failures(&self) -> u32 {
         self.failures
@@ -75,7 +81,11 @@ mod tests {
             assert!(pause >= last && pause <= pace::CAP, "{failure}: {pause:?}");
             last = pause;
         }
-        budget.restart(start.after(Duration::from_secs(2)));
+        let later = start.after(Duration::from_secs(2));
+        budget.extend(later);
+        assert_eq!(budget.failures(), 9);
+        assert!(budget.next_attempt(&clock) > start.after(pace::CAP / 2));
+        budget.restart(later);
         assert_eq!(budget.failures(), 0);
         assert!(budget.next_attempt(&clock).since(start) <= pace::FIRST);
     }

@@ -15,7 +15,7 @@ use tenure_core::name::Escaped;
 use tenure_core::rt::Clock;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::outcome::Trouble;
+use super::errors::Trouble;
 
 /// The options of every database server, for [`Url::finish`].
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];

@@ -4,6 +4,8 @@ use sha2::{Digest as _, Sha256};
 
 use tenure_core::name::LockName;
 
+use crate::database::hex;
+
 /// Whose table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
@@ -70,15 +72,6 @@ pub(super) fn digest(table: &str, name: &str) -> String {
     let mut digits = hex(&hash.finalize());
     digits.truncate(16);
     digits
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut digits, byte| {
-        // It goes to memory.
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
 }
 
 /// For [`crate::fuzzing`]: text as a name, and as what lies in a store.

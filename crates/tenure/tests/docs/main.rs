@@ -46,7 +46,7 @@ async fn declared() -> Vec<Guarantees> {
 
 /// Locks of database sessions, with and without the guard.
 fn sessions() -> Vec<Guarantees> {
-    use tenure::session::{Configuration, guarantees};
+    use tenure::sessions::{Configuration, guarantees};
     let settings = [(false, true), (false, false), (true, true), (true, false)];
     let of = |(is_postgres, is_guarded)| {
         guarantees(Configuration {

@@ -73,7 +73,7 @@ fn redis_keys(server: &Redis) -> Vec<String> {
             "list" => server.order(&["LRANGE", key, "0", "-1"]),
             "hash" => server.order(&["HGETALL", key]),
             "zset" => server.order(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
-            // The key was deleted after `KEYS`.
+            // The key was deleted between the two requests: the waiter has left the queue.
             "none" => return None,
             other => panic!("{key} is a {other}"),
         };

@@ -24,7 +24,7 @@ struct Restarted {
 
 /// `ttl`: that of the old holder. Everybody waits for as long as it takes.
 async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let old = soon(first.lock("x").ttl(ttl).acquire()).await.unwrap();
     for direction in [Direction::Up, Direction::Down] {
@@ -56,7 +56,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
 async fn a_waiter_is_guarded_as_well() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
     // long as the longest ttl of all, as it has to be.
     let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
@@ -270,7 +270,7 @@ async fn the_power_is_lost() {
 async fn a_waiter_pauses_between_attempts_to_connect() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let (ttl, options) = (TTL * 10, "timeout=3s&restart_guard=off");
     let client = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let other = connect(&format!("{}?{options}", server.url())).await;

@@ -76,7 +76,7 @@ impl Site {
     /// With a proxy and clients of its own.
     pub(crate) async fn on(server: &Arc<Redis>) -> Self {
         let server = server.clone();
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let url = server.url_by(proxy.port());
         let timeout = TIMEOUT.as_millis();
         let client = connect(&format!("{url}?timeout={timeout}ms&restart_guard=off")).await;

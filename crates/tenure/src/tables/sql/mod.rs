@@ -12,11 +12,12 @@
 pub(super) mod schema;
 pub(super) mod shedlock;
 
+#[cfg(feature = "mysql")]
+use crate::database::hex;
+
 #[cfg(feature = "postgres")]
 use super::names::digest;
 use super::names::escaped;
-#[cfg(feature = "mysql")]
-use super::names::hex;
 
 /// The SQL of one database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
