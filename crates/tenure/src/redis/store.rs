@@ -19,7 +19,6 @@ use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
 use super::requests::{Requests, may_reserve, millis_up};
 use super::settings::Settings;
-use super::subscribe::Subscriptions;
 
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.
 pub struct Store {
@@ -27,7 +26,6 @@ pub struct Store {
     pub(super) context: Arc<Context>,
     pub(super) connections: Arc<Connections>,
     pub(super) requests: Requests,
-    pub(super) subscriptions: Subscriptions,
     pub(super) holds: HoldRegistry<HeldEntry>,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
@@ -113,10 +111,6 @@ impl Store {
         Ok(Arc::new(Self {
             guarantees: guarantees(configuration),
             requests: Requests::new(&context, &connections),
-            subscriptions: Subscriptions {
-                context: context.clone(),
-                connections: connections.clone(),
-            },
             context,
             connections,
             holds: HoldRegistry::default(),

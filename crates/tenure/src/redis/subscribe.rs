@@ -14,12 +14,6 @@ use super::context::Context;
 use super::events::WakeUp;
 use super::names::Keys;
 
-/// What the subscriptions of all waiters need.
-pub(super) struct Subscriptions {
-    pub(super) context: Arc<Context>,
-    pub(super) connections: Arc<Connections>,
-}
-
 /// What wakes one waiter, until it is dropped.
 pub(super) struct Subscription {
     /// In a cluster, the channel of the slot.
@@ -41,23 +35,27 @@ struct ChannelSubscription {
     channel: String,
 }
 
-impl Subscriptions {
+impl Subscription {
     /// Wake-ups for `owner`, which sent a request for the lock with these keys at `sent`.
-    pub(super) fn subscribe(&self, keys: &Keys, owner: OwnerId, sent: Time) -> Subscription {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        connections: &Connections,
+        keys: &Keys,
+        owner: OwnerId,
+        sent: Time,
+    ) -> Self {
         // First: the shard's subscription may wake the owner at once.
-        let wake_ups = self.context.events.subscribe(owner);
-        Subscription {
-            _shard: self.connections.subscribe(keys.lock(), owner, sent),
+        let wake_ups = context.events.subscribe(owner);
+        Self {
+            _shard: connections.subscribe(keys.lock(), owner, sent),
             on_channel: None,
             wake_ups,
             owner,
             channel: keys.channel().to_owned(),
-            context: self.context.clone(),
+            context: context.clone(),
         }
     }
-}
 
-impl Subscription {
     /// The next reason to wake up. Cancel safe.
     pub(super) async fn next(&mut self) -> WakeUp {
         self.wake_ups.next().await

@@ -50,8 +50,9 @@ impl<'a> Waiter<'a> {
         position: QueuePosition,
     ) -> Self {
         let (owner, sent) = (request.owner, position.sent);
+        let (context, connections) = (&store.context, &store.connections);
         Self {
-            subscription: store.subscriptions.subscribe(keys, owner, sent),
+            subscription: Subscription::new(context, connections, keys, owner, sent),
             budget: RetryBudget::until(sent.after(request.ttl)),
             store,
             request,

@@ -11,18 +11,18 @@ use super::super::scripts::Script;
 use super::server::Connection;
 
 /// The reply to a call.
-pub(in crate::redis) struct Reply<T> {
-    pub(in crate::redis) value: T,
+pub(crate) struct Reply<T> {
+    pub(crate) value: T,
     /// When the request was sent that got this reply. The request may have gone to other servers before, which did
     /// nothing.
-    pub(in crate::redis) sent: Time,
+    pub(crate) sent: Time,
     /// The connection over which the reply came.
-    pub(in crate::redis) connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 impl<T> Reply<T> {
     /// The same reply with another value.
-    pub(in crate::redis) fn with<U>(self, value: U) -> Reply<U> {
+    pub(crate) fn with<U>(self, value: U) -> Reply<U> {
         Reply {
             value,
             sent: self.sent,

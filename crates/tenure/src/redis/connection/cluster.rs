@@ -14,7 +14,7 @@ use redis::{FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, lock};
+use tenure_core::rt::lock;
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
@@ -36,12 +36,6 @@ const MAX_REDIRECTS: u32 = 5;
 /// How long after the last sign of it a slot counts as being moved.
 const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 
-/// How often subscriptions are checked while they are needed.
-const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The shortest time between two rounds of maintenance, however often it is woken.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
-
 /// One cluster.
 pub(super) struct Cluster {
     map: Arc<SlotMap>,
@@ -49,16 +43,16 @@ pub(super) struct Cluster {
     context: Arc<Context>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
-    publish: Publish,
+    /// How scripts publish messages in this cluster.
+    pub(super) publish: Publish,
     maintenance: Arc<Maintenance>,
 }
 
 impl Cluster {
     pub(super) async fn connect(seeds: &[Host], context: &Arc<Context>) -> Result<Self, Error> {
-        let clock = &context.clock;
         let maintenance = Arc::<Maintenance>::default();
         let map = Arc::new(SlotMap::new(seeds, context, &maintenance));
-        map.refresh(clock.now()).await?;
+        map.refresh(context.now()).await?;
         let mut failure = None;
         let mut connections = Vec::new();
         for outcome in connect_all(&map).await {
@@ -77,11 +71,8 @@ impl Cluster {
         };
         let subscriptions = ShardSubscriptions::new(&map, context, &maintenance);
         let subscriptions = Arc::new(subscriptions);
-        let work = {
-            let (map, clock) = (map.clone(), clock.clone());
-            move |subscriptions| maintain(map.clone(), subscriptions, clock.clone())
-        };
-        maintenance.start(&context.spawner, clock, &subscriptions, work);
+        let work = ShardSubscriptions::maintain;
+        maintenance.start(&context.spawner, &context.clock, &subscriptions, work);
         Ok(Self {
             map,
             subscriptions,
@@ -90,11 +81,6 @@ impl Cluster {
             publish,
             maintenance,
         })
-    }
-
-    /// How scripts publish messages in this cluster.
-    pub(super) fn publish(&self) -> Publish {
-        self.publish
     }
 
     pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
@@ -294,18 +280,6 @@ impl Drop for Cluster {
 async fn connect_all(map: &SlotMap) -> Vec<Result<Arc<Connection>, Error>> {
     let servers = map.owners();
     join_all(servers.iter().map(|server| server.connection())).await
-}
-
-/// One round of maintenance: a new map if the map is old, and subscriptions at the nodes that have the slots.
-async fn maintain(map: Arc<SlotMap>, subscriptions: Arc<ShardSubscriptions>, clock: Clock) -> Time {
-    map.refresh_if_stale().await;
-    subscriptions.update().await;
-    let next = clock.now().after(MIN_REFRESH_INTERVAL);
-    clock.sleep_until(next).await;
-    match subscriptions.is_idle() {
-        true => Time::MAX,
-        false => clock.now().after(RESYNC_INTERVAL),
-    }
 }
 
 /// What to do after an error with which nothing was applied.

@@ -75,7 +75,7 @@ impl Connections {
             }
             Topology::Cluster(seeds) => {
                 let cluster = Cluster::connect(seeds, context).await?;
-                publish = cluster.publish();
+                publish = cluster.publish;
                 Servers::Cluster(cluster)
             }
         };

@@ -23,8 +23,8 @@ use super::super::settings::Topology;
 const PIPELINE_BUFFER: usize = 256;
 
 /// One server.
-pub(in crate::redis) struct Server {
-    pub(in crate::redis) host: Host,
+pub(crate) struct Server {
+    pub(crate) host: Host,
     client: Client,
     context: Arc<Context>,
     is_retired: Arc<AtomicBool>,
@@ -33,21 +33,21 @@ pub(in crate::redis) struct Server {
 }
 
 /// One connection, until it ends.
-pub(in crate::redis) struct Connection {
-    pub(in crate::redis) host: Host,
+pub(crate) struct Connection {
+    pub(crate) host: Host,
     multiplexed: MultiplexedConnection,
-    pub(in crate::redis) server_info: ServerInfo,
+    pub(crate) server_info: ServerInfo,
     start: ServerStart,
     /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
     /// `restart_guard` is off.
     restart_guard: Option<Duration>,
     /// Raised when the connection is used no more.
-    pub(in crate::redis) ended: Arc<Flag>,
+    pub(crate) ended: Arc<Flag>,
     is_retired: Arc<AtomicBool>,
 }
 
 impl Server {
-    pub(in crate::redis) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
+    pub(crate) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
         Ok(Self {
             client: context.settings.client(&host)?,
             host,
@@ -59,14 +59,14 @@ impl Server {
     }
 
     /// The connection, if there is one that has not ended.
-    pub(in crate::redis) fn current(&self) -> Option<Arc<Connection>> {
+    pub(crate) fn current(&self) -> Option<Arc<Connection>> {
         let current = lock(&self.current);
         let current = current.clone();
         current.filter(|connection| !connection.ended.is_raised())
     }
 
     /// The connection; one task opens it if there is none.
-    pub(in crate::redis) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         // In a box, because this future is large and rarely needed: every request would need space for it.
         let connect = async { Box::pin(self.connect()).await };
         self.connecting
@@ -166,14 +166,14 @@ impl Server {
     }
 
     /// Another server has taken over: requests are sent to that one, and all holds are verified.
-    pub(in crate::redis) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.disconnect();
         self.context.events.connection_lost();
     }
 
     /// Drops the connection. Requests that are on their way still get their replies.
-    pub(in crate::redis) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         if let Some(connection) = lock(&self.current).take() {
             connection.ended.raise();
         }
@@ -183,29 +183,26 @@ impl Server {
 impl Connection {
     /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
     /// forgotten who holds a lock. `None`: the server is trusted.
-    pub(in crate::redis) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
+    pub(crate) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
         let until = self.start.trusted_from(self.restart_guard?, ttl);
         (until > now).then_some(until)
     }
 
     /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
-    pub(in crate::redis) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
+    pub(crate) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
         Some(self.start.report(&self.host, self.restart_guard?, now))
     }
 
-    pub(in crate::redis) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().subscribe(channel).await
     }
 
-    pub(in crate::redis) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(crate) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().unsubscribe(channel).await
     }
 
     /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.
-    pub(in crate::redis) async fn send<T: FromRedisValue>(
-        &self,
-        cmd: &Cmd,
-    ) -> Result<T, RedisError> {
+    pub(crate) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let reply = cmd.query_async(&mut multiplexed).await;
         self.end_if_unusable(&reply);
@@ -213,10 +210,7 @@ impl Connection {
     }
 
     /// The same for a node of a cluster to which the slot is being moved.
-    pub(in crate::redis) async fn send_asking<T: FromRedisValue>(
-        &self,
-        cmd: &Cmd,
-    ) -> Result<T, RedisError> {
+    pub(crate) async fn send_asking<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(cmd.clone());
@@ -239,7 +233,7 @@ impl Connection {
     }
 
     /// Whether another server has taken over: then a reply of this one does not count.
-    pub(in crate::redis) fn is_retired(&self) -> bool {
+    pub(crate) fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::SeqCst)
     }
 }

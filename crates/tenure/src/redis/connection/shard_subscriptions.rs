@@ -33,6 +33,12 @@ use super::slot_map::SlotMap;
 /// How long a subscription is kept after the last waiter has left: the next waiter may come soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often subscriptions are checked while they are needed.
+const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The shortest time between two rounds of maintenance, however often the task is woken.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The subscriptions that this client needs, and the connections that have them.
 pub(super) struct ShardSubscriptions {
     map: Arc<SlotMap>,
@@ -63,7 +69,7 @@ struct SubscriptionConnection {
 }
 
 /// One waiter's subscription, which ends when it is dropped.
-pub(in crate::redis) struct ShardSubscription {
+pub(crate) struct ShardSubscription {
     subscriptions: Arc<ShardSubscriptions>,
     slot: u16,
     owner: OwnerId,
@@ -97,11 +103,6 @@ impl ShardSubscriptions {
     /// Closes all connections for good.
     pub(super) fn close(&self) {
         *lock(&self.connections) = None;
-    }
-
-    /// Whether no subscription is needed.
-    pub(super) fn is_idle(&self) -> bool {
-        lock(&self.slots).is_empty()
     }
 
     /// The channel of this client in a slot.
@@ -143,8 +144,20 @@ impl ShardSubscriptions {
         }
     }
 
+    /// One round of maintenance: a new map if the map is old, and subscriptions at the nodes that have the slots.
+    pub(super) async fn maintain(self: Arc<Self>) -> Time {
+        self.map.refresh_if_stale().await;
+        self.update().await;
+        let next = self.context.now().after(MIN_REFRESH_INTERVAL);
+        self.context.clock.sleep_until(next).await;
+        match lock(&self.slots).is_empty() {
+            true => Time::MAX,
+            false => self.context.now().after(RESYNC_INTERVAL),
+        }
+    }
+
     /// Subscribes where that is missing, and ends the subscriptions that no waiter needs any more.
-    pub(super) async fn update(&self) {
+    async fn update(&self) {
         let nodes = self.nodes();
         let Some(mut connections) = lock(&self.connections).as_mut().map(std::mem::take) else {
             return;
