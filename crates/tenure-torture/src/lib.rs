@@ -82,12 +82,17 @@ pub async fn torture(
     let client = tenure::connect(&setup.url).await?;
     let names = runner::names(&setup);
     let mut setup = setup;
-    setup.ttl = lease(&client, &names[0], setup.ttl).await?;
+    setup.workload.ttl = lease(&client, &names[0], setup.workload.ttl).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
     let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
     let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
-    let mut monitor = StoreMonitor::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
+    let mut monitor = StoreMonitor::new(
+        client.clone(),
+        names[0].clone(),
+        setup.workload.ttl,
+        log.clone(),
+    );
     monitor.remember_state().await;
     let gone = {
         let (inner, names) = (setup.clone(), names.clone());
@@ -105,8 +110,8 @@ pub async fn torture(
     monitor.finish();
     let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
-    let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
-    let left_over = left_over(&client, &names, setup.ttl).await;
+    let findings = checker::check(&history, &promises, setup.workload.ttl, &setup.faults);
+    let left_over = left_over(&client, &names, setup.workload.ttl).await;
     drop(gone);
     client.close().await;
     let report = Report {

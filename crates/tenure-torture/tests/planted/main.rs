@@ -21,7 +21,7 @@ use tenure_torture::history::History;
 use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
-use tenure_torture::runner::{self, Setup};
+use tenure_torture::runner::{self, Setup, Workload};
 use tenure_torture::worker::VARIABLE;
 
 /// Not a test but the worker: the harness starts this program again with this one name.
@@ -54,11 +54,13 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     let setup = Setup {
         url: format!("{bug:?} {}", store.address),
         lasts: Duration::from_secs(600),
-        workers: 4,
-        names: 1,
+        workload: Workload {
+            workers: 4,
+            names: 1,
+            ttl: Duration::from_millis(500),
+            hold: Duration::from_millis(400),
+        },
         seed: 11,
-        ttl: Duration::from_millis(500),
-        hold: Duration::from_millis(400),
         faults: faults.to_vec(),
         out: dir.path().to_owned(),
         program: Program {
@@ -78,7 +80,7 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
         // A run that stands still has no events; that it does is what is looked for.
         events.push(Event::Over { at: now() });
         let history = History::of(&events);
-        let found = checker::check(&history, &promises(), setup.ttl, faults);
+        let found = checker::check(&history, &promises(), setup.workload.ttl, faults);
         (history, found)
     };
     let (_, found) = std::thread::scope(|scope| {

@@ -23,7 +23,7 @@ use tenure_torture::history::History;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
-use tenure_torture::runner::{self, Setup};
+use tenure_torture::runner::{self, Setup, Workload};
 use tenure_torture::worker::VARIABLE;
 
 /// Not a test but the worker: the harness starts this program again with this one name.
@@ -74,11 +74,13 @@ impl Run {
             url,
             // More than any of these needs; it is ended before.
             lasts: lasts.unwrap_or(Duration::from_secs(600)),
-            workers: if lasts.is_some() { 6 } else { 4 },
-            names: 1,
+            workload: Workload {
+                workers: if lasts.is_some() { 6 } else { 4 },
+                names: 1,
+                ttl,
+                hold: ttl.mul_f64(0.8),
+            },
             seed: 5,
-            ttl,
-            hold: ttl.mul_f64(0.8),
             faults,
             out: dir.path().join("out"),
             program: Program {
@@ -95,7 +97,8 @@ impl Run {
 
     /// Another lease, and holds up to it.
     pub(crate) fn ttl(mut self, ttl: Duration) -> Self {
-        (self.setup.ttl, self.setup.hold) = (ttl, ttl.mul_f64(0.8));
+        let workload = &mut self.setup.workload;
+        (workload.ttl, workload.hold) = (ttl, ttl.mul_f64(0.8));
         self
     }
 
@@ -130,7 +133,7 @@ impl Run {
     pub(crate) fn lets_two_hold(mut self, kind: FaultKind) -> Done {
         self.setup.faults = vec![kind];
         // Held for long, so that the fault falls into a hold and not between two.
-        self.setup.hold = self.setup.ttl;
+        self.setup.workload.hold = self.setup.workload.ttl;
         let report = self.go(|made, found| {
             let seen = !found.overlaps.is_empty() && found.not_enough.is_none();
             seen || made > 100
@@ -156,7 +159,7 @@ impl Run {
         let (events, kinds, ttl) = (
             runner::events_of(&setup.out),
             setup.faults.clone(),
-            setup.ttl,
+            setup.workload.ttl,
         );
         let nothing = tenure::guarantees::Guarantees::new(
             "any",
