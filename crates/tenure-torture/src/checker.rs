@@ -66,14 +66,8 @@ pub struct Findings {
     pub overlaps: Vec<Overlap>,
     /// Tokens that are not greater than a token that was granted before the request for them.
     pub tokens: Vec<Anomaly>,
-    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
-    pub stale: Vec<Anomaly>,
-    /// How many late writes the fenced register refused.
-    pub stale_refused: usize,
-    /// Late writes that the fenced register accepted after a write of the newer holder.
-    pub stale_accepted: Vec<Anomaly>,
-    /// Writes of the newest holder that the fenced register refused.
-    pub lawful_refused: usize,
+    /// Writes to the register that a fence refuses, or should refuse.
+    pub writes: WriteFindings,
     /// Acquisitions out of turn.
     pub overtakings: Vec<Overtaking>,
     /// Whether acquisitions out of turn are so many that the store cannot be as fair as its table says.
@@ -82,11 +76,24 @@ pub struct Findings {
     pub longest_gap: u64,
     /// The begin and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
-    /// Why the run means nothing, if so.
+    /// Why the run proves nothing, if too little happened.
     pub not_enough: Option<String>,
 }
 
-/// What a run comes down to.
+/// What the checker found about writes to the register.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteFindings {
+    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
+    pub late: Vec<Anomaly>,
+    /// The number of late writes that the fenced register refused.
+    pub late_refused: usize,
+    /// Late writes that the fenced register accepted after a write of the newer holder.
+    pub late_accepted: Vec<Anomaly>,
+    /// The number of writes of the newest holder that the fenced register refused.
+    pub newest_refused: usize,
+}
+
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing worse than documented.
@@ -112,7 +119,7 @@ impl Findings {
     /// The number of findings that the store's table does not allow.
     pub fn violations(&self) -> usize {
         let overlaps = self.overlaps.iter();
-        let anomalies = [&self.tokens, &self.stale, &self.stale_accepted];
+        let anomalies = [&self.tokens, &self.writes.late, &self.writes.late_accepted];
         let anomalies = anomalies.into_iter().flatten();
         overlaps.filter(|it| it.documented.is_none()).count()
             + anomalies.filter(|it| it.documented.is_none()).count()
@@ -268,20 +275,21 @@ impl Judge<'_> {
             let before = claims.partition_point(|it| it.start < write.at);
             let superseded = before > 0 && claims[before - 1].start > claim.start;
             let acquisition = write.acquisition;
+            let writes = &mut found.writes;
             if superseded {
-                found.stale_refused += usize::from(!write.accepted);
-                found.stale.push(Anomaly {
+                writes.late_refused += usize::from(!write.accepted);
+                writes.late.push(Anomaly {
                     acquisition,
                     at: write.at,
                     documented: self.documented_for_late(write.at),
                 });
             } else {
-                found.lawful_refused += usize::from(!write.accepted);
+                writes.newest_refused += usize::from(!write.accepted);
             }
             if write.accepted {
                 if claim.start < newest_taken {
-                    found
-                        .stale_accepted
+                    writes
+                        .late_accepted
                         .push(self.token_anomaly(acquisition, write.at));
                 }
                 newest_taken = newest_taken.max(claim.start);

@@ -110,7 +110,7 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         items.push((swatch("overlap documented", 0, 12), text));
     }
     let found = &report.findings;
-    let marks = found.stale.len() + found.stale_accepted.len() + found.tokens.len();
+    let marks = found.writes.late.len() + found.writes.late_accepted.len() + found.tokens.len();
     if marks > 0 {
         let mark = "<rect class=\"late\" x=\"7\" y=\"2\" width=\"4\" height=\"8\"/>".to_owned();
         items.push((mark, format!("late write or old token ({marks})")));

@@ -143,8 +143,8 @@ fn rows(report: &Report) -> Vec<(f64, String, String)> {
     }
     let anomalies = [
         ("token not greater than an earlier one", &found.tokens),
-        ("late write, without a fence", &found.stale),
-        ("late write past the fence", &found.stale_accepted),
+        ("late write, without a fence", &found.writes.late),
+        ("late write past the fence", &found.writes.late_accepted),
     ];
     for (what, anomalies) in anomalies {
         for it in anomalies {

@@ -330,8 +330,8 @@ impl<'a> Timeline<'a> {
         let found = &self.report.findings;
         let anomalies = [
             ("token not greater than an earlier one", &found.tokens),
-            ("late write, without a fence", &found.stale),
-            ("late write past the fence", &found.stale_accepted),
+            ("late write, without a fence", &found.writes.late),
+            ("late write past the fence", &found.writes.late_accepted),
         ];
         let anomalies = anomalies
             .iter()

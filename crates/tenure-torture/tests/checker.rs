@@ -303,8 +303,8 @@ fn late_write(accepted: bool) -> Vec<Event> {
 #[test]
 fn a_late_write_is_found_and_is_no_surprise_where_only_claims_are_promised() {
     let found = judge(&late_write(false), Promise::Claims);
-    assert_eq!((found.stale.len(), found.stale_refused), (1, 1));
-    assert_eq!(found.stale_accepted, []);
+    assert_eq!((found.writes.late.len(), found.writes.late_refused), (1, 1));
+    assert_eq!(found.writes.late_accepted, []);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     let found = judge(&late_write(false), Promise::Effects);
     assert_eq!(found.verdict(), Verdict::Violation);
@@ -313,7 +313,7 @@ fn a_late_write_is_found_and_is_no_surprise_where_only_claims_are_promised() {
 #[test]
 fn a_late_write_past_the_fence_is_a_violation() {
     let found = judge(&late_write(true), Promise::Claims);
-    assert_eq!(found.stale_accepted.len(), 1);
+    assert_eq!(found.writes.late_accepted.len(), 1);
     assert_eq!(found.verdict(), Verdict::Violation);
 }
 

@@ -18,7 +18,7 @@ fn file() {
     let report = run.keeps_its_promise();
     assert_eq!(report.fault_counts().len(), 5, "both ways the clock, too");
     // A kernel that holds the lock for a stopped process lets nobody else write.
-    assert_eq!(report.findings.stale, []);
+    assert_eq!(report.findings.writes.late, []);
     assert!(report.left_out.as_ref().unwrap().contains("network"));
 
     let page = std::fs::read_to_string(&report.page).unwrap();

@@ -123,7 +123,7 @@ impl Run {
         let kinds = self.setup.faults.len();
         let report = self.go(move |made, found| made > kinds && found.not_enough.is_none());
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
-        assert_eq!(report.findings.stale_accepted, []);
+        assert_eq!(report.findings.writes.late_accepted, []);
         assert_eq!(report.findings.tokens, []);
         report
     }

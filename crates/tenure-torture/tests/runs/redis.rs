@@ -79,7 +79,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
         let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
         let report = run.lets_two_hold(FaultKind::ClockForward);
         assert_eq!(report.findings.tokens, []);
-        assert_eq!(report.findings.stale_accepted, []);
+        assert_eq!(report.findings.writes.late_accepted, []);
     }
 }
 
