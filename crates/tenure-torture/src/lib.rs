@@ -1,15 +1,15 @@
 //! Tries to break a lock on the store of its user, judges the result, and draws what happened.
 //!
-//! A run has worker processes that take names, hold them, write to a register and give them back ([`worker`]); a
+//! A run has worker processes that acquire names, hold them, write to a register and release them ([`worker`]); a
 //! schedule of faults from one seed ([`mod@plan`]), injected into the worker that holds at that moment ([`nemesis`]);
-//! and a log of what happened ([`event`]), which is judged afterwards by what the store promises ([`checker`]).
+//! and a log of events ([`event`]), which the checker judges afterwards by the guarantees of the store ([`checker`]).
 //!
-//! Four things are easily done wrong:
+//! Four mistakes are easily made in such a program:
 //!
 //! - A gap that is measured between holders misses a name that no worker gets again; so the last gap ends with the run.
 //! - With too many faults a run looks safe because nothing is granted. So there is a least number of acquisitions, and
 //!   "not enough" is a verdict of its own.
-//! - A pause hardly ever falls between the check of the guard and the write. So a worker works in between.
+//! - A pause hardly ever falls between the check of the guard and the write. So a worker works between the two.
 //! - Small messages over a socket wait for each other's acknowledgement. So each is one write, without delay.
 
 #![cfg_attr(
@@ -52,7 +52,7 @@ use runner::Setup;
 /// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
 
-/// Whether there is anything to torture at this URL, before anything is touched.
+/// Whether `tenure torture` works with the store of this URL. Sends no request.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a store that workers cannot share.
@@ -131,8 +131,8 @@ pub async fn torture(
     Ok(report)
 }
 
-/// The lease that the store really gives. It may be longer than requested, and faults have to last longer than it.
-/// A store that grants nothing, or that another run uses, is noticed here.
+/// The lease that the store really grants. It may be longer than requested, and faults have to last longer than the
+/// lease. A store that grants nothing, or that another run uses, is an error here.
 async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
     // The first request opens connections; a short lease may not last for that.
     drop(client.inspect(name).await?);
