@@ -216,8 +216,8 @@ impl TestEnvironment {
         }
     }
 
-    /// The variables that give workers the clock that a fault moves. Where there is no server, it is the clock of the store.
-    /// the clock of the workers.
+    /// The variables that give workers the clock that a fault moves. Where there is no server, that clock is the clock
+    /// of the store.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         self.clock_of_workers().environment()
     }
