@@ -8,7 +8,9 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_prost::ProstCodec;
 
-use super::{plain_place, system, together, with_port};
+use super::address::{plain_place, with_port};
+use super::failure::system;
+use super::load::WORKERS;
 
 /// How long the server may be silent before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,7 +57,7 @@ impl RawEtcd {
         let key = |number| format!("{name}-raw-{number}").into_bytes();
         Ok(Some(Self {
             channel: channel.map_err(system)?,
-            keys: (0..together::WORKERS).map(key).collect(),
+            keys: (0..WORKERS).map(key).collect(),
         }))
     }
 

@@ -1,17 +1,12 @@
 //! The bare requests that a lock needs at least on each kind of store: `tenure` cannot be faster.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
-
-use rustix::fs::OFlags;
 use tenure::Error;
 
 use super::etcd::RawEtcd;
+use super::failure::system;
+use super::file::RawFile;
 use super::redis::RawRedis;
 use super::sql::RawSql;
-use super::system;
 use super::zookeeper::RawZookeeper;
 
 /// Raw locking on one kind of store. Kinds that have none here are measured alone.
@@ -27,12 +22,6 @@ pub(super) enum Raw {
     Zookeeper(RawZookeeper),
     /// The statements that a lock needs at least.
     Sql(RawSql),
-}
-
-/// A file of its own, removed at the end.
-pub(super) struct RawFile {
-    path: PathBuf,
-    file: File,
 }
 
 impl Raw {
@@ -88,7 +77,7 @@ impl Raw {
         }
     }
 
-    /// The same for any of [`together::WORKERS`](super::together::WORKERS) names; `None` where names share nothing.
+    /// The same for any of [`WORKERS`](super::load::WORKERS) names; `None` where names share nothing.
     pub(super) fn pairs(&self) -> Option<Pairs> {
         Some(match self {
             Self::Memory(_) | Self::File(_) => return None,
@@ -130,52 +119,4 @@ impl Pairs {
             Self::Sql(sql) => sql.pair(number).await,
         }
     }
-}
-
-impl RawFile {
-    /// As large as a record of the file backend.
-    const RECORD: usize = 1024;
-
-    fn new() -> io::Result<Self> {
-        // Not in the lock directory: what is there belongs to the backend. The file is never synced,
-        // as the backend does not sync in the common case, so the kind of disk does not matter.
-        let path = std::env::temp_dir().join(format!("tenure-bench-{}.raw", std::process::id()));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        file.write_all_at(&[b' '; 2 * Self::RECORD], 0)?;
-        Ok(Self { path, file })
-    }
-
-    pub(super) fn path(&self) -> &str {
-        self.path.to_str().unwrap_or_default()
-    }
-
-    /// The system calls of an exclusive hold with a token, on a file that is kept open: the counter is read, the
-    /// holder is written; the path is looked at, because somebody may have replaced the file, before the hold
-    /// counts and before it is given back; the holder is taken away again.
-    fn pair(&self) -> io::Result<()> {
-        self.file.try_lock()?;
-        let mut records = [0; 2 * Self::RECORD];
-        self.file.read_exact_at(&mut records, 0)?;
-        self.file.write_all_at(&records[..Self::RECORD], 0)?;
-        rustix::fs::lstat(&self.path)?;
-        rustix::fs::lstat(&self.path)?;
-        self.file.write_all_at(&records[..Self::RECORD], 0)?;
-        self.file.unlock()
-    }
-}
-
-impl Drop for RawFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Opens a lock file as the backend does.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    Ok(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?.into())
 }

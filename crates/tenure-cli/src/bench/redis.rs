@@ -10,8 +10,9 @@ use redis::{
 use tenure::{Error, ErrorKind};
 use tokio::sync::mpsc;
 
-use super::handoff::{HOLD, Note, wait_for_start};
-use super::{system, together};
+use super::contention::{HOLD, Note, wait_for_start};
+use super::failure::system;
+use super::load::WORKERS;
 use crate::clock;
 
 type Failure = Box<dyn std::error::Error>;
@@ -53,7 +54,7 @@ impl RawRedis {
         Ok(Some(Self {
             connection,
             release,
-            keys: (0..together::WORKERS).map(key).collect(),
+            keys: (0..WORKERS).map(key).collect(),
         }))
     }
 
@@ -150,7 +151,7 @@ impl Place {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE))
-            .set_pipeline_buffer_size(4 * together::WORKERS);
+            .set_pipeline_buffer_size(4 * WORKERS);
         if let Some(push) = push {
             config = config.set_push_sender(push);
         }

@@ -9,8 +9,9 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use tenure::Error;
 use tokio::sync::Mutex;
 
-use super::handoff::{HOLD, Note, wait_for_start};
-use super::{system, together};
+use super::contention::{HOLD, Note, wait_for_start};
+use super::failure::system;
+use super::load::WORKERS;
 use crate::clock;
 
 /// One connection, and what it locks with.
@@ -149,7 +150,7 @@ impl RawSql {
             first.run(sql).await?;
         }
         let mut links = vec![Mutex::new(first)];
-        while links.len() < together::WORKERS {
+        while links.len() < WORKERS {
             let Some((link, _)) = Link::open(url).await? else {
                 return Ok(None);
             };

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use tenure::{Client, Error, Lock};
 use tokio::task::JoinSet;
 
+use super::failure::system;
 use super::figures::Figures;
+use super::load::{BUDGET, TURNS, WORKERS};
 use super::raw::Raw;
-use super::{BUDGET, Row, TURNS, system};
-
-/// How many.
-pub(super) const WORKERS: usize = 64;
+use super::report::Row;
 
 /// When one side's turn is over: all workers count together.
 struct Turn {

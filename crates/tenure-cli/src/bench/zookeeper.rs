@@ -5,7 +5,9 @@ use std::time::Duration;
 use tenure::Error;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::{plain_place, system, together, with_port};
+use super::address::{plain_place, with_port};
+use super::failure::system;
+use super::load::WORKERS;
 
 /// As long as that of the other side.
 const SESSION: Duration = Duration::from_secs(30);
@@ -43,7 +45,7 @@ impl RawZookeeper {
             root => format!("/{root}"),
         };
         let directory = |number| format!("{root}/{name}-raw-{number}");
-        let directories: Vec<_> = (0..together::WORKERS).map(directory).collect();
+        let directories: Vec<_> = (0..WORKERS).map(directory).collect();
         // The server takes them away when they have been empty for a while.
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         for directory in &directories {

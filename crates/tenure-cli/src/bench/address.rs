@@ -1,0 +1,50 @@
+//! The server that a URL names, for baselines whose client library reads no such URL.
+
+/// The address of the first server in a URL of the library, the path after the servers, and its options; for
+/// stores without a parser of their own. `None`: a password or TLS, which the raw side has no use for.
+pub(super) fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let rest = url.strip_prefix(scheme)?.strip_prefix("://")?;
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_plain = !hosts.contains('@') && !options.split('&').any(|option| option == "tls=on");
+    let first = hosts.split(',').next().filter(|host| !host.is_empty())?;
+    is_plain.then_some((first, path, options))
+}
+
+/// The same with the port that the scheme has by default.
+pub(super) fn with_port(host: &str, port: u16) -> String {
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(_, tail)| !tail.ends_with(']'));
+    match has_port {
+        true => host.to_owned(),
+        false => format!("{host}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_places() {
+        let etcd = |url| plain_place(url, "etcd");
+        assert_eq!(etcd("etcd://h"), Some(("h", "", "")));
+        assert_eq!(
+            etcd("etcd://a:1,b:2/x/y?prefix=p"),
+            Some(("a:1", "x/y", "prefix=p"))
+        );
+        for url in [
+            "etcds://h",
+            "etcd://me:secret@h",
+            "etcd://h?tls=on&ca=x",
+            "etcd:///",
+        ] {
+            assert_eq!(etcd(url), None, "{url}");
+        }
+        assert_eq!(with_port("h", 7), "h:7");
+        assert_eq!(with_port("h:1", 7), "h:1");
+        assert_eq!(with_port("[::1]", 7), "[::1]:7");
+        assert_eq!(with_port("[::1]:1", 7), "[::1]:1");
+    }
+}
