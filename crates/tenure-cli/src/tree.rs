@@ -9,6 +9,7 @@ mod linux;
 #[cfg(any(not(target_os = "linux"), test))]
 #[cfg_attr(target_os = "linux", allow(dead_code))]
 mod portable;
+mod process;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid};
@@ -21,17 +22,6 @@ pub(crate) use linux::{has_orphans, remember};
 use portable::{descendants, send};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use portable::{has_orphans, remember};
-
-/// A process, as the system showed it.
-#[derive(Clone, Copy, Debug)]
-struct Process {
-    pid: Pid,
-    parent: i32,
-    group: i32,
-    zombie: bool,
-    /// The start time in some form. With the id, it names one process for good.
-    started: u64,
-}
 
 /// What became of a signal to a whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,21 +81,4 @@ pub(crate) fn reap() -> Result<Option<(Pid, u8)>, Errno> {
             Err(errno) => return Err(errno),
         }
     }
-}
-
-/// The descendants of `roots` among `all`.
-fn below(roots: &[Pid], mut all: Vec<Process>) -> Vec<Process> {
-    let mut found = Vec::new();
-    let mut parents: Vec<_> = roots.iter().map(|root| root.as_raw_pid()).collect();
-    while let Some(parent) = parents.pop() {
-        all.retain(|process| {
-            let child = process.parent == parent;
-            if child {
-                parents.push(process.pid.as_raw_pid());
-                found.push(*process);
-            }
-            !child
-        });
-    }
-    found
 }

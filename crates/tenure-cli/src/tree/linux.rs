@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Process;
+use super::process::{Process, below};
 
 /// Nothing is to be remembered: what descends from us stays below us.
 pub(crate) fn remember() {}
@@ -46,7 +46,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Process> {
             }
         }
         // The kernel was built without lists of children.
-        Err(_) => found = super::below(&[root], everybody()),
+        Err(_) => found = below(&[root], everybody()),
     }
     found
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use super::Process;
+use super::process::{Process, below};
 
 /// The processes that were below this one at the last look.
 static SEEN: Mutex<Vec<Process>> = Mutex::new(Vec::new());
@@ -43,7 +43,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Process> {
         .into_iter()
         .chain(found.iter().map(|process| process.pid))
         .collect();
-    found.extend(super::below(&roots, others));
+    found.extend(below(&roots, others));
     seen.clone_from(&found);
     found
 }

@@ -1,0 +1,31 @@
+//! A process, and who descends from whom.
+
+use rustix::process::Pid;
+
+/// A process, as the system showed it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) zombie: bool,
+    /// The start time in some form. With the id, it names one process for good.
+    pub(super) started: u64,
+}
+
+/// The descendants of `roots` among `all`.
+pub(super) fn below(roots: &[Pid], mut all: Vec<Process>) -> Vec<Process> {
+    let mut found = Vec::new();
+    let mut parents: Vec<_> = roots.iter().map(|root| root.as_raw_pid()).collect();
+    while let Some(parent) = parents.pop() {
+        all.retain(|process| {
+            let child = process.parent == parent;
+            if child {
+                parents.push(process.pid.as_raw_pid());
+                found.push(*process);
+            }
+            !child
+        });
+    }
+    found
+}
