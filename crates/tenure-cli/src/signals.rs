@@ -77,8 +77,8 @@ pub(crate) fn comes_from_keys(signal: Signal) -> bool {
 
 /// The signals among [`FORWARDED`] that were not ignored when this process started.
 fn wanted() -> impl Iterator<Item = Signal> {
-    let ignored = crate::system::ignored_signals();
+    let ignored = crate::system::ignored_signals(&FORWARDED);
     FORWARDED
         .into_iter()
-        .filter(move |signal| ignored >> (signal.as_raw() - 1) & 1 == 0)
+        .filter(move |signal| !ignored.contains(signal))
 }

@@ -13,3 +13,16 @@ mod portable;
 pub(crate) use linux::*;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use portable::*;
+
+#[cfg(test)]
+mod tests {
+    use crate::signals::FORWARDED;
+
+    #[test]
+    fn the_shell_finds_the_signals_that_the_kernel_says_are_ignored() {
+        assert_eq!(
+            super::portable::ignored_signals(&FORWARDED),
+            super::ignored_signals(&FORWARDED)
+        );
+    }
+}

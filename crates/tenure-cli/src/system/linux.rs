@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{
-    ForeignRawFd, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open, set_child_subreaper,
+    ForeignRawFd, PidfdFlags, PidfdGetfdFlags, Signal, getpid, pidfd_getfd, pidfd_open,
+    set_child_subreaper,
 };
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -106,12 +107,14 @@ impl Alarm {
     }
 }
 
-/// The signals that this process was started with as ignored: bit N - 1 for signal N.
-pub(crate) fn ignored_signals() -> u64 {
+/// Those of `signals` that this process was started with as ignored.
+pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Bit N - 1 stands for signal N.
+    let is_ignored = |signal: &Signal| mask.unwrap_or(0) >> (signal.as_raw() - 1) & 1 == 1;
+    signals.iter().copied().filter(is_ignored).collect()
 }
 
 /// A duplicate of every descriptor of this process that carries a `flock`.

@@ -17,7 +17,6 @@ use rustix::process::{Signal, getppid};
 use rustix::time::Timespec;
 use tokio::net::UnixDatagram;
 
-use crate::signals::FORWARDED;
 use crate::wire::{MAX_PACKET, NEVER};
 
 /// Whether descendants of this process become its children when their parents end.
@@ -117,34 +116,27 @@ impl Alarm {
     }
 }
 
-/// The signals among [`FORWARDED`] that this process was started with as ignored: bit N - 1 for signal N.
+/// Those of `signals` that this process was started with as ignored.
 ///
 /// No safe interface says which signals are ignored. Programs that a process starts ignore the same ones, so a shell
 /// sends each signal to a shell of its own: only one that ignores the signal survives.
-pub(crate) fn ignored_signals() -> u64 {
-    let names = FORWARDED.map(|signal| match signal {
-        Signal::INT => "INT",
-        Signal::TERM => "TERM",
-        Signal::HUP => "HUP",
-        Signal::QUIT => "QUIT",
-        Signal::USR1 => "USR1",
-        _ => "USR2",
-    });
+pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     let script =
-        r#"ulimit -c 0; for name do /bin/sh -c 'kill -s "$0" $$; echo "$0"' "$name"; done"#;
+        r#"ulimit -c 0; for number do /bin/sh -c 'kill -"$0" $$; echo "$0"' "$number"; done"#;
+    let numbers = signals.iter().map(|signal| signal.as_raw().to_string());
     let output = Command::new("/bin/sh")
         .args(["-c", script, "sh"])
-        .args(names)
+        .args(numbers)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
     let output = output.map(|output| output.stdout).unwrap_or_default();
-    let survived: Vec<_> = output.split(|byte| *byte == b'\n').collect();
-    FORWARDED
-        .iter()
-        .zip(names)
-        .filter(|(_, name)| survived.contains(&name.as_bytes()))
-        .fold(0, |mask, (signal, _)| mask | 1 << (signal.as_raw() - 1))
+    let survived: Vec<i32> = String::from_utf8_lossy(&output)
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    let is_ignored = |signal: &Signal| survived.contains(&signal.as_raw());
+    signals.iter().copied().filter(is_ignored).collect()
 }
 
 /// Always an error: the system does not say which descriptors carry a lock.
@@ -157,17 +149,6 @@ mod tests {
     use rustix::event::PollFlags;
 
     use super::*;
-
-    #[test]
-    fn the_shell_finds_the_signals_that_the_kernel_says_are_ignored() {
-        let forwarded = FORWARDED
-            .iter()
-            .fold(0, |mask, signal| mask | 1 << (signal.as_raw() - 1));
-        assert_eq!(
-            ignored_signals(),
-            super::super::ignored_signals() & forwarded
-        );
-    }
 
     #[test]
     fn the_longest_packet_passes_through_the_socket() {
