@@ -1,20 +1,17 @@
 //! Acquiring for `run` and `hold`: waiting for a turn, and what is said meanwhile.
 
-use std::ffi::OsString;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{
-    Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, OwnerId, Renew, Status,
-};
+use tenure::{Client, Error, Guard, LockName, OwnerId, Status};
 
-use crate::args;
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::output::{self, Talk};
+use crate::plan::Plan;
 use crate::signals::Signals;
 
 /// A wait that is over sooner than this is not worth a word.
@@ -25,80 +22,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 /// How long the question "who holds it?" may take when the answer is for an error message.
 const ASK_LIMIT: Duration = Duration::from_millis(500);
-
-/// What to acquire and how, checked as far as that goes without a store.
-pub(crate) struct Plan {
-    pub(crate) names: Vec<LockName>,
-    /// One of the names instead of all.
-    pub(crate) any: bool,
-    pub(crate) options: Options,
-    pub(crate) busy_code: u8,
-}
-
-impl Plan {
-    /// # Errors
-    /// `Invalid`, naming the input and its cure.
-    pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names = names.iter().map(lock_name).collect::<Result<_, _>>()?;
-        let mut options = Options::default();
-        options.mode = match how.permits {
-            Some(limit) => Mode::Permits { limit },
-            None if how.shared => Mode::Shared,
-            None => Mode::Exclusive,
-        };
-        options.wait = if how.try_once {
-            Some(Duration::ZERO)
-        } else {
-            how.wait
-        };
-        options.ttl = how.ttl;
-        options.drift = how.drift.unwrap_or_default();
-        // The limits of the command follow from the lease: it must be the whole one from the start.
-        options.min_lease = how.ttl;
-        options.max_hold = how.max_hold;
-        options.lock_delay = how.lock_delay.unwrap_or_default();
-        if how.renew == args::Renewal::Never {
-            options.renew = Renew::Never;
-            if how.max_hold.is_some_and(|max_hold| max_hold > how.ttl) {
-                let message = "`--max-hold` is longer than `--ttl`, and with `--renew never` the hold ends with its lease; raise `--ttl`, or leave `--renew never` out";
-                return Err(Error::new(ErrorKind::Invalid, message));
-            }
-        }
-        options.fair = how.fair.then_some(true);
-        options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
-        options.label = how.label.clone();
-        options.validate()?;
-        Ok(Self {
-            names,
-            any: how.any,
-            options,
-            busy_code: how.busy_exit_code,
-        })
-    }
-
-    fn lock(&self, client: &Client) -> Lock {
-        let lock = match self.names.as_slice() {
-            [name] => client.lock(name),
-            names if self.any => client.lock_any(names),
-            names => client.lock_all(names),
-        };
-        lock.options(self.options.clone())
-    }
-}
-
-/// Checks a name that came from the command line.
-///
-/// # Errors
-/// `Invalid`, naming what is wrong with it.
-pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
-    let Some(name) = name.to_str() else {
-        let message = format!(
-            "the lock name {name:?} is not UTF-8; encode its bytes, in hexadecimal for example"
-        );
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    LockName::new(name)
-}
 
 /// Acquires everything in `plan`, or says why not and how `tenure` is to end.
 ///
@@ -316,50 +239,4 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Out
         })
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-    use crate::args::{Action, Cli};
-
-    #[test]
-    fn every_flag_becomes_an_option_of_the_lock() {
-        let plan = |line: &str| {
-            let arguments = format!("tenure hold {line} x y");
-            match Cli::try_parse_from(arguments.split_whitespace())
-                .unwrap()
-                .action
-            {
-                Action::Hold(args) => Plan::new(&args.names, &args.acquire).unwrap(),
-                other => panic!("{other:?}"),
-            }
-        };
-        let seconds = Duration::from_secs;
-        let plain = plan("");
-        assert!(!plain.any);
-        let mut options = Options::default();
-        options.min_lease = options.ttl;
-        assert_eq!(plain.options, options);
-        assert_eq!(plan("--renew automatic").options, options);
-        let full = plan(
-            "--any -w 1s --ttl 20s --drift 2s --renew never --max-hold 3s --shared --fair \
-             --every 4s --lock-delay 5s --label why",
-        );
-        assert!(full.any);
-        options.mode = Mode::Shared;
-        options.wait = Some(seconds(1));
-        options.ttl = seconds(20);
-        options.min_lease = seconds(20);
-        options.drift = seconds(2);
-        options.renew = Renew::Never;
-        options.max_hold = Some(seconds(3));
-        options.fair = Some(true);
-        options.min_hold = seconds(4);
-        options.lock_delay = seconds(5);
-        options.label = "why".into();
-        assert_eq!(full.options, options);
-    }
 }

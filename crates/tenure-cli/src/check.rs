@@ -7,8 +7,8 @@ use tenure::{Client, Error};
 
 use crate::args::{self, Common};
 use crate::exit::Exit;
-use crate::look::answer;
 use crate::output::{self, Talk};
+use crate::results::answer;
 use crate::store;
 
 /// Prints the guarantees and what was found; fails when a required one is missing.

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use tenure::{Error, Guard, State};
 use tokio::sync::oneshot;
 
-use crate::acquire::{self, Plan};
+use crate::acquire;
 use crate::args::{Common, Hold};
 use crate::exit::Exit;
 use crate::output::{self, Talk};
+use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::store;
 

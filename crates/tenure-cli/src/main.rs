@@ -1,16 +1,21 @@
 //! `tenure`: hold a distributed lock while a command runs.
 
-mod acquire;
-mod args;
 #[cfg(feature = "bench")]
 mod bench;
+mod break_hold;
 mod check;
 mod completion;
 mod hold;
-mod look;
+mod list;
 mod run;
+mod status;
 mod torture;
 mod watch;
+
+mod acquire;
+mod args;
+mod lock_name;
+mod plan;
 
 mod guardian;
 mod limits;
@@ -23,7 +28,9 @@ mod wire;
 mod clock;
 mod duration;
 mod exit;
+mod holds_table;
 mod output;
+mod results;
 mod store;
 
 use std::process::ExitCode;
@@ -52,9 +59,9 @@ async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
     match action {
         Action::Run(args) => run::run(common, args, talk).await,
         Action::Hold(args) => hold::hold(common, args, talk).await,
-        Action::List(args) => look::list(common, args, talk).await,
-        Action::Status(args) => look::status(common, args, talk).await,
-        Action::Break(args) => look::break_hold(common, args, talk).await,
+        Action::List(args) => list::list(common, args, talk).await,
+        Action::Status(args) => status::status(common, args, talk).await,
+        Action::Break(args) => break_hold::break_hold(common, args, talk).await,
         Action::Check(args) => check::check(common, args, talk).await,
         Action::Watch(args) => watch::watch(common, args, talk).await,
         #[cfg(feature = "bench")]

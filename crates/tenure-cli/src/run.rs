@@ -8,13 +8,14 @@ use rustix::io::Errno;
 use serde_json::json;
 use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
 
-use crate::acquire::{self, Plan};
+use crate::acquire;
 use crate::args::{Common, Renewal, Run};
 use crate::clock;
 use crate::exit::Exit;
 use crate::limits::LimitRule;
 use crate::link::Link;
 use crate::output::{self, Talk};
+use crate::plan::Plan;
 use crate::signals::{self, Signals};
 use crate::store;
 use crate::wire::{Limits, NEVER, Report};

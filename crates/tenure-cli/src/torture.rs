@@ -13,8 +13,8 @@ use tenure_torture::runner::{self, Setup};
 
 use crate::args::{self, Common};
 use crate::exit::Exit;
-use crate::look::answer;
 use crate::output::Talk;
+use crate::results::answer;
 use crate::signals::Signals;
 use crate::store;
 

@@ -10,7 +10,7 @@ use tenure::{Client, Error, Status};
 use crate::args::{self, Common};
 use crate::duration::rounded;
 use crate::exit::Exit;
-use crate::look;
+use crate::holds_table::holds_table;
 use crate::output::{self, Talk};
 use crate::signals::Signals;
 use crate::store;
@@ -70,7 +70,7 @@ async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<()
             all.len(),
             humantime::format_rfc3339_seconds(SystemTime::now())
         );
-        let table = look::holds_table(&all);
+        let table = holds_table(&all);
         let lines: Vec<_> = [head.as_str(), ""]
             .into_iter()
             .chain(table.lines())

@@ -25,8 +25,8 @@ use tenure::{Client, Error, OwnerId};
 
 use crate::args::{self, Common};
 use crate::exit::Exit;
-use crate::look::answer;
 use crate::output::Talk;
+use crate::results::answer;
 use crate::store;
 use handoff::contended;
 use one_task::uncontended;

@@ -1,0 +1,48 @@
+//! `tenure break`: ends one hold.
+
+use serde_json::json;
+use tenure::{Client, Error, LockName};
+
+use crate::args::{self, Common};
+use crate::exit::Exit;
+use crate::holds_table::token;
+use crate::lock_name::lock_name;
+use crate::output::Talk;
+use crate::results::answer;
+use crate::store;
+
+/// Ends one hold.
+pub(crate) async fn break_hold(common: &Common, args: &args::Break, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let name = lock_name(&args.name)?;
+        let end = async |client: &Client| end_hold(client, &name, args.token, talk).await;
+        store::with_client(common, end).await
+    })
+    .await
+}
+
+async fn end_hold(
+    client: &Client,
+    name: &LockName,
+    number: u64,
+    talk: &Talk,
+) -> Result<(Vec<String>, Exit), Error> {
+    let is_broken = client.break_lock(name, number).await?;
+    let exit = if is_broken { Exit::Done } else { Exit::No };
+    if talk.json {
+        let line = json!({ "name": name.as_str(), "token": number, "broken": is_broken });
+        return Ok((vec![line.to_string()], exit));
+    }
+    if is_broken {
+        let line = format!("ended the hold of {name} with token {number}");
+        return Ok((vec![line], exit));
+    }
+    let status = client.inspect(name).await?;
+    let holds: Vec<_> = status.holds.iter().map(token).collect();
+    let now = match holds.is_empty() {
+        true => "it is free".into(),
+        false => format!("it is held with token {}", holds.join(", ")),
+    };
+    talk.error(format!("{name} has no hold with token {number}; {now}"));
+    Ok((Vec::new(), exit))
+}

@@ -1,0 +1,30 @@
+//! `tenure list`: who holds what.
+
+use tenure::Client;
+
+use crate::args::{self, Common};
+use crate::exit::Exit;
+use crate::holds_table::holds_table;
+use crate::output::{self, Talk};
+use crate::results::answer;
+use crate::store;
+
+/// Who holds what.
+pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exit {
+    answer(talk, async {
+        let list = async |client: &Client| client.list(&*args.prefix).await;
+        let all = store::with_client(common, list).await?;
+        Ok(if talk.json {
+            let lines = all
+                .iter()
+                .map(|status| output::status_json(status).to_string());
+            (lines.collect(), Exit::Done)
+        } else if all.is_empty() {
+            talk.notice("nothing is held");
+            (Vec::new(), Exit::Done)
+        } else {
+            (vec![holds_table(&all)], Exit::Done)
+        })
+    })
+    .await
+}

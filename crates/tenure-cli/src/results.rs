@@ -1,0 +1,30 @@
+//! What an action prints on standard output, and how `tenure` ends then.
+
+use std::io;
+
+use tenure::Error;
+
+use crate::exit::Exit;
+use crate::output::{self, Talk};
+
+/// Prints lines of results, or the error.
+pub(crate) async fn answer(
+    talk: &Talk,
+    question: impl Future<Output = Result<(Vec<String>, Exit), Error>>,
+) -> Exit {
+    let (lines, exit) = match question.await {
+        Ok(answer) => answer,
+        Err(error) => {
+            talk.error(output::error_text(&error));
+            return Exit::of(error.kind(), Exit::BUSY);
+        }
+    };
+    match lines.iter().try_for_each(output::result) {
+        // A reader such as `head` had enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            talk.error(format!("cannot write to standard output: {error}"));
+            Exit::Failed
+        }
+        _ => exit,
+    }
+}
