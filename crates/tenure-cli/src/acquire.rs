@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tenure::{Client, Error, Guard, LockName, OwnerId, Status};
 
+use crate::console::Talk;
 use crate::duration::rounded;
 use crate::exit::Exit;
-use crate::output::{self, Talk};
+use crate::json;
 use crate::plan::Plan;
 use crate::signals::Signals;
+use crate::text;
 
 /// A wait that is over sooner than this is not worth a word.
 const WORTH_A_WORD: Duration = Duration::from_millis(100);
@@ -74,9 +76,9 @@ pub(crate) async fn acquire(
 
 /// Why it cannot be acquired, whatever was asked for.
 fn say_error(talk: &Talk, error: &Error, ttl: Duration) {
-    let message = output::error_text(error);
+    let message = text::error_text(error);
     if talk.json {
-        let guard = output::restart_guard_json(error.restart_guard(), ttl);
+        let guard = json::restart_guard_json(error.restart_guard(), ttl);
         talk.event(
             "error",
             json!({ "message": message, "restart_guard": guard }),
@@ -111,7 +113,7 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
         "tokens": tokens,
         "owner": guard.owner_id().to_hex(),
         "owners": owners,
-        "waited_ms": output::millis(waited),
+        "waited_ms": json::millis(waited),
     })
 }
 
@@ -130,14 +132,14 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
         let obstacle = obstacle.as_ref();
         let waited = began.elapsed();
         let ttl = plan.options.ttl;
-        let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
+        let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
         if let Some(guard) = guard.filter(|_| !is_explained && waited >= LOOK_EVERY) {
             talk.notice(guard.describe(ttl));
             is_explained = true;
         }
         if talk.draws() {
-            let reason = obstacle.map(|status| output::busy(status, ttl));
-            let reason = reason.unwrap_or_else(|| format!("for {}", output::quoted(&plan.names)));
+            let reason = obstacle.map(|status| text::busy(status, ttl));
+            let reason = reason.unwrap_or_else(|| format!("for {}", text::quoted(&plan.names)));
             talk.draw(&format!("waiting {}: {reason}", rounded(waited)));
         } else if tells && (is_first || guard.is_some() && !is_in_event) {
             is_in_event = guard.is_some();
@@ -152,20 +154,20 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
 fn say_waiting(plan: &Plan, talk: &Talk, obstacle: Option<&Status>, waited: Duration) {
     let ttl = plan.options.ttl;
     let holder = obstacle.and_then(|status| status.holds.first());
-    let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
+    let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
     let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
     talk.event(
         "waiting",
         json!({
             "names": names,
             "busy": obstacle.map(|status| status.name.as_str()),
-            "holder": holder.map(|hold| output::holder_json(&hold.holder)),
-            "restart_guard": output::restart_guard_json(guard, ttl),
-            "waited_ms": output::millis(waited),
+            "holder": holder.map(|hold| json::holder_json(&hold.holder)),
+            "restart_guard": json::restart_guard_json(guard, ttl),
+            "waited_ms": json::millis(waited),
         }),
     );
     talk.detail(match obstacle {
-        Some(status) => format!("waiting: {}", output::busy(status, ttl)),
+        Some(status) => format!("waiting: {}", text::busy(status, ttl)),
         None => "waiting".into(),
     });
 }
@@ -178,7 +180,7 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
             Ok(status)
                 if status.is_held()
                     || status.reserved.is_some()
-                    || output::restart_guard(&status, ttl).is_some() =>
+                    || text::restart_guard(&status, ttl).is_some() =>
             {
                 return Some(status);
             }
@@ -204,23 +206,23 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
         .or(error.name())
         .unwrap_or(&plan.names[0]);
     let guard = status.as_ref();
-    let guard = guard.and_then(|status| output::restart_guard(status, ttl));
+    let guard = guard.and_then(|status| text::restart_guard(status, ttl));
     talk.event(
         "busy",
         json!({
             "name": name.as_str(),
-            "holder": holder.map(output::holder_json),
-            "restart_guard": output::restart_guard_json(guard, ttl),
+            "holder": holder.map(json::holder_json),
+            "restart_guard": json::restart_guard_json(guard, ttl),
         }),
     );
     let mut reason = match (guard, &status, holder) {
         (Some(guard), ..) => guard.describe(ttl),
-        (None, Some(status), _) => output::busy(status, ttl),
-        (None, None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
+        (None, Some(status), _) => text::busy(status, ttl),
+        (None, None, Some(holder)) => format!("{name} is held by {}", text::holder(holder)),
         (None, None, None) => format!("{name} is busy"),
     };
     if let (true, [_, _, ..]) = (plan.any, &plan.names[..]) {
-        reason = format!("none of {} is free: {reason}", output::quoted(&plan.names));
+        reason = format!("none of {} is free: {reason}", text::quoted(&plan.names));
     }
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {

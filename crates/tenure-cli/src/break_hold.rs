@@ -4,10 +4,10 @@ use serde_json::json;
 use tenure::{Client, Error, LockName};
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::exit::Exit;
 use crate::holds_table::token;
 use crate::lock_name::lock_name;
-use crate::output::Talk;
 use crate::results::answer;
 use crate::store;
 

@@ -6,10 +6,11 @@ use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure::{Client, Error};
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::exit::Exit;
-use crate::output::{self, Talk};
 use crate::results::answer;
 use crate::store;
+use crate::text;
 
 /// Prints the guarantees and what was found; fails when a required one is missing.
 pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> Exit {
@@ -98,7 +99,7 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<Stri
             ]
         })
         .collect();
-    lines.push(output::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
+    lines.push(text::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
     lines.push(String::new());
     lines.push(
         "exclusion       no two clients believe at the same time that they hold the lock".into(),

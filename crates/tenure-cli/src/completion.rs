@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 use clap::CommandFactory as _;
 
 use crate::args::{Cli, Completions};
+use crate::console::Talk;
 use crate::exit::Exit;
-use crate::output::Talk;
 
 /// A script for the shell, on standard output.
 pub(crate) fn completions(args: &Completions, talk: &Talk) -> Exit {

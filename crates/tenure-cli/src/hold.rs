@@ -10,16 +10,18 @@ use tokio::sync::oneshot;
 
 use crate::acquire;
 use crate::args::{Common, Hold};
+use crate::console::{self, Talk};
 use crate::exit::Exit;
-use crate::output::{self, Talk};
+use crate::json;
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::store;
+use crate::text;
 
 /// Holds until told to end.
 pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
     let fail = |error: Error| {
-        talk.error(output::error_text(&error));
+        talk.error(text::error_text(&error));
         Exit::of(error.kind(), args.acquire.busy_exit_code)
     };
     let plan = match Plan::new(&args.names, &args.acquire) {
@@ -54,7 +56,7 @@ async fn keep(
     signals: &mut Signals,
     talk: &Talk,
 ) -> Exit {
-    let names = output::quoted(guard.tokens().map(|(name, _)| name));
+    let names = text::quoted(guard.tokens().map(|(name, _)| name));
     let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
     let fields = acquire::acquired_json(&guard, waited);
     let mut open = tell(
@@ -83,7 +85,7 @@ async fn keep(
                 let now = guard.state();
                 if now != state {
                     let left = guard.remaining();
-                    let fields = json!({ "remaining_ms": output::millis(left) });
+                    let fields = json!({ "remaining_ms": json::millis(left) });
                     open = match now {
                         State::AtRisk => tell(talk, "at_risk", fields, &format!("at risk {names}: a renewal is overdue, {} left", crate::duration::rounded(left))),
                         State::Held => tell(talk, "held", fields, &format!("held {names} again")),
@@ -110,7 +112,7 @@ async fn keep(
             Exit::Lost
         }
         Err(error) => {
-            talk.error(output::error_text(&error));
+            talk.error(text::error_text(&error));
             Exit::of(error.kind(), Exit::BUSY)
         }
     }
@@ -119,8 +121,8 @@ async fn keep(
 /// One line of result; `false` when nobody reads it any more.
 fn tell(talk: &Talk, event: &str, fields: Value, line: &str) -> bool {
     let result = match talk.json {
-        true => output::result(output::event_line(event, fields)),
-        false => output::result(line),
+        true => console::result(json::event_line(event, fields)),
+        false => console::result(line),
     };
     result.is_ok()
 }

@@ -3,7 +3,7 @@
 use tenure::{HoldInfo, Status};
 
 use crate::duration::rounded;
-use crate::output;
+use crate::text;
 
 /// One row per hold; names that are free but reserved or waited for have one, too.
 pub(crate) fn holds_table(all: &[Status]) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn holds_table(all: &[Status]) -> String {
                 name.clone(),
                 tenure::name::Escaped(&holder.host).to_string(),
                 pid,
-                output::age(holder).map_or("?".into(), rounded),
+                text::age(holder).map_or("?".into(), rounded),
                 hold.ttl_left.map_or("-".into(), rounded),
                 token(hold),
                 hold.mode.to_string(),
@@ -57,7 +57,7 @@ pub(crate) fn holds_table(all: &[Status]) -> String {
     let head = [
         "NAME", "HOST", "PID", "FOR", "LEFT", "TOKEN", "MODE", "WAITING", "LABEL",
     ];
-    output::table(&head, &rows)
+    text::table(&head, &rows)
 }
 
 pub(crate) fn token(hold: &HoldInfo) -> String {

@@ -3,9 +3,10 @@
 use tenure::Client;
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
-use crate::output::{self, Talk};
+use crate::json;
 use crate::results::answer;
 use crate::store;
 
@@ -17,7 +18,7 @@ pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exi
         Ok(if talk.json {
             let lines = all
                 .iter()
-                .map(|status| output::status_json(status).to_string());
+                .map(|status| json::status_json(status).to_string());
             (lines.collect(), Exit::Done)
         } else if all.is_empty() {
             talk.notice("nothing is held");

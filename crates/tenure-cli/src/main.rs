@@ -26,18 +26,20 @@ mod tree;
 mod wire;
 
 mod clock;
+mod console;
 mod duration;
 mod exit;
 mod holds_table;
-mod output;
+mod json;
 mod results;
 mod store;
+mod text;
 
 use std::process::ExitCode;
 
 use args::Action;
+use console::Talk;
 use exit::Exit;
-use output::Talk;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();

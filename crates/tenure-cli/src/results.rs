@@ -4,8 +4,9 @@ use std::io;
 
 use tenure::Error;
 
+use crate::console::{self, Talk};
 use crate::exit::Exit;
-use crate::output::{self, Talk};
+use crate::text;
 
 /// Prints lines of results, or the error.
 pub(crate) async fn answer(
@@ -15,11 +16,11 @@ pub(crate) async fn answer(
     let (lines, exit) = match question.await {
         Ok(answer) => answer,
         Err(error) => {
-            talk.error(output::error_text(&error));
+            talk.error(text::error_text(&error));
             return Exit::of(error.kind(), Exit::BUSY);
         }
     };
-    match lines.iter().try_for_each(output::result) {
+    match lines.iter().try_for_each(console::result) {
         // A reader such as `head` had enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             talk.error(format!("cannot write to standard output: {error}"));

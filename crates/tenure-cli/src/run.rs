@@ -11,13 +11,14 @@ use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
 use crate::acquire;
 use crate::args::{Common, Renewal, Run};
 use crate::clock;
+use crate::console::Talk;
 use crate::exit::Exit;
 use crate::limits::LimitRule;
 use crate::link::Link;
-use crate::output::{self, Talk};
 use crate::plan::Plan;
 use crate::signals::{self, Signals};
 use crate::store;
+use crate::text;
 use crate::wire::{Limits, NEVER, Report};
 
 /// How late the guardian may be before we do its work.
@@ -35,7 +36,7 @@ pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
 
 /// Says why nothing can be run, and how `tenure` is to end.
 fn failed(args: &Run, talk: &Talk, error: &Error) -> Exit {
-    talk.error(output::error_text(error));
+    talk.error(text::error_text(error));
     Exit::of(error.kind(), args.acquire.busy_exit_code)
 }
 
@@ -292,7 +293,7 @@ impl Supervision<'_> {
             && !lost_now
         {
             // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
-            talk.notice(output::error_text(error));
+            talk.notice(text::error_text(error));
         }
         if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
             talk.event("released", json!({}));
@@ -330,7 +331,7 @@ impl Supervision<'_> {
             Ending::Itself(_) if lost_now => {
                 if let Err(error) = released {
                     talk.event("lost", json!({ "reason": error.to_string() }));
-                    talk.error(output::error_text(&error));
+                    talk.error(text::error_text(&error));
                 }
                 Exit::Lost
             }
@@ -351,7 +352,7 @@ impl Supervision<'_> {
                 json!({ "names": strings, "reason": reason.to_string() }),
             );
             if !self.talk.json {
-                let names = output::quoted(names);
+                let names = text::quoted(names);
                 self.talk.error(format!(
                     "lost {names}: {reason}; the command is being ended"
                 ));

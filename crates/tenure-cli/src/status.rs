@@ -5,13 +5,15 @@ use std::time::Duration;
 use tenure::{Client, Status};
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::holds_table::token;
+use crate::json;
 use crate::lock_name::lock_name;
-use crate::output::{self, Talk};
 use crate::results::answer;
 use crate::store;
+use crate::text;
 
 /// Who holds one name, and who waits.
 pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) -> Exit {
@@ -20,7 +22,7 @@ pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) ->
         let inspect = async |client: &Client| client.inspect(&name).await;
         let status = store::with_client(common, inspect).await?;
         let line = match talk.json {
-            true => output::status_json(&status).to_string(),
+            true => json::status_json(&status).to_string(),
             false => status_text(&status),
         };
         Ok((vec![line], Exit::Done))
@@ -33,14 +35,14 @@ fn status_text(status: &Status) -> String {
     if status.holds.is_empty() {
         lines.push(match status.reserved {
             None => format!("{} is free", status.name),
-            Some(_) => output::busy(status, Duration::ZERO),
+            Some(_) => text::busy(status, Duration::ZERO),
         });
     }
     for hold in &status.holds {
         lines.push(format!(
             "{} is held by {}",
             status.name,
-            output::holder(&hold.holder)
+            text::holder(&hold.holder)
         ));
         lines.push(format!("  token {}, {}", token(hold), hold.mode));
         lines.push(match hold.ttl_left {
@@ -62,7 +64,7 @@ fn status_text(status: &Status) -> String {
             lines.extend(
                 queue
                     .iter()
-                    .map(|waiter| format!("  {}", output::holder(waiter))),
+                    .map(|waiter| format!("  {}", text::holder(waiter))),
             );
         }
     }

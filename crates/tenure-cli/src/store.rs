@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use tenure::{Client, Error};
 
 use crate::args::Common;
+use crate::console::Talk;
 use crate::exit::Exit;
-use crate::output::Talk;
 use crate::signals::Signals;
 
 /// How long the clean-up of a wait that was given up, and of the link itself, may take.

@@ -12,8 +12,8 @@ use tenure_torture::crew::Program;
 use tenure_torture::runner::{self, Setup};
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::exit::Exit;
-use crate::output::Talk;
 use crate::results::answer;
 use crate::signals::Signals;
 use crate::store;

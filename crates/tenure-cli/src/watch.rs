@@ -8,12 +8,14 @@ use serde_json::json;
 use tenure::{Client, Error, Status};
 
 use crate::args::{self, Common};
+use crate::console::{self, Talk};
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
-use crate::output::{self, Talk};
+use crate::json;
 use crate::signals::Signals;
 use crate::store;
+use crate::text;
 
 /// Looks faster than this would be a load, not a view.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -49,7 +51,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, talk: &Talk) -> E
     match ended {
         Ok(()) => Exit::Done,
         Err(error) => {
-            talk.error(output::error_text(&error));
+            talk.error(text::error_text(&error));
             Exit::of(error.kind(), Exit::BUSY)
         }
     }
@@ -119,7 +121,7 @@ async fn changes(client: &Client, args: &args::Watch, talk: &Talk) -> Result<(),
                 Some(_) => {}
             }
         }
-        if lines.iter().try_for_each(output::result).is_err() {
+        if lines.iter().try_for_each(console::result).is_err() {
             return Ok(());
         }
         before = now;
@@ -160,10 +162,10 @@ fn line(talk: &Talk, event: &str, (name, token, _): &Key, seen: &Seen) -> String
         let fields = json!({
             "name": name,
             "token": token,
-            "holder": output::holder_json(&seen.holder),
+            "holder": json::holder_json(&seen.holder),
             "waiting": seen.waiting,
         });
-        return output::event_line(event, fields).to_string();
+        return json::event_line(event, fields).to_string();
     }
     let name = tenure::name::Escaped(name);
     let token = token.map_or(String::new(), |token| format!(", token {token}"));
@@ -176,13 +178,13 @@ fn line(talk: &Talk, event: &str, (name, token, _): &Key, seen: &Seen) -> String
             format!("{time} \"{name}\" {waiting} waiting")
         }
         "ended" => {
-            let held = output::age(&seen.holder)
+            let held = text::age(&seen.holder)
                 .map_or(String::new(), |age| format!(" after {}", rounded(age)));
             format!("{time} \"{name}\" ended{held}{token}")
         }
         _ => format!(
             "{time} \"{name}\" held by {}{token}",
-            output::holder(&seen.holder)
+            text::holder(&seen.holder)
         ),
     }
 }

@@ -24,8 +24,8 @@ use std::num::NonZeroU32;
 use tenure::{Client, Error, OwnerId};
 
 use crate::args::{self, Common};
+use crate::console::Talk;
 use crate::exit::Exit;
-use crate::output::Talk;
 use crate::results::answer;
 use crate::store;
 use handoff::contended;

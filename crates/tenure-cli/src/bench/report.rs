@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::figures::{self, Figures};
-use crate::output;
+use crate::text;
 
 /// One line of the answer.
 pub(super) struct Row {
@@ -74,5 +74,5 @@ pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
     let pick = |row: &Vec<String>| shown.iter().map(|column| row[*column].clone()).collect();
     let rows: Vec<Vec<String>> = cells.iter().map(pick).collect();
     let head: Vec<_> = shown.iter().map(|column| head[*column]).collect();
-    output::table(&head, &rows)
+    text::table(&head, &rows)
 }
