@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::wire::NEVER;
+/// A point in time that does not come.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Nanoseconds since boot. The same in every process of this machine.
 pub(crate) fn now() -> u64 {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::args::Run;
 use crate::clock;
-use crate::wire::{Limits, NEVER};
+use crate::clock::NEVER;
+use crate::guardian::protocol::Limits;
 
 /// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and to look through
 /// the tree, and for the tree to end, on a machine that has more to do than it can. One twentieth of the lease, within

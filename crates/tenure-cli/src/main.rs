@@ -19,11 +19,9 @@ mod plan;
 
 mod guardian;
 mod limits;
-mod link;
 mod signals;
 mod system;
 mod tree;
-mod wire;
 
 mod clock;
 mod console;

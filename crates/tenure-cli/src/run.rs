@@ -11,15 +11,16 @@ use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
 use crate::acquire;
 use crate::args::{Common, Renewal, Run};
 use crate::clock;
+use crate::clock::NEVER;
 use crate::console::Talk;
 use crate::exit::Exit;
+use crate::guardian::handle::Link;
+use crate::guardian::protocol::{Limits, Report};
 use crate::limits::LimitRule;
-use crate::link::Link;
 use crate::plan::Plan;
 use crate::signals::{self, Signals};
 use crate::store;
 use crate::text;
-use crate::wire::{Limits, NEVER, Report};
 
 /// How late the guardian may be before we do its work.
 const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);

@@ -5,10 +5,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
 #[allow(dead_code)]
-#[path = "../src/wire.rs"]
-mod wire;
+#[path = "../src/clock.rs"]
+mod clock;
+#[allow(dead_code)]
+#[path = "../src/guardian/protocol.rs"]
+mod protocol;
+mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
@@ -16,6 +19,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use clock::NEVER;
+use protocol::{Limits, Order, Report};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recv, sendmsg, socketpair,
@@ -23,7 +28,6 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use support::{STUBBORN, wait_until_stopped};
-use wire::{Limits, NEVER, Order, Report};
 
 const MILLI: u64 = 1_000_000;
 

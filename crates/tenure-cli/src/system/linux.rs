@@ -20,7 +20,7 @@ use rustix::time::{
 };
 use tokio::net::UnixDatagram;
 
-use crate::wire::NEVER;
+use crate::clock::NEVER;
 
 /// Whether descendants of this process become its children when their parents end.
 pub(crate) const ADOPTS_ORPHANS: bool = true;

@@ -17,7 +17,8 @@ use rustix::process::{Signal, getppid};
 use rustix::time::Timespec;
 use tokio::net::UnixDatagram;
 
-use crate::wire::{MAX_PACKET, NEVER};
+use crate::clock::NEVER;
+use crate::guardian::protocol::MAX_PACKET;
 
 /// Whether descendants of this process become its children when their parents end.
 pub(crate) const ADOPTS_ORPHANS: bool = false;

@@ -12,8 +12,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
 use rustix::process::{Pid, Signal, getpgrp};
 use tokio::net::UnixDatagram;
 
-use crate::guardian::{ARGUMENT, MAX_DESCRIPTORS};
-use crate::wire::{Limits, Order, Report};
+use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, Order, Report};
 use crate::{system, tree};
 
 /// A guardian that was started and has the command, but starts it on order only.

@@ -3,8 +3,13 @@
 //! Both ends are the same binary, so the format carries no version. Numbers are little-endian;
 //! times are nanoseconds of the boot clock, [`NEVER`] for "never".
 
-/// A point in time that does not come.
-pub(crate) const NEVER: u64 = u64::MAX;
+use crate::clock::NEVER;
+
+/// First argument of a process that is to be a guardian. Nobody types it.
+pub(crate) const ARGUMENT: &str = "__guardian";
+
+/// Most descriptors on one packet.
+pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
 /// Longest packet: the largest environment variable that Linux passes on (128 KiB), three times.
 pub(crate) const MAX_PACKET: usize = 3 * 128 * 1024 + 64;

@@ -1,35 +1,22 @@
-//! The guardian: a second process between `tenure` and the command.
-//!
-//! It is the command's parent, and the one who inherits every orphan below it. It ends the whole tree when
-//! the limits that `tenure` gave it pass without an extension (`tenure` hangs, is stopped, or lost the lock),
-//! and at once when `tenure` dies. It decides nothing about locks and keeps its own time, so it needs no one's
-//! help to be in time.
-//!
-//! It has one thread, no runtime, and one loop over: the socket, a pipe that signals write to, a timer.
+//! The guardian's own process.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, IoSliceMut, Read};
+use std::ffi::OsString;
+use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, ReturnFlags, recvmsg, send};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
+use super::command::{as_a_shell_says, spawn};
+use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, MAX_PACKET, Order, Report};
+use crate::clock::NEVER;
 use crate::system::Alarm;
-use crate::wire::{Limits, MAX_PACKET, NEVER, Order, Report};
 use crate::{clock, signals, system, tree};
-
-/// First argument of a process that is to be a guardian. Nobody types it.
-pub(crate) const ARGUMENT: &str = "__guardian";
-
-/// Most descriptors on one packet.
-pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
 /// How long to wait before looking again whether killed processes are gone. They are ours to reap,
 /// so the signal of their end usually comes first.
@@ -47,15 +34,6 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
         // `tenure` sees the socket close without a report, and says so.
         Err(_) => ExitCode::from(70),
     }
-}
-
-/// A search along PATH that met a directory closed to us ends with "permission denied" when it found nothing.
-/// A shell says "not found" then.
-fn as_a_shell_says(command: &OsStr, errno: i32) -> i32 {
-    if errno == Errno::ACCESS.raw_os_error() && find(command).is_none() {
-        return Errno::NOENT.raw_os_error();
-    }
-    errno
 }
 
 fn parse(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
@@ -331,55 +309,3 @@ impl<'a> Guardian<'a> {
 
 /// Status of a command whose end nobody saw: that of a killed one.
 const UNKNOWN: u8 = 128 + 9;
-
-/// Starts the command; its id or an errno. Like `execvp`, a file that the kernel does not know
-/// how to run is given to the shell.
-fn spawn(
-    argv: &[OsString],
-    group: i32,
-    environment: [String; 3],
-    stdin: OwnedFd,
-) -> Result<Pid, i32> {
-    let [name, token, owner] = environment;
-    let start = |program: &OsStr, arguments: &[OsString], stdin: OwnedFd| {
-        Command::new(program)
-            .args(arguments)
-            .env("TENURE_NAME", &name)
-            .env("TENURE_TOKEN", &token)
-            .env("TENURE_OWNER", &owner)
-            .stdin(stdin)
-            .process_group(group)
-            .spawn()
-    };
-    let Some((program, arguments)) = argv.split_first() else {
-        return Err(Errno::NOENT.raw_os_error());
-    };
-    let again = stdin.try_clone();
-    let child = start(program, arguments, stdin).or_else(|error| {
-        if error.raw_os_error() != Some(Errno::NOEXEC.raw_os_error()) {
-            return Err(error);
-        }
-        let script = find(program).ok_or(error)?;
-        let mut with_script = vec![script.into_os_string()];
-        with_script.extend_from_slice(arguments);
-        start(OsStr::new("/bin/sh"), &with_script, again?)
-    });
-    match child {
-        // Dropping the handle neither waits for the process nor ends it.
-        Ok(child) => Pid::from_raw(child.id().cast_signed()).ok_or(Errno::SRCH.raw_os_error()),
-        Err(error) => Err(error.raw_os_error().unwrap_or(match error.kind() {
-            ErrorKind::NotFound => Errno::NOENT.raw_os_error(),
-            _ => Errno::INVAL.raw_os_error(),
-        })),
-    }
-}
-
-/// The file that PATH leads to.
-pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
-    if program.as_encoded_bytes().contains(&b'/') {
-        return Some(PathBuf::from(program));
-    }
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|directory| directory.join(program))
-        .find(|file| file.is_file())
-}
