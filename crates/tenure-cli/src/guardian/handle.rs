@@ -12,7 +12,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
 use rustix::process::{Pid, Signal, getpgrp};
 use tokio::net::UnixDatagram;
 
-use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, Order, Report};
+use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, MAX_PACKET, Order, Report};
 use crate::{system, tree};
 
 /// A guardian that was started and has the command, but starts it on order only.
@@ -29,7 +29,7 @@ impl Link {
     pub(crate) fn open(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
         // Should the guardian be killed, its orphans come to us, and we end them.
         system::adopt_orphans()?;
-        let (ours, theirs) = system::socket_pair()?;
+        let (ours, theirs) = system::socket_pair(MAX_PACKET)?;
         let ours = std::os::unix::net::UnixDatagram::from(ours);
         ours.set_nonblocking(true)?;
         let group = if in_our_group {

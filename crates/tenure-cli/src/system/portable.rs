@@ -18,7 +18,6 @@ use rustix::time::Timespec;
 use tokio::net::UnixDatagram;
 
 use crate::clock::NEVER;
-use crate::guardian::protocol::MAX_PACKET;
 
 /// Whether descendants of this process become its children when their parents end.
 pub(crate) const ADOPTS_ORPHANS: bool = false;
@@ -47,15 +46,15 @@ pub(crate) fn program() -> io::Result<PathBuf> {
 }
 
 /// Two ends of a socket for packets, which commands do not inherit.
-pub(crate) fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn socket_pair(longest_packet: usize) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     // macOS has no sequenced packets in this family.
     let flags = SocketFlags::empty();
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     for end in [&ours, &theirs] {
         close_on_exec(end)?;
         // macOS begins with 2 KiB; an order to start can be longer.
-        set_socket_send_buffer_size(end, MAX_PACKET)?;
-        set_socket_recv_buffer_size(end, 2 * MAX_PACKET)?;
+        set_socket_send_buffer_size(end, longest_packet)?;
+        set_socket_recv_buffer_size(end, 2 * longest_packet)?;
     }
     Ok((ours, theirs))
 }
@@ -151,9 +150,11 @@ mod tests {
 
     use super::*;
 
+    const MAX_PACKET: usize = 3 * 128 * 1024 + 64;
+
     #[test]
     fn the_longest_packet_passes_through_the_socket() {
-        let (ours, theirs) = socket_pair().unwrap();
+        let (ours, theirs) = socket_pair(MAX_PACKET).unwrap();
         let packet = vec![7; MAX_PACKET];
         assert_eq!(
             rustix::net::send(&ours, &packet, SEND_FLAGS),
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_alarm_ends_for_a_packet_and_without_one() {
-        let (ours, theirs) = socket_pair().unwrap();
+        let (ours, theirs) = socket_pair(64).unwrap();
         let alarm = Alarm::new().unwrap();
         let source = || vec![PollFd::new(&theirs, PollFlags::IN)];
         alarm.wait(source(), NEVER).unwrap();
