@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tenure::{Client, Error, Guard, LockName, OwnerId, Status};
 
-use crate::console::Talk;
+use crate::console::Console;
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::json;
@@ -34,7 +34,7 @@ pub(crate) async fn acquire(
     client: &Client,
     plan: &Plan,
     signals: &mut Signals,
-    talk: &Talk,
+    console: &Console,
     meanwhile: impl FnOnce(),
 ) -> Result<Guard, Exit> {
     let began = Instant::now();
@@ -49,25 +49,25 @@ pub(crate) async fn acquire(
                 signal = signals.next() => {
                     // The place in the queue is given up, and a grant that comes nevertheless is given back.
                     drop(grant);
-                    talk.erase();
+                    console.erase_progress();
                     return Err(Exit::Signal(signal));
                 }
                 outcome = &mut grant => outcome,
-                never = tell_of_waiting(client, plan, talk, began) => never,
+                never = tell_of_waiting(client, plan, console, began) => never,
             }
         }
     };
-    talk.erase();
+    console.erase_progress();
     match outcome {
         Ok(guard) => {
-            acquired(&guard, talk, began.elapsed());
+            acquired(&guard, console, began.elapsed());
             Ok(guard)
         }
         Err(error) => {
             let exit = Exit::of(error.kind(), plan.busy_code);
             match exit {
-                Exit::Busy(_) => say_busy(client, plan, talk, &error).await,
-                _ => say_error(talk, &error, plan.options.ttl),
+                Exit::Busy(_) => say_busy(client, plan, console, &error).await,
+                _ => say_error(console, &error, plan.options.ttl),
             }
             Err(exit)
         }
@@ -75,25 +75,25 @@ pub(crate) async fn acquire(
 }
 
 /// Why it cannot be acquired, whatever was asked for.
-fn say_error(talk: &Talk, error: &Error, ttl: Duration) {
+fn say_error(console: &Console, error: &Error, ttl: Duration) {
     let message = text::error_text(error);
-    if talk.json {
+    if console.json {
         let guard = json::restart_guard_json(error.restart_guard(), ttl);
-        talk.event(
+        console.event(
             "error",
             json!({ "message": message, "restart_guard": guard }),
         );
     } else {
-        talk.error(message);
+        console.error(message);
     }
 }
 
-fn acquired(guard: &Guard, talk: &Talk, waited: Duration) {
-    if talk.json {
-        talk.event("acquired", acquired_json(guard, waited));
-    } else if talk.verbose {
+fn acquired(guard: &Guard, console: &Console, waited: Duration) {
+    if console.json {
+        console.event("acquired", acquired_json(guard, waited));
+    } else if console.verbose {
         for (name, token) in guard.tokens() {
-            talk.detail(format!(
+            console.detail(format!(
                 "acquired {name}, token {token}, after {}",
                 rounded(waited)
             ));
@@ -119,9 +119,9 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
 
 /// Says who is in the way, again and again, to those who want to know; and once, to all but those who asked for quiet,
 /// that the server was started too lately to grant anything. Never resolves.
-async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: Instant) -> T {
-    let tells = talk.tells_of_waiting();
-    if !tells && talk.quiet {
+async fn tell_of_waiting<T>(client: &Client, plan: &Plan, console: &Console, began: Instant) -> T {
+    let tells = console.reports_waiting();
+    if !tells && console.quiet {
         return pending().await;
     }
     // A shorter wait ends with an error that says it.
@@ -134,16 +134,16 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
         let ttl = plan.options.ttl;
         let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
         if let Some(guard) = guard.filter(|_| !is_explained && waited >= LOOK_EVERY) {
-            talk.notice(guard.describe(ttl));
+            console.notice(guard.describe(ttl));
             is_explained = true;
         }
-        if talk.draws() {
+        if console.has_progress_line() {
             let reason = obstacle.map(|status| text::busy(status, ttl));
             let reason = reason.unwrap_or_else(|| format!("for {}", text::quoted(&plan.names)));
-            talk.draw(&format!("waiting {}: {reason}", rounded(waited)));
+            console.draw_progress(&format!("waiting {}: {reason}", rounded(waited)));
         } else if tells && (is_first || guard.is_some() && !is_in_event) {
             is_in_event = guard.is_some();
-            say_waiting(plan, talk, obstacle, waited);
+            say_waiting(plan, console, obstacle, waited);
         }
         is_first = false;
         tokio::time::sleep(if tells { LOOK_EVERY } else { LOOK_SELDOM }).await;
@@ -151,12 +151,12 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: In
 }
 
 /// One event, or one line for those who asked for more.
-fn say_waiting(plan: &Plan, talk: &Talk, obstacle: Option<&Status>, waited: Duration) {
+fn say_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited: Duration) {
     let ttl = plan.options.ttl;
     let holder = obstacle.and_then(|status| status.holds.first());
     let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
     let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
-    talk.event(
+    console.event(
         "waiting",
         json!({
             "names": names,
@@ -166,7 +166,7 @@ fn say_waiting(plan: &Plan, talk: &Talk, obstacle: Option<&Status>, waited: Dura
             "waited_ms": json::millis(waited),
         }),
     );
-    talk.detail(match obstacle {
+    console.detail(match obstacle {
         Some(status) => format!("waiting: {}", text::busy(status, ttl)),
         None => "waiting".into(),
     });
@@ -192,7 +192,7 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
 }
 
 /// One line that names the holder.
-async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
+async fn say_busy(client: &Client, plan: &Plan, console: &Console, error: &Error) {
     let ttl = plan.options.ttl;
     let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
     let status = asked.ok().flatten();
@@ -207,7 +207,7 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
         .unwrap_or(&plan.names[0]);
     let guard = status.as_ref();
     let guard = guard.and_then(|status| text::restart_guard(status, ttl));
-    talk.event(
+    console.event(
         "busy",
         json!({
             "name": name.as_str(),
@@ -226,9 +226,9 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
     }
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {
-            talk.notice(format!("gave up after {}: {reason}", rounded(wait)));
+            console.notice(format!("gave up after {}: {reason}", rounded(wait)));
         }
-        _ => talk.notice(reason),
+        _ => console.notice(reason),
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use tenure::{Client, Error, LockName};
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::holds_table::token;
 use crate::lock_name::lock_name;
@@ -12,10 +12,10 @@ use crate::results::answer;
 use crate::store;
 
 /// Ends one hold.
-pub(crate) async fn break_hold(common: &Common, args: &args::Break, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn break_hold(common: &Common, args: &args::Break, console: &Console) -> Exit {
+    answer(console, async {
         let name = lock_name(&args.name)?;
-        let end = async |client: &Client| end_hold(client, &name, args.token, talk).await;
+        let end = async |client: &Client| end_hold(client, &name, args.token, console).await;
         store::with_client(common, end).await
     })
     .await
@@ -25,11 +25,11 @@ async fn end_hold(
     client: &Client,
     name: &LockName,
     number: u64,
-    talk: &Talk,
+    console: &Console,
 ) -> Result<(Vec<String>, Exit), Error> {
     let is_broken = client.break_lock(name, number).await?;
     let exit = if is_broken { Exit::Done } else { Exit::No };
-    if talk.json {
+    if console.json {
         let line = json!({ "name": name.as_str(), "token": number, "broken": is_broken });
         return Ok((vec![line.to_string()], exit));
     }
@@ -43,6 +43,6 @@ async fn end_hold(
         true => "it is free".into(),
         false => format!("it is held with token {}", holds.join(", ")),
     };
-    talk.error(format!("{name} has no hold with token {number}; {now}"));
+    console.error(format!("{name} has no hold with token {number}; {now}"));
     Ok((Vec::new(), exit))
 }

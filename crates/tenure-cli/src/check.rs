@@ -6,15 +6,15 @@ use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure::{Client, Error};
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::results::answer;
 use crate::store;
 use crate::text;
 
 /// Prints the guarantees and what was found; fails when a required one is missing.
-pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console) -> Exit {
+    answer(console, async {
         let required: Vec<Fault> = args
             .require
             .iter()
@@ -46,7 +46,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
             Exit::No
         };
         let url = tenure::redacted_url(store::url(common));
-        if talk.json {
+        if console.json {
             return Ok((
                 vec![as_json(&url, guarantees, &findings, &missing).to_string()],
                 exit,
@@ -58,7 +58,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
                 Some(_) => "a problem that is marked \"bad\" takes it away",
                 None => "it is not known for this store",
             };
-            talk.error(format!(
+            console.error(format!(
                 "required, but not guaranteed: {} ({}): {reason}",
                 fault.as_str(),
                 fault.description()

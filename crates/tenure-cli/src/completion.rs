@@ -5,22 +5,22 @@ use std::io::{self, Write as _};
 use clap::CommandFactory as _;
 
 use crate::args::{Cli, Completions};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 
 /// A script for the shell, on standard output.
-pub(crate) fn completions(args: &Completions, talk: &Talk) -> Exit {
+pub(crate) fn completions(args: &Completions, console: &Console) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tenure", &mut script);
-    write(&script, talk)
+    write(&script, console)
 }
 
 /// The manual page, all actions on one page.
-pub(crate) fn man(talk: &Talk) -> Exit {
+pub(crate) fn man(console: &Console) -> Exit {
     match manual() {
-        Ok(page) => write(&page, talk),
+        Ok(page) => write(&page, console),
         Err(error) => {
-            talk.error(format!("cannot make the manual page: {error}"));
+            console.error(format!("cannot make the manual page: {error}"));
             Exit::Failed
         }
     }
@@ -67,10 +67,10 @@ fn manual() -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-fn write(bytes: &[u8], talk: &Talk) -> Exit {
+fn write(bytes: &[u8], console: &Console) -> Exit {
     match io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            talk.error(format!("cannot write to standard output: {error}"));
+            console.error(format!("cannot write to standard output: {error}"));
             Exit::Failed
         }
         _ => Exit::Done,

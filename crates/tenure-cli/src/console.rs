@@ -10,17 +10,17 @@ use crate::args::Common;
 use crate::json::event_line;
 
 /// The voice of one run of `tenure`.
-pub(crate) struct Talk {
+pub(crate) struct Console {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
     /// Standard error is a terminal where a line may be drawn anew.
-    terminal: bool,
+    is_terminal: bool,
     /// A line that will be drawn anew is on the terminal now.
-    line_shown: Cell<bool>,
+    progress_is_shown: Cell<bool>,
 }
 
-impl Talk {
+impl Console {
     pub(crate) fn new(common: &Common) -> Self {
         if common.verbose > 1 {
             let log = tracing_subscriber::fmt()
@@ -32,8 +32,8 @@ impl Talk {
             json: common.json,
             quiet: common.quiet,
             verbose: common.verbose > 0,
-            terminal: io::stderr().is_terminal(),
-            line_shown: Cell::new(false),
+            is_terminal: io::stderr().is_terminal(),
+            progress_is_shown: Cell::new(false),
         }
     }
 
@@ -42,21 +42,21 @@ impl Talk {
         if self.json {
             self.event("error", json!({ "message": message.to_string() }));
         } else {
-            self.say(message);
+            self.print_message(message);
         }
     }
 
     /// Something that people should know, unless they asked for quiet.
     pub(crate) fn notice(&self, message: impl Display) {
         if !self.json && !self.quiet {
-            self.say(message);
+            self.print_message(message);
         }
     }
 
     /// Something for those who asked for more.
     pub(crate) fn detail(&self, message: impl Display) {
         if !self.json && self.verbose {
-            self.say(message);
+            self.print_message(message);
         }
     }
 
@@ -68,35 +68,35 @@ impl Talk {
     }
 
     /// Whether somebody wants to hear who holds what is waited for.
-    pub(crate) fn tells_of_waiting(&self) -> bool {
-        self.json || self.verbose || self.draws()
+    pub(crate) fn reports_waiting(&self) -> bool {
+        self.json || self.verbose || self.has_progress_line()
     }
 
     /// Whether a line may be drawn on the terminal and drawn anew.
-    pub(crate) fn draws(&self) -> bool {
-        self.terminal && !self.quiet && !self.json
+    pub(crate) fn has_progress_line(&self) -> bool {
+        self.is_terminal && !self.quiet && !self.json
     }
 
     /// Draws the one line that is drawn anew, cut to the width of the terminal.
-    pub(crate) fn draw(&self, line: &str) {
+    pub(crate) fn draw_progress(&self, line: &str) {
         let width = rustix::termios::tcgetwinsize(io::stderr())
             .map_or(80, |size| usize::from(size.ws_col))
             .max(20);
         let cut: String = line.chars().take(width - 1).collect();
         // The line is erased to its end after it was written: less flicker than the other way round.
         let _ = write!(io::stderr(), "\r{cut}\x1b[K");
-        self.line_shown.set(true);
+        self.progress_is_shown.set(true);
     }
 
     /// Takes the drawn line away.
-    pub(crate) fn erase(&self) {
-        if self.line_shown.replace(false) {
+    pub(crate) fn erase_progress(&self) {
+        if self.progress_is_shown.replace(false) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    fn say(&self, message: impl Display) {
-        self.erase();
+    fn print_message(&self, message: impl Display) {
+        self.erase_progress();
         // Whoever closed standard error does not want to hear that it is closed.
         let _ = writeln!(io::stderr(), "tenure: {message}");
     }
@@ -106,7 +106,7 @@ impl Talk {
 ///
 /// # Errors
 /// Those of writing. A reader that went away is one; then there is no use in going on.
-pub(crate) fn result(line: impl Display) -> io::Result<()> {
+pub(crate) fn print_result(line: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::acquire;
 use crate::args::{Common, Hold};
-use crate::console::{self, Talk};
+use crate::console::{self, Console};
 use crate::exit::Exit;
 use crate::json;
 use crate::plan::Plan;
@@ -19,9 +19,9 @@ use crate::store;
 use crate::text;
 
 /// Holds until told to end.
-pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
+pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exit {
     let fail = |error: Error| {
-        talk.error(text::error_text(&error));
+        console.error(text::error_text(&error));
         Exit::of(error.kind(), args.acquire.busy_exit_code)
     };
     let plan = match Plan::new(&args.names, &args.acquire) {
@@ -31,7 +31,7 @@ pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
     let mut signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
-            talk.error(format!("cannot listen for signals: {error}"));
+            console.error(format!("cannot listen for signals: {error}"));
             return Exit::Failed;
         }
     };
@@ -41,8 +41,17 @@ pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
         Err(error) => return fail(error),
     };
     let began = Instant::now();
-    let exit = match acquire::acquire(&client, &plan, &mut signals, talk, || ()).await {
-        Ok(guard) => keep(guard, plan.options.ttl, began.elapsed(), &mut signals, talk).await,
+    let exit = match acquire::acquire(&client, &plan, &mut signals, console, || ()).await {
+        Ok(guard) => {
+            keep(
+                guard,
+                plan.options.ttl,
+                began.elapsed(),
+                &mut signals,
+                console,
+            )
+            .await
+        }
         Err(exit) => exit,
     };
     store::close(&client).await;
@@ -54,13 +63,13 @@ async fn keep(
     ttl: Duration,
     waited: Duration,
     signals: &mut Signals,
-    talk: &Talk,
+    console: &Console,
 ) -> Exit {
     let names = text::quoted(guard.tokens().map(|(name, _)| name));
     let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
     let fields = acquire::acquired_json(&guard, waited);
     let mut open = tell(
-        talk,
+        console,
         "acquired",
         fields,
         &format!("acquired {names}, token {}", tokens.join(", ")),
@@ -75,7 +84,7 @@ async fn keep(
             biased;
             reason = &mut lost => {
                 let fields = json!({ "reason": reason.to_string() });
-                tell(talk, "lost", fields, &format!("lost {names}: {reason}"));
+                tell(console, "lost", fields, &format!("lost {names}: {reason}"));
                 let _ = guard.release().await;
                 return Exit::Lost;
             }
@@ -87,8 +96,8 @@ async fn keep(
                     let left = guard.remaining();
                     let fields = json!({ "remaining_ms": json::millis(left) });
                     open = match now {
-                        State::AtRisk => tell(talk, "at_risk", fields, &format!("at risk {names}: a renewal is overdue, {} left", crate::duration::rounded(left))),
-                        State::Held => tell(talk, "held", fields, &format!("held {names} again")),
+                        State::AtRisk => tell(console, "at_risk", fields, &format!("at risk {names}: a renewal is overdue, {} left", crate::duration::rounded(left))),
+                        State::Held => tell(console, "held", fields, &format!("held {names} again")),
                         // The loss has its own line.
                         _ => true,
                     };
@@ -99,12 +108,12 @@ async fn keep(
     }
     match guard.release().await {
         Ok(()) => {
-            tell(talk, "released", json!({}), &format!("released {names}"));
+            tell(console, "released", json!({}), &format!("released {names}"));
             Exit::Done
         }
         Err(error) if error.is_lost() => {
             tell(
-                talk,
+                console,
                 "lost",
                 json!({ "reason": error.to_string() }),
                 &format!("lost {names}: {error}"),
@@ -112,17 +121,17 @@ async fn keep(
             Exit::Lost
         }
         Err(error) => {
-            talk.error(text::error_text(&error));
+            console.error(text::error_text(&error));
             Exit::of(error.kind(), Exit::BUSY)
         }
     }
 }
 
 /// One line of result; `false` when nobody reads it any more.
-fn tell(talk: &Talk, event: &str, fields: Value, line: &str) -> bool {
-    let result = match talk.json {
-        true => console::result(json::event_line(event, fields)),
-        false => console::result(line),
+fn tell(console: &Console, event: &str, fields: Value, line: &str) -> bool {
+    let result = match console.json {
+        true => console::print_result(json::event_line(event, fields)),
+        false => console::print_result(line),
     };
     result.is_ok()
 }

@@ -3,7 +3,7 @@
 use tenure::Client;
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
 use crate::json;
@@ -11,17 +11,17 @@ use crate::results::answer;
 use crate::store;
 
 /// Who holds what.
-pub(crate) async fn list(common: &Common, args: &args::List, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn list(common: &Common, args: &args::List, console: &Console) -> Exit {
+    answer(console, async {
         let list = async |client: &Client| client.list(&*args.prefix).await;
         let all = store::with_client(common, list).await?;
-        Ok(if talk.json {
+        Ok(if console.json {
             let lines = all
                 .iter()
                 .map(|status| json::status_json(status).to_string());
             (lines.collect(), Exit::Done)
         } else if all.is_empty() {
-            talk.notice("nothing is held");
+            console.notice("nothing is held");
             (Vec::new(), Exit::Done)
         } else {
             (vec![holds_table(&all)], Exit::Done)

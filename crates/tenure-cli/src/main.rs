@@ -36,7 +36,7 @@ mod text;
 use std::process::ExitCode;
 
 use args::Action;
-use console::Talk;
+use console::Console;
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -50,24 +50,24 @@ fn main() -> ExitCode {
         _ => {}
     }
     args::parse(arguments).map_or_else(ExitCode::from, |cli| {
-        let talk = Talk::new(&cli.common);
-        store::block_on(&talk, act(&cli, &talk)).into()
+        let console = Console::new(&cli.common);
+        store::block_on(&console, act(&cli, &console)).into()
     })
 }
 
-async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
+async fn act(args::Cli { common, action }: &args::Cli, console: &Console) -> Exit {
     match action {
-        Action::Run(args) => run::run(common, args, talk).await,
-        Action::Hold(args) => hold::hold(common, args, talk).await,
-        Action::List(args) => list::list(common, args, talk).await,
-        Action::Status(args) => status::status(common, args, talk).await,
-        Action::Break(args) => break_hold::break_hold(common, args, talk).await,
-        Action::Check(args) => check::check(common, args, talk).await,
-        Action::Watch(args) => watch::watch(common, args, talk).await,
+        Action::Run(args) => run::run(common, args, console).await,
+        Action::Hold(args) => hold::hold(common, args, console).await,
+        Action::List(args) => list::list(common, args, console).await,
+        Action::Status(args) => status::status(common, args, console).await,
+        Action::Break(args) => break_hold::break_hold(common, args, console).await,
+        Action::Check(args) => check::check(common, args, console).await,
+        Action::Watch(args) => watch::watch(common, args, console).await,
         #[cfg(feature = "bench")]
-        Action::Bench(args) => bench::bench(common, args, talk).await,
-        Action::Torture(args) => torture::torture(common, args, talk).await,
-        Action::Completions(args) => completion::completions(args, talk),
-        Action::Man => completion::man(talk),
+        Action::Bench(args) => bench::bench(common, args, console).await,
+        Action::Torture(args) => torture::torture(common, args, console).await,
+        Action::Completions(args) => completion::completions(args, console),
+        Action::Man => completion::man(console),
     }
 }

@@ -4,26 +4,26 @@ use std::io;
 
 use tenure::Error;
 
-use crate::console::{self, Talk};
+use crate::console::{self, Console};
 use crate::exit::Exit;
 use crate::text;
 
 /// Prints lines of results, or the error.
 pub(crate) async fn answer(
-    talk: &Talk,
+    console: &Console,
     question: impl Future<Output = Result<(Vec<String>, Exit), Error>>,
 ) -> Exit {
     let (lines, exit) = match question.await {
         Ok(answer) => answer,
         Err(error) => {
-            talk.error(text::error_text(&error));
+            console.error(text::error_text(&error));
             return Exit::of(error.kind(), Exit::BUSY);
         }
     };
-    match lines.iter().try_for_each(console::result) {
+    match lines.iter().try_for_each(console::print_result) {
         // A reader such as `head` had enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            talk.error(format!("cannot write to standard output: {error}"));
+            console.error(format!("cannot write to standard output: {error}"));
             Exit::Failed
         }
         _ => exit,

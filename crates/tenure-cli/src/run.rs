@@ -12,7 +12,7 @@ use crate::acquire;
 use crate::args::{Common, Renewal, Run};
 use crate::clock;
 use crate::clock::NEVER;
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::guardian::handle::Link;
 use crate::guardian::protocol::{Limits, Report};
@@ -26,24 +26,24 @@ use crate::text;
 const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Runs the command under the lock.
-pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
-    let exit = match prepare(args, talk) {
-        Ok(plan) => run_plan(common, args, talk, &plan).await,
+pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
+    let exit = match prepare(args, console) {
+        Ok(plan) => run_plan(common, args, console, &plan).await,
         Err(exit) => exit,
     };
-    talk.event("exit", json!({ "code": exit.code() }));
+    console.event("exit", json!({ "code": exit.code() }));
     exit
 }
 
 /// Says why nothing can be run, and how `tenure` is to end.
-fn failed(args: &Run, talk: &Talk, error: &Error) -> Exit {
-    talk.error(text::error_text(error));
+fn failed(args: &Run, console: &Console, error: &Error) -> Exit {
+    console.error(text::error_text(error));
     Exit::of(error.kind(), args.acquire.busy_exit_code)
 }
 
 /// What to acquire, if the arguments are right.
-fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
-    let fail = |error: Error| failed(args, talk, &error);
+fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
+    let fail = |error: Error| failed(args, console, &error);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
         return Err(usage(
@@ -72,20 +72,20 @@ fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
     Ok(plan)
 }
 
-async fn run_plan(common: &Common, args: &Run, talk: &Talk, plan: &Plan) -> Exit {
+async fn run_plan(common: &Common, args: &Run, console: &Console, plan: &Plan) -> Exit {
     let mut signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
-            talk.error(format!("cannot listen for signals: {error}"));
+            console.error(format!("cannot listen for signals: {error}"));
             return Exit::Failed;
         }
     };
     let client = match store::connect_unless_ended(common, &mut signals).await {
         Ok(Ok(client)) => client,
         Ok(Err(signal)) => return Exit::Signal(signal),
-        Err(error) => return failed(args, talk, &error),
+        Err(error) => return failed(args, console, &error),
     };
-    let exit = run_with(&client, args, talk, plan, &mut signals).await;
+    let exit = run_with(&client, args, console, plan, &mut signals).await;
     store::close(&client).await;
     exit.unwrap_or_else(|exit| exit)
 }
@@ -94,7 +94,7 @@ async fn run_plan(common: &Common, args: &Run, talk: &Talk, plan: &Plan) -> Exit
 async fn run_with(
     client: &Client,
     args: &Run,
-    talk: &Talk,
+    console: &Console,
     plan: &Plan,
     signals: &mut Signals,
 ) -> Result<Exit, Exit> {
@@ -102,11 +102,11 @@ async fn run_with(
     let mut link = None;
     // A guardian starts while the store works, but the command only on our word.
     let early = || link = Some(Link::open(&args.command, terminal));
-    let guard = acquire::acquire(client, plan, signals, talk, early).await?;
+    let guard = acquire::acquire(client, plan, signals, console, early).await?;
     let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
         Ok(link) => link,
         Err(error) => {
-            talk.error(format!(
+            console.error(format!(
                 "cannot start the guardian of the command: {error}; nothing was run"
             ));
             let _ = guard.release().await;
@@ -116,7 +116,7 @@ async fn run_with(
     let limits = LimitRule::new(args, guard.remaining(), clock::now());
     let supervision = Supervision {
         args,
-        talk,
+        console,
         guard,
         link,
         limits,
@@ -130,7 +130,7 @@ async fn run_with(
 
 struct Supervision<'a> {
     args: &'a Run,
-    talk: &'a Talk,
+    console: &'a Console,
     guard: Guard,
     link: Link,
     limits: LimitRule,
@@ -168,7 +168,7 @@ impl Supervision<'_> {
             return self.never_began().await;
         }
         if let Err(error) = self.link.start(self.sent, self.environment()) {
-            self.talk.error(format!(
+            self.console.error(format!(
                 "cannot reach the guardian of the command: {error}; nothing was run"
             ));
             let _ = self.guard.release().await;
@@ -194,7 +194,7 @@ impl Supervision<'_> {
     fn share_descriptors(&self) {
         let kept = crate::system::held_flocks().and_then(|held| self.link.keep(&held));
         if let Err(error) = kept {
-            self.talk.detail(format!(
+            self.console.detail(format!(
                 "if tenure is killed, the lock may be free before the command has ended: {error}"
             ));
         }
@@ -216,8 +216,8 @@ impl Supervision<'_> {
                 report = self.link.report() => match report {
                     Ok(Some(Report::Started(pid))) => {
                         self.command = Some(pid);
-                        self.talk.event("started", json!({ "pid": pid }));
-                        self.talk.detail(format!("started process {pid}"));
+                        self.console.event("started", json!({ "pid": pid }));
+                        self.console.detail(format!("started process {pid}"));
                     }
                     Ok(Some(Report::NotStarted(errno))) => {
                         return Ending::NotStarted(Errno::from_raw_os_error(errno));
@@ -225,7 +225,7 @@ impl Supervision<'_> {
                     Ok(Some(Report::TooLate)) => return Ending::TooLate,
                     Ok(Some(Report::Ended { status, by_us, survivors })) => {
                         if survivors > 0 {
-                            self.talk.error(format!(
+                            self.console.error(format!(
                                 "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
                             ));
                         }
@@ -263,7 +263,7 @@ impl Supervision<'_> {
     async fn conclude(self, ending: Ending) -> Exit {
         let Self {
             args,
-            talk,
+            console,
             guard,
             link,
             lost,
@@ -294,23 +294,23 @@ impl Supervision<'_> {
             && !lost_now
         {
             // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
-            talk.notice(text::error_text(error));
+            console.notice(text::error_text(error));
         }
         if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
-            talk.event("released", json!({}));
-            talk.detail("released");
+            console.event("released", json!({}));
+            console.detail("released");
         }
         match ending {
-            Ending::NotStarted(errno) => not_started(&args.command[0], errno, talk),
+            Ending::NotStarted(errno) => not_started(&args.command[0], errno, console),
             _ if lost.is_some() => Exit::Lost,
             Ending::ByUs if over => {
-                talk.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
-                talk.error("the time of --max-hold is over; the command was ended");
+                console.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
+                console.error("the time of --max-hold is over; the command was ended");
                 Exit::Lost
             }
             Ending::ByUs => {
-                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                talk.error(match args.acquire.renew {
+                console.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
+                console.error(match args.acquire.renew {
                     Renewal::Automatic => {
                         "the lease was not renewed in time; the command was ended"
                     }
@@ -321,18 +321,19 @@ impl Supervision<'_> {
                 Exit::Lost
             }
             Ending::TooLate => {
-                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                talk.error("the lock was lost before the command could start; nothing was run");
+                console.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
+                console.error("the lock was lost before the command could start; nothing was run");
                 Exit::Lost
             }
             Ending::GuardianGone => {
-                talk.error("the guardian of the command ended unexpectedly; the command was ended");
+                console
+                    .error("the guardian of the command ended unexpectedly; the command was ended");
                 Exit::Failed
             }
             Ending::Itself(_) if lost_now => {
                 if let Err(error) = released {
-                    talk.event("lost", json!({ "reason": error.to_string() }));
-                    talk.error(text::error_text(&error));
+                    console.event("lost", json!({ "reason": error.to_string() }));
+                    console.error(text::error_text(&error));
                 }
                 Exit::Lost
             }
@@ -348,13 +349,13 @@ impl Supervision<'_> {
         if let Some(reason) = self.lost {
             let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
             let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-            self.talk.event(
+            self.console.event(
                 "lost",
                 json!({ "names": strings, "reason": reason.to_string() }),
             );
-            if !self.talk.json {
+            if !self.console.json {
                 let names = text::quoted(names);
-                self.talk.error(format!(
+                self.console.error(format!(
                     "lost {names}: {reason}; the command is being ended"
                 ));
             }
@@ -367,7 +368,7 @@ fn shown(argument: &std::ffi::OsStr) -> String {
 }
 
 /// The shell's answer to a command that cannot be started.
-fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
+fn not_started(command: &std::ffi::OsStr, errno: Errno, console: &Console) -> Exit {
     let shown = shown(command);
     let reason = io::Error::from(errno);
     let (exit, message) = match errno {
@@ -390,7 +391,7 @@ fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
             format!("cannot run \"{shown}\": {reason}"),
         ),
     };
-    talk.error(message);
+    console.error(message);
     exit
 }
 

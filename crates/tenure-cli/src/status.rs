@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::{Client, Status};
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::holds_table::token;
@@ -16,12 +16,12 @@ use crate::store;
 use crate::text;
 
 /// Who holds one name, and who waits.
-pub(crate) async fn status(common: &Common, args: &args::Status, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn status(common: &Common, args: &args::Status, console: &Console) -> Exit {
+    answer(console, async {
         let name = lock_name(&args.name)?;
         let inspect = async |client: &Client| client.inspect(&name).await;
         let status = store::with_client(common, inspect).await?;
-        let line = match talk.json {
+        let line = match console.json {
             true => json::status_json(&status).to_string(),
             false => status_text(&status),
         };

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tenure::{Client, Error};
 
 use crate::args::Common;
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::signals::Signals;
 
@@ -24,14 +24,14 @@ pub(crate) fn url(common: &Common) -> &str {
 }
 
 /// Runs `action` to its end, on this thread.
-pub(crate) fn block_on(talk: &Talk, action: impl Future<Output = Exit>) -> Exit {
+pub(crate) fn block_on(console: &Console, action: impl Future<Output = Exit>) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            talk.error(format!("cannot start the runtime: {error}"));
+            console.error(format!("cannot start the runtime: {error}"));
             return Exit::Failed;
         }
     };

@@ -12,7 +12,7 @@ use tenure_torture::crew::Program;
 use tenure_torture::runner::{self, Setup};
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::results::answer;
 use crate::signals::Signals;
@@ -38,15 +38,15 @@ pub(crate) fn worker() -> ExitCode {
 }
 
 /// One run and its verdict.
-pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Console) -> Exit {
+    answer(console, async {
         let setup = setup(common, args)?;
         let shown = tenure::redacted_url(store::url(common));
-        talk.notice(format!("seed {}, store {shown}", setup.seed));
-        talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
+        console.notice(format!("seed {}, store {shown}", setup.seed));
+        console.event("torture", json!({ "seed": setup.seed, "store": shown }));
         let (_, left_out) = runner::possible(&setup.url, None);
         if let Some(what) = left_out.filter(|_| args.faults.is_empty()) {
-            talk.notice(format!("left out: {what}"));
+            console.notice(format!("left out: {what}"));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (faults, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -61,11 +61,11 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
             tokio::select! {
                 report = &mut run => break report?,
                 Some(fault) = told.recv() => {
-                    talk.detail(&fault);
-                    talk.event("fault", json!({ "fault": fault }));
+                    console.detail(&fault);
+                    console.event("fault", json!({ "fault": fault }));
                 }
                 _ = signals.next() => {
-                    talk.notice("interrupted: ending the run early");
+                    console.notice("interrupted: ending the run early");
                     stop.store(true, Ordering::SeqCst);
                 }
             }
@@ -75,7 +75,7 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
             Verdict::Violation => Exit::No,
             Verdict::NotEnough => Exit::Failed,
         };
-        Ok(match talk.json {
+        Ok(match console.json {
             true => (vec![report.json().to_string()], exit),
             false => (report.lines().to_vec(), exit),
         })

@@ -8,7 +8,7 @@ use serde_json::json;
 use tenure::{Client, Error, Status};
 
 use crate::args::{self, Common};
-use crate::console::{self, Talk};
+use crate::console::{self, Console};
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
@@ -21,20 +21,20 @@ use crate::text;
 const SHORTEST: Duration = Duration::from_millis(50);
 
 /// Watches until a signal comes, or nobody reads any more.
-pub(crate) async fn watch(common: &Common, args: &args::Watch, talk: &Talk) -> Exit {
+pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console) -> Exit {
     let mut signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
-            talk.error(format!("cannot listen for signals: {error}"));
+            console.error(format!("cannot listen for signals: {error}"));
             return Exit::Failed;
         }
     };
     let ended = match store::connect_unless_ended(common, &mut signals).await {
         Ok(Ok(client)) => {
             let look = async {
-                match io::stdout().is_terminal() && !talk.json {
+                match io::stdout().is_terminal() && !console.json {
                     true => view(&client, common, args).await,
-                    false => changes(&client, args, talk).await,
+                    false => changes(&client, args, console).await,
                 }
             };
             let ended = tokio::select! {
@@ -51,7 +51,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, talk: &Talk) -> E
     match ended {
         Ok(()) => Exit::Done,
         Err(error) => {
-            talk.error(text::error_text(&error));
+            console.error(text::error_text(&error));
             Exit::of(error.kind(), Exit::BUSY)
         }
     }
@@ -104,24 +104,26 @@ async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<()
 }
 
 /// A line for each hold that began or ended, and for each queue that changed.
-async fn changes(client: &Client, args: &args::Watch, talk: &Talk) -> Result<(), Error> {
+async fn changes(client: &Client, args: &args::Watch, console: &Console) -> Result<(), Error> {
     let mut before = BTreeMap::new();
     loop {
         let now = snapshot(&client.list(&*args.prefix).await?);
         let mut lines = Vec::new();
         for (key, was) in &before {
             if !now.contains_key(key) {
-                lines.push(line(talk, "ended", key, was));
+                lines.push(line(console, "ended", key, was));
             }
         }
         for (key, is) in &now {
             match before.get(key) {
-                None => lines.push(line(talk, "held", key, is)),
-                Some(was) if was.waiting != is.waiting => lines.push(line(talk, "queue", key, is)),
+                None => lines.push(line(console, "held", key, is)),
+                Some(was) if was.waiting != is.waiting => {
+                    lines.push(line(console, "queue", key, is))
+                }
                 Some(_) => {}
             }
         }
-        if lines.iter().try_for_each(console::result).is_err() {
+        if lines.iter().try_for_each(console::print_result).is_err() {
             return Ok(());
         }
         before = now;
@@ -157,8 +159,8 @@ fn snapshot(all: &[Status]) -> BTreeMap<Key, Seen> {
     seen
 }
 
-fn line(talk: &Talk, event: &str, (name, token, _): &Key, seen: &Seen) -> String {
-    if talk.json {
+fn line(console: &Console, event: &str, (name, token, _): &Key, seen: &Seen) -> String {
+    if console.json {
         let fields = json!({
             "name": name,
             "token": token,

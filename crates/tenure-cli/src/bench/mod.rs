@@ -24,7 +24,7 @@ use std::num::NonZeroU32;
 use tenure::{Client, Error, OwnerId};
 
 use crate::args::{self, Common};
-use crate::console::Talk;
+use crate::console::Console;
 use crate::exit::Exit;
 use crate::results::answer;
 use crate::store;
@@ -37,8 +37,8 @@ pub(crate) use contender::worker;
 pub(crate) use contention::ARGUMENT;
 
 /// Measures and prints.
-pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> Exit {
-    answer(talk, async {
+pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console) -> Exit {
+    answer(console, async {
         let work = async |client: &Client| {
             let backend = client.guarantees().backend;
             // No other program uses this name.
@@ -52,7 +52,7 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, talk: &Talk) -> E
             Ok((backend, rows?))
         };
         let (backend, rows) = store::with_client(common, work).await?;
-        let lines = match talk.json {
+        let lines = match console.json {
             true => rows
                 .iter()
                 .map(|row| row.to_json(backend).to_string())

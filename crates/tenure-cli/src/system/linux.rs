@@ -47,7 +47,6 @@ pub(crate) fn program() -> io::Result<PathBuf> {
 }
 
 /// Two ends of a socket for packets. An end says when the other one is closed, and commands do not inherit it.
-/// The kernel's default buffers hold more than one of the longest packets.
 pub(crate) fn socket_pair(_longest_packet: usize) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
