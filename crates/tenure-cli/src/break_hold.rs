@@ -8,12 +8,12 @@ use crate::console::Console;
 use crate::exit::Exit;
 use crate::holds_table::token;
 use crate::lock_name::lock_name;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::store;
 
 /// Ends one hold.
 pub(crate) async fn break_hold(common: &Common, args: &args::Break, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let name = lock_name(&args.name)?;
         let end = async |client: &Client| end_hold(client, &name, args.token, console).await;
         store::with_client(common, end).await

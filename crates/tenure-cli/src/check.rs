@@ -8,13 +8,13 @@ use tenure::{Client, Error};
 use crate::args::{self, Common};
 use crate::console::Console;
 use crate::exit::Exit;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::store;
 use crate::text;
 
 /// Prints the guarantees and what was found; fails when a required one is missing.
 pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let required: Vec<Fault> = args
             .require
             .iter()

@@ -7,12 +7,12 @@ use crate::console::Console;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
 use crate::json;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::store;
 
 /// Who holds what.
 pub(crate) async fn list(common: &Common, args: &args::List, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let list = async |client: &Client| client.list(&*args.prefix).await;
         let all = store::with_client(common, list).await?;
         Ok(if console.json {

@@ -9,11 +9,11 @@ use crate::exit::Exit;
 use crate::text;
 
 /// Prints lines of results, or the error.
-pub(crate) async fn answer(
+pub(crate) async fn print_results(
     console: &Console,
-    question: impl Future<Output = Result<(Vec<String>, Exit), Error>>,
+    action: impl Future<Output = Result<(Vec<String>, Exit), Error>>,
 ) -> Exit {
-    let (lines, exit) = match question.await {
+    let (lines, exit) = match action.await {
         Ok(answer) => answer,
         Err(error) => {
             console.error(text::error_text(&error));

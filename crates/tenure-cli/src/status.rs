@@ -11,13 +11,13 @@ use crate::exit::Exit;
 use crate::holds_table::token;
 use crate::json;
 use crate::lock_name::lock_name;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::store;
 use crate::text;
 
 /// Who holds one name, and who waits.
 pub(crate) async fn status(common: &Common, args: &args::Status, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let name = lock_name(&args.name)?;
         let inspect = async |client: &Client| client.inspect(&name).await;
         let status = store::with_client(common, inspect).await?;

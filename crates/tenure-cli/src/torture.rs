@@ -14,7 +14,7 @@ use tenure_torture::runner::{self, Setup};
 use crate::args::{self, Common};
 use crate::console::Console;
 use crate::exit::Exit;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::signals::Signals;
 use crate::store;
 
@@ -39,7 +39,7 @@ pub(crate) fn worker() -> ExitCode {
 
 /// One run and its verdict.
 pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let setup = setup(common, args)?;
         let shown = tenure::redacted_url(store::url(common));
         console.notice(format!("seed {}, store {shown}", setup.seed));

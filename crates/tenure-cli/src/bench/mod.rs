@@ -26,7 +26,7 @@ use tenure::{Client, Error, OwnerId};
 use crate::args::{self, Common};
 use crate::console::Console;
 use crate::exit::Exit;
-use crate::results::answer;
+use crate::results::print_results;
 use crate::store;
 use handoff::contended;
 use one_task::uncontended;
@@ -38,7 +38,7 @@ pub(crate) use contention::ARGUMENT;
 
 /// Measures and prints.
 pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console) -> Exit {
-    answer(console, async {
+    print_results(console, async {
         let work = async |client: &Client| {
             let backend = client.guarantees().backend;
             // No other program uses this name.
