@@ -76,7 +76,7 @@ pub(crate) async fn acquire(
 
 /// Why it cannot be acquired, whatever was asked for.
 fn say_error(console: &Console, error: &Error, ttl: Duration) {
-    let message = text::error_text(error);
+    let message = error.to_string();
     if console.json {
         let guard = json::restart_guard_json(error.restart_guard(), ttl);
         console.event(

@@ -21,7 +21,7 @@ use crate::text;
 /// Holds until told to end.
 pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exit {
     let fail = |error: Error| {
-        console.error(text::error_text(&error));
+        console.error(&error);
         Exit::of(error.kind(), args.acquire.busy_exit_code)
     };
     let plan = match Plan::new(&args.names, &args.acquire) {
@@ -121,7 +121,7 @@ async fn keep(
             Exit::Lost
         }
         Err(error) => {
-            console.error(text::error_text(&error));
+            console.error(&error);
             Exit::of(error.kind(), Exit::BUSY)
         }
     }

@@ -6,7 +6,6 @@ use tenure::Error;
 
 use crate::console::{self, Console};
 use crate::exit::Exit;
-use crate::text;
 
 /// Prints lines of results, or the error.
 pub(crate) async fn print_results(
@@ -16,7 +15,7 @@ pub(crate) async fn print_results(
     let (lines, exit) = match action.await {
         Ok(answer) => answer,
         Err(error) => {
-            console.error(text::error_text(&error));
+            console.error(&error);
             return Exit::of(error.kind(), Exit::BUSY);
         }
     };

@@ -37,7 +37,7 @@ pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit 
 
 /// Says why nothing can be run, and how `tenure` is to end.
 fn failed(args: &Run, console: &Console, error: &Error) -> Exit {
-    console.error(text::error_text(error));
+    console.error(error);
     Exit::of(error.kind(), args.acquire.busy_exit_code)
 }
 
@@ -294,7 +294,7 @@ impl Supervision<'_> {
             && !lost_now
         {
             // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
-            console.notice(text::error_text(error));
+            console.notice(error);
         }
         if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
             console.event("released", json!({}));
@@ -333,7 +333,7 @@ impl Supervision<'_> {
             Ending::Itself(_) if lost_now => {
                 if let Err(error) = released {
                     console.event("lost", json!({ "reason": error.to_string() }));
-                    console.error(text::error_text(&error));
+                    console.error(&error);
                 }
                 Exit::Lost
             }

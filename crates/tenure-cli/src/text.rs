@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::name::Escaped;
-use tenure::{Error, Holder, LockName, RestartGuard, Status};
+use tenure::{Holder, LockName, RestartGuard, Status};
 
 use crate::duration::rounded;
 
@@ -66,11 +66,6 @@ pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
 /// How long it has been held (or waited for).
 pub(crate) fn age(holder: &Holder) -> Option<Duration> {
     holder.since.and_then(|since| since.elapsed().ok())
-}
-
-/// An error of the library, without the names of functions that only programs can call.
-pub(crate) fn error_text(error: &Error) -> String {
-    error.to_string()
 }
 
 /// Rows under a head, columns aligned. The last column is not padded.

@@ -51,7 +51,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console
     match ended {
         Ok(()) => Exit::Done,
         Err(error) => {
-            console.error(text::error_text(&error));
+            console.error(&error);
             Exit::of(error.kind(), Exit::BUSY)
         }
     }
