@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure::{Error, Guard, State};
+use tenure::{Client, Guard, State};
 use tokio::sync::oneshot;
 
 use crate::acquire;
@@ -14,48 +14,30 @@ use crate::console::{self, Console};
 use crate::exit::Exit;
 use crate::json;
 use crate::plan::Plan;
+use crate::results::report_error;
 use crate::signals::Signals;
 use crate::store;
 use crate::text;
 
 /// Holds until told to end.
 pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exit {
-    let fail = |error: Error| {
-        console.error(&error);
-        Exit::of(error.kind(), args.acquire.busy_exit_code)
-    };
     let plan = match Plan::new(&args.names, &args.acquire) {
         Ok(plan) => plan,
-        Err(error) => return fail(error),
+        Err(error) => return report_error(console, &error, args.acquire.busy_exit_code),
     };
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => {
-            console.error(format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
+    let work = async |client: &Client, signals: &mut Signals| {
+        let began = Instant::now();
+        match acquire::acquire(client, &plan, signals, console, || ()).await {
+            Ok(guard) => {
+                let ttl = plan.options.ttl;
+                keep(guard, ttl, began.elapsed(), signals, console).await
+            }
+            Err(exit) => exit,
         }
     };
-    let client = match store::connect_unless_ended(common, &mut signals).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(signal)) => return Exit::Signal(signal),
-        Err(error) => return fail(error),
-    };
-    let began = Instant::now();
-    let exit = match acquire::acquire(&client, &plan, &mut signals, console, || ()).await {
-        Ok(guard) => {
-            keep(
-                guard,
-                plan.options.ttl,
-                began.elapsed(),
-                &mut signals,
-                console,
-            )
-            .await
-        }
-        Err(exit) => exit,
-    };
-    store::close(&client).await;
-    exit
+    store::with_client_and_signals(common, work)
+        .await
+        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
 }
 
 async fn keep(
@@ -120,10 +102,7 @@ async fn keep(
             );
             Exit::Lost
         }
-        Err(error) => {
-            console.error(&error);
-            Exit::of(error.kind(), Exit::BUSY)
-        }
+        Err(error) => report_error(console, &error, Exit::BUSY),
     }
 }
 

@@ -14,10 +14,7 @@ pub(crate) async fn print_results(
 ) -> Exit {
     let (lines, exit) = match action.await {
         Ok(answer) => answer,
-        Err(error) => {
-            console.error(&error);
-            return Exit::of(error.kind(), Exit::BUSY);
-        }
+        Err(error) => return report_error(console, &error, Exit::BUSY),
     };
     match lines.iter().try_for_each(console::print_result) {
         // A reader such as `head` had enough.
@@ -27,4 +24,11 @@ pub(crate) async fn print_results(
         }
         _ => exit,
     }
+}
+
+/// Prints an error of the library, and says how `tenure` is to end; `busy` is the exit code for a lock that somebody
+/// else holds.
+pub(crate) fn report_error(console: &Console, error: &Error, busy: u8) -> Exit {
+    console.error(error);
+    Exit::of(error.kind(), busy)
 }

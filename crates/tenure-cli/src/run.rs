@@ -18,6 +18,7 @@ use crate::guardian::handle::Link;
 use crate::guardian::protocol::{Limits, Report};
 use crate::limits::LimitRule;
 use crate::plan::Plan;
+use crate::results::report_error;
 use crate::signals::{self, Signals};
 use crate::store;
 use crate::text;
@@ -35,15 +36,9 @@ pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit 
     exit
 }
 
-/// Says why nothing can be run, and how `tenure` is to end.
-fn failed(args: &Run, console: &Console, error: &Error) -> Exit {
-    console.error(error);
-    Exit::of(error.kind(), args.acquire.busy_exit_code)
-}
-
 /// What to acquire, if the arguments are right.
 fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
-    let fail = |error: Error| failed(args, console, &error);
+    let fail = |error: Error| report_error(console, &error, args.acquire.busy_exit_code);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
         return Err(usage(
@@ -73,36 +68,30 @@ fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
 }
 
 async fn run_plan(common: &Common, args: &Run, console: &Console, plan: &Plan) -> Exit {
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => {
-            console.error(format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
-        }
+    let work = async |client: &Client, signals: &mut Signals| {
+        run_with(client, args, console, plan, signals).await
     };
-    let client = match store::connect_unless_ended(common, &mut signals).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(signal)) => return Exit::Signal(signal),
-        Err(error) => return failed(args, console, &error),
-    };
-    let exit = run_with(&client, args, console, plan, &mut signals).await;
-    store::close(&client).await;
-    exit.unwrap_or_else(|exit| exit)
+    store::with_client_and_signals(common, work)
+        .await
+        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
 }
 
-/// Acquires, and runs the command. `Err`: it was never started.
+/// Acquires, and runs the command.
 async fn run_with(
     client: &Client,
     args: &Run,
     console: &Console,
     plan: &Plan,
     signals: &mut Signals,
-) -> Result<Exit, Exit> {
+) -> Exit {
     let terminal = signals::at_terminal();
     let mut link = None;
     // A guardian starts while the store works, but the command only on our word.
     let early = || link = Some(Link::open(&args.command, terminal));
-    let guard = acquire::acquire(client, plan, signals, console, early).await?;
+    let guard = match acquire::acquire(client, plan, signals, console, early).await {
+        Ok(guard) => guard,
+        Err(exit) => return exit,
+    };
     let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
         Ok(link) => link,
         Err(error) => {
@@ -110,7 +99,7 @@ async fn run_with(
                 "cannot start the guardian of the command: {error}; nothing was run"
             ));
             let _ = guard.release().await;
-            return Err(Exit::Failed);
+            return Exit::Failed;
         }
     };
     let limits = LimitRule::new(args, guard.remaining(), clock::now());
@@ -125,7 +114,7 @@ async fn run_with(
         sent: Limits::NONE,
         command: None,
     };
-    Ok(supervision.run(client, signals).await)
+    supervision.run(client, signals).await
 }
 
 struct Supervision<'a> {

@@ -1,5 +1,6 @@
 //! Which store.
 
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tenure::{Client, Error};
 use crate::args::Common;
 use crate::console::Console;
 use crate::exit::Exit;
+use crate::results::report_error;
 use crate::signals::Signals;
 
 /// How long the clean-up of a wait that was given up, and of the link itself, may take.
@@ -64,20 +66,56 @@ pub(crate) async fn with_client<T>(
     outcome
 }
 
-/// Opens it, unless a signal comes first: `Ok(Err(signal))`. What has been opened by then is closed, unless another
-/// signal comes.
+/// Why there is no client to work with.
+pub(crate) enum NotConnected {
+    /// A signal came first.
+    Interrupted(Signal),
+    /// The operating system does not let us listen for signals.
+    NoSignals(io::Error),
+    /// One of the errors of [`tenure::connect`].
+    Store(Error),
+}
+
+impl NotConnected {
+    /// Prints the error, if there is one, and says how `tenure` is to end; `busy` is the exit code for a lock that
+    /// somebody else holds.
+    pub(crate) fn report(self, console: &Console, busy: u8) -> Exit {
+        match self {
+            Self::Interrupted(signal) => Exit::Signal(signal),
+            Self::NoSignals(error) => {
+                console.error(format!("cannot listen for signals: {error}"));
+                Exit::Failed
+            }
+            Self::Store(error) => report_error(console, &error, busy),
+        }
+    }
+}
+
+/// Takes over the signals, connects, does `work` and closes the client, whatever came of the work.
 ///
 /// # Errors
-/// Those of [`tenure::connect`].
-pub(crate) async fn connect_unless_ended(
+/// When a signal came before the connection, or one of the two cannot be had.
+pub(crate) async fn with_client_and_signals(
+    common: &Common,
+    work: impl AsyncFnOnce(&Client, &mut Signals) -> Exit,
+) -> Result<Exit, NotConnected> {
+    let mut signals = Signals::listen().map_err(NotConnected::NoSignals)?;
+    let client = connect_unless_ended(common, &mut signals).await?;
+    let exit = work(&client, &mut signals).await;
+    close(&client).await;
+    Ok(exit)
+}
+
+/// Connects, unless a signal comes first. What has been opened by then is closed, unless another signal comes.
+async fn connect_unless_ended(
     common: &Common,
     signals: &mut Signals,
-) -> Result<Result<Client, Signal>, Error> {
+) -> Result<Client, NotConnected> {
     let mut connecting = pin!(connect(common));
     let signal = tokio::select! {
         biased;
         signal = signals.next() => signal,
-        client = &mut connecting => return client.map(Ok),
+        client = &mut connecting => return client.map_err(NotConnected::Store),
     };
     let finish = async {
         // The server may have opened a session that we do not know of yet.
@@ -90,11 +128,11 @@ pub(crate) async fn connect_unless_ended(
         _ = signals.next() => {}
         () = finish => {}
     }
-    Ok(Err(signal))
+    Err(NotConnected::Interrupted(signal))
 }
 
 /// Ends the link, so that nothing of this process stays behind in the store.
-pub(crate) async fn close(client: &Client) {
+async fn close(client: &Client) {
     // When the store does not answer, leases do the rest.
     let _ = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;
 }

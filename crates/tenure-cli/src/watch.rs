@@ -13,8 +13,9 @@ use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::holds_table::holds_table;
 use crate::json;
+use crate::results::report_error;
 use crate::signals::Signals;
-use crate::store;
+use crate::store::{self, NotConnected};
 use crate::text;
 
 /// Looks faster than this would be a load, not a view.
@@ -22,38 +23,27 @@ const SHORTEST: Duration = Duration::from_millis(50);
 
 /// Watches until a signal comes, or nobody reads any more.
 pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console) -> Exit {
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => {
-            console.error(format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
+    let work = async |client: &Client, signals: &mut Signals| {
+        let look = async {
+            match io::stdout().is_terminal() && !console.json {
+                true => view(client, common, args).await,
+                false => changes(client, args, console).await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            _ = signals.next() => Ok(()),
+            ended = look => ended,
+        };
+        match ended {
+            Ok(()) => Exit::Done,
+            Err(error) => report_error(console, &error, Exit::BUSY),
         }
     };
-    let ended = match store::connect_unless_ended(common, &mut signals).await {
-        Ok(Ok(client)) => {
-            let look = async {
-                match io::stdout().is_terminal() && !console.json {
-                    true => view(&client, common, args).await,
-                    false => changes(&client, args, console).await,
-                }
-            };
-            let ended = tokio::select! {
-                biased;
-                _ = signals.next() => Ok(()),
-                ended = look => ended,
-            };
-            store::close(&client).await;
-            ended
-        }
-        Ok(Err(_)) => Ok(()),
-        Err(error) => Err(error),
-    };
-    match ended {
-        Ok(()) => Exit::Done,
-        Err(error) => {
-            console.error(&error);
-            Exit::of(error.kind(), Exit::BUSY)
-        }
+    match store::with_client_and_signals(common, work).await {
+        Ok(exit) => exit,
+        Err(NotConnected::Interrupted(_)) => Exit::Done,
+        Err(failure) => failure.report(console, Exit::BUSY),
     }
 }
 
