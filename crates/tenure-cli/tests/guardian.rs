@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use clock::NEVER;
-use protocol::{Limits, Order, Report};
+use protocol::{Instruction, Limits, Report};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recv, sendmsg, socketpair,
@@ -63,14 +63,14 @@ impl Guarded {
         }
     }
 
-    fn order(&self, order: &Order, descriptors: &[&OwnedFd]) {
+    fn send(&self, instruction: &Instruction, descriptors: &[&OwnedFd]) {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !borrowed.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
         }
-        let packet = order.encode();
+        let packet = instruction.encode();
         let socket = self.socket.as_ref().unwrap();
         sendmsg(
             socket,
@@ -81,11 +81,11 @@ impl Guarded {
         .unwrap();
     }
 
-    /// Orders the start, with `stdin` for the command.
+    /// Instructs it to start the command, with `stdin` for the command.
     fn start_with(&self, limits: Limits, stdin: OwnedFd) {
         let environment = ["n1\nn2".into(), "7\n8".into(), "me".into()];
-        self.order(
-            &Order::Start {
+        self.send(
+            &Instruction::Start {
                 limits,
                 environment,
             },
@@ -315,8 +315,8 @@ fn a_tree_that_obeys_term_is_not_waited_for_until_the_end_of_the_grace_time() {
     guarded.start(Limits::NONE);
     guarded.started();
     assert_eq!(guarded.line(), "up");
-    guarded.order(
-        &Order::Limits(Limits {
+    guarded.send(
+        &Instruction::Limits(Limits {
             term_at: 0,
             kill_at: NEVER,
         }),
@@ -340,8 +340,8 @@ fn term_reaches_a_process_that_is_stopped() {
     let command = guarded.started();
     assert_eq!(guarded.line(), "up");
     wait_until_stopped(command);
-    guarded.order(
-        &Order::Limits(Limits {
+    guarded.send(
+        &Instruction::Limits(Limits {
             term_at: 0,
             kill_at: NEVER,
         }),
@@ -367,7 +367,7 @@ fn an_extension_in_time_lets_the_command_go_on() {
     };
     guarded.start_with(old, stdin.into());
     guarded.started();
-    guarded.order(&Order::Limits(Limits::NONE), &[]);
+    guarded.send(&Instruction::Limits(Limits::NONE), &[]);
     while now() <= old.kill_at {
         std::thread::sleep(std::time::Duration::from_nanos(old.kill_at - now() + 1));
     }
@@ -391,7 +391,7 @@ fn signals_for_the_command_reach_its_group() {
     guarded.start(Limits::NONE);
     guarded.started();
     assert_eq!((guarded.line(), guarded.line()), ("up".into(), "up".into()));
-    guarded.order(&Order::Signal(10), &[]);
+    guarded.send(&Instruction::Signal(10), &[]);
     assert_eq!(
         guarded.report(),
         Some(Report::Ended {
@@ -413,7 +413,7 @@ fn what_was_kept_is_closed_when_the_tree_is_gone_and_not_before() {
     file.lock().unwrap();
     let other = File::open(dir.path().join("lock")).unwrap();
     let mut guarded = Guarded::new(STUBBORN);
-    guarded.order(&Order::Keep, &[&OwnedFd::from(file)]);
+    guarded.send(&Instruction::HoldDescriptors, &[&OwnedFd::from(file)]);
     guarded.start(Limits::NONE);
     guarded.started();
     three_up(&mut guarded);

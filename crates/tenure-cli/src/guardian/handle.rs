@@ -12,10 +12,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
 use rustix::process::{Pid, Signal, getpgrp};
 use tokio::net::UnixDatagram;
 
-use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, MAX_PACKET, Order, Report};
+use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::{system, tree};
 
-/// A guardian that was started and has the command, but starts it on order only.
+/// A guardian that was started and has the command, but starts it on instruction only.
 /// When this is dropped, the guardian ends whatever it has started.
 pub(crate) struct Link {
     /// On Linux a sequenced-packet socket, which is read and polled as a datagram socket is.
@@ -57,7 +57,7 @@ impl Link {
     pub(crate) fn keep(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
         for some in descriptors.chunks(MAX_DESCRIPTORS) {
             let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
-            self.send(&Order::Keep, &some)?;
+            self.send(&Instruction::HoldDescriptors, &some)?;
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Link {
     /// Has the command started, with our standard input.
     pub(crate) fn start(&self, limits: Limits, environment: [String; 3]) -> io::Result<()> {
         self.send(
-            &Order::Start {
+            &Instruction::Start {
                 limits,
                 environment,
             },
@@ -75,12 +75,12 @@ impl Link {
 
     /// Replaces the limits. A guardian that does not listen any more is noticed by [`Link::report`].
     pub(crate) fn limit(&self, limits: Limits) {
-        let _ = self.send(&Order::Limits(limits), &[]);
+        let _ = self.send(&Instruction::Limits(limits), &[]);
     }
 
     /// Passes a signal on to the command.
     pub(crate) fn forward(&self, signal: Signal) {
-        let _ = self.send(&Order::Signal(signal.as_raw()), &[]);
+        let _ = self.send(&Instruction::Signal(signal.as_raw()), &[]);
     }
 
     /// The guardian's next report; `None` when it is gone. Cancel safe.
@@ -102,8 +102,8 @@ impl Link {
 
     /// Waits for the guardian's own end, once it has said that all is done (or was told nothing).
     pub(crate) fn close(self) {
-        // A guardian that is gone needs no order.
-        let _ = self.send(&Order::Close, &[]);
+        // A guardian that is gone needs no instruction.
+        let _ = self.send(&Instruction::Close, &[]);
         let Self {
             socket,
             mut guardian,
@@ -129,13 +129,13 @@ impl Link {
         }
     }
 
-    fn send(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send(&self, instruction: &Instruction, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let packet = order.encode();
+        let packet = instruction.encode();
         // Never blocks: a guardian that is stopped must not stop us.
         let iov = [IoSlice::new(&packet)];
         loop {

@@ -13,7 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, ReturnFlags, recvms
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::command::{as_a_shell_says, spawn};
-use super::protocol::{ARGUMENT, Limits, MAX_DESCRIPTORS, MAX_PACKET, Order, Report};
+use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::clock::NEVER;
 use crate::system::Alarm;
 use crate::{clock, signals, system, tree};
@@ -64,7 +64,7 @@ struct Guardian<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// For the order to start.
+    /// For the instruction to start.
     Waiting,
     Running,
     /// The tree was asked to end.
@@ -102,12 +102,12 @@ impl<'a> Guardian<'a> {
             let mut bytes = [0; 64];
             while matches!((&self.signals).read(&mut bytes), Ok(read) if read > 0) {}
             self.orphaned |= system::is_orphaned();
-            // Orders come before the look at the clock: when we were stopped ourselves,
+            // Instructions come before the look at the clock: when we were stopped ourselves,
             // an extension may be waiting.
             while !self.orphaned
-                && let Some((order, descriptors)) = self.receive()?
+                && let Some((instruction, descriptors)) = self.receive()?
             {
-                self.obey(order, descriptors);
+                self.execute(instruction, descriptors);
             }
             if let Some(report) = self.advance() {
                 self.kept.clear();
@@ -118,19 +118,19 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    fn obey(&mut self, order: Order, mut descriptors: Vec<OwnedFd>) {
-        match order {
-            Order::Keep => self.kept.append(&mut descriptors),
-            Order::Start {
+    fn execute(&mut self, instruction: Instruction, mut descriptors: Vec<OwnedFd>) {
+        match instruction {
+            Instruction::HoldDescriptors => self.kept.append(&mut descriptors),
+            Instruction::Start {
                 limits,
                 environment,
             } => {
                 self.limits = limits;
                 self.start(environment, descriptors.pop());
             }
-            Order::Limits(limits) => self.limits = limits,
-            Order::Signal(number) => self.forward(number),
-            Order::Close => self.orphaned = true,
+            Instruction::Limits(limits) => self.limits = limits,
+            Instruction::Signal(number) => self.forward(number),
+            Instruction::Close => self.orphaned = true,
         }
     }
 
@@ -248,8 +248,8 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// The next order, if one is here.
-    fn receive(&mut self) -> rustix::io::Result<Option<(Order, Vec<OwnedFd>)>> {
+    /// The next instruction, if one is here.
+    fn receive(&mut self) -> rustix::io::Result<Option<(Instruction, Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(&mut self.packet)];
@@ -281,8 +281,9 @@ impl<'a> Guardian<'a> {
         {
             return Err(Errno::MSGSIZE);
         }
-        let order = Order::decode(&self.packet[..received.bytes]).ok_or(Errno::BADMSG)?;
-        Ok(Some((order, descriptors)))
+        let instruction =
+            Instruction::decode(&self.packet[..received.bytes]).ok_or(Errno::BADMSG)?;
+        Ok(Some((instruction, descriptors)))
     }
 
     fn tell(&self, report: Report) {
@@ -290,7 +291,7 @@ impl<'a> Guardian<'a> {
         let _ = send(&self.socket, &report.encode(), system::SEND_FLAGS);
     }
 
-    /// Until an order or a signal comes, or a limit is reached.
+    /// Until an instruction or a signal comes, or a limit is reached.
     fn sleep(&self) -> rustix::io::Result<()> {
         let wake_at = match self.stage {
             Stage::Waiting => NEVER,

@@ -57,10 +57,10 @@ impl Limits {
 
 /// From `tenure` to the guardian.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Instruction {
     /// Descriptors ride on this packet: they keep the lock in the kernel, and the guardian
     /// closes them when no process of the command is left.
-    Keep,
+    HoldDescriptors,
     /// Start the command. Its standard input rides on this packet.
     Start {
         /// Until when.
@@ -85,7 +85,7 @@ pub(crate) enum Report {
     NotStarted(i32),
     /// The limits were over before the command could be started.
     TooLate,
-    /// The command ended. The guardian ends too and has closed what [`Order::Keep`] gave it.
+    /// The command ended. The guardian ends too and has closed what [`Instruction::HoldDescriptors`] gave it.
     Ended {
         /// What a shell would say: the exit code, or 128 + signal.
         status: u8,
@@ -96,12 +96,12 @@ pub(crate) enum Report {
     },
 }
 
-impl Order {
+impl Instruction {
     /// The packet.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut packet = Vec::with_capacity(64);
         match self {
-            Self::Keep => packet.push(b'K'),
+            Self::HoldDescriptors => packet.push(b'K'),
             Self::Start {
                 limits,
                 environment,
@@ -131,7 +131,7 @@ impl Order {
         let (kind, mut rest) = packet.split_first()?;
         let rest = &mut rest;
         Some(match kind {
-            b'K' => Self::Keep,
+            b'K' => Self::HoldDescriptors,
             b'S' => Self::Start {
                 limits: Limits::take(rest)?,
                 environment: [take_text(rest)?, take_text(rest)?, take_text(rest)?],
@@ -240,16 +240,19 @@ mod tests {
             term_at: 7,
             kill_at: NEVER,
         };
-        for order in [
-            Order::Keep,
-            Order::Start {
+        for instruction in [
+            Instruction::HoldDescriptors,
+            Instruction::Start {
                 limits,
                 environment: ["ü\nb".into(), String::new(), "1".into()],
             },
-            Order::Limits(limits),
-            Order::Signal(15),
+            Instruction::Limits(limits),
+            Instruction::Signal(15),
         ] {
-            assert_eq!(Order::decode(&order.encode()), Some(order));
+            assert_eq!(
+                Instruction::decode(&instruction.encode()),
+                Some(instruction)
+            );
         }
         for report in [
             Report::Started(42),
@@ -267,15 +270,15 @@ mod tests {
 
     #[test]
     fn a_packet_cut_short_is_no_message() {
-        let start = Order::Start {
+        let start = Instruction::Start {
             limits: Limits::NONE,
             environment: Default::default(),
         }
         .encode();
         for len in 0..start.len() {
-            assert_eq!(Order::decode(&start[..len]), None, "{len}");
+            assert_eq!(Instruction::decode(&start[..len]), None, "{len}");
         }
         assert_eq!(Report::decode(b"e\x01"), None);
-        assert_eq!(Order::decode(b"?"), None);
+        assert_eq!(Instruction::decode(b"?"), None);
     }
 }
