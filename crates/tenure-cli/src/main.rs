@@ -19,9 +19,9 @@ mod plan;
 
 mod guardian;
 mod limits;
+mod platform;
+mod process_tree;
 mod signals;
-mod system;
-mod tree;
 
 mod clock;
 mod console;

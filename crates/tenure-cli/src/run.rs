@@ -181,7 +181,7 @@ impl Supervision<'_> {
     /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
     /// only when the command's tree is gone.
     fn share_descriptors(&self) {
-        let kept = crate::system::held_flocks().and_then(|held| self.link.keep(&held));
+        let kept = crate::platform::held_flocks().and_then(|held| self.link.keep(&held));
         if let Err(error) = kept {
             self.console.detail(format!(
                 "if tenure is killed, the lock may be free before the command has ended: {error}"

@@ -77,7 +77,7 @@ pub(crate) fn comes_from_keys(signal: Signal) -> bool {
 
 /// The signals among [`FORWARDED`] that were not ignored when this process started.
 fn wanted() -> impl Iterator<Item = Signal> {
-    let ignored = crate::system::ignored_signals(&FORWARDED);
+    let ignored = crate::platform::ignored_signals(&FORWARDED);
     FORWARDED
         .into_iter()
         .filter(move |signal| !ignored.contains(signal))

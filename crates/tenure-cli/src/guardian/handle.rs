@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, getpgrp};
 use tokio::net::UnixDatagram;
 
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
-use crate::{system, tree};
+use crate::{platform, process_tree};
 
 /// A guardian that was started and has the command, but starts it on instruction only.
 /// When this is dropped, the guardian ends whatever it has started.
@@ -28,8 +28,8 @@ impl Link {
     /// `in_our_group`: the command joins our process group instead of getting its own.
     pub(crate) fn open(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
         // Should the guardian be killed, its orphans come to us, and we end them.
-        system::adopt_orphans()?;
-        let (ours, theirs) = system::socket_pair(MAX_PACKET)?;
+        platform::adopt_orphans()?;
+        let (ours, theirs) = platform::socket_pair(MAX_PACKET)?;
         let ours = std::os::unix::net::UnixDatagram::from(ours);
         ours.set_nonblocking(true)?;
         let group = if in_our_group {
@@ -37,7 +37,7 @@ impl Link {
         } else {
             0
         };
-        let guardian = Command::new(system::program()?)
+        let guardian = Command::new(platform::program()?)
             .arg0("tenure")
             .arg(ARGUMENT)
             .arg(group.to_string())
@@ -87,7 +87,7 @@ impl Link {
     pub(crate) async fn report(&mut self) -> io::Result<Option<Report>> {
         let mut packet = [0; 16];
         let received = loop {
-            match system::receive(&self.socket, &mut self.guardian, &mut packet).await {
+            match platform::receive(&self.socket, &mut self.guardian, &mut packet).await {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
                 received => break received?,
@@ -114,14 +114,14 @@ impl Link {
 
     /// Ends the guardian and everything below it, `command` above all. For when the guardian does not do its work.
     pub(crate) fn kill_tree(self, command: Option<u32>) {
-        if !system::ADOPTS_ORPHANS
+        if !platform::ADOPTS_ORPHANS
             && let Some(command) = command.and_then(|id| Pid::from_raw(id.cast_signed()))
         {
-            tree::kill_command(command);
+            process_tree::kill_command(command);
         }
         loop {
-            let sent = tree::signal_descendants(Signal::KILL, None);
-            match tree::reap() {
+            let sent = process_tree::signal_descendants(Signal::KILL, None);
+            match process_tree::reap() {
                 Err(_) => return,
                 Ok(None) if sent.reached == 0 && sent.refused > 0 => return,
                 Ok(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
@@ -139,7 +139,7 @@ impl Link {
         // Never blocks: a guardian that is stopped must not stop us.
         let iov = [IoSlice::new(&packet)];
         loop {
-            match sendmsg(&self.socket, &iov, &mut control, system::SEND_FLAGS) {
+            match sendmsg(&self.socket, &iov, &mut control, platform::SEND_FLAGS) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use super::command::{as_a_shell_says, spawn};
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::clock::NEVER;
-use crate::system::Alarm;
-use crate::{clock, signals, system, tree};
+use crate::platform::Alarm;
+use crate::{clock, platform, process_tree, signals};
 
 /// How long to wait before looking again whether killed processes are gone. They are ours to reap,
 /// so the signal of their end usually comes first.
@@ -75,8 +75,8 @@ enum Stage {
 
 impl<'a> Guardian<'a> {
     fn new(group: i32, argv: &'a [OsString]) -> rustix::io::Result<Self> {
-        system::name_thread(c"tenure-guardian");
-        system::adopt_orphans()?;
+        platform::name_thread(c"tenure-guardian");
+        platform::adopt_orphans()?;
         let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
         // Nothing but `tenure` may end us early: a TERM to everything called tenure must not
         // take away the one who ends the command.
@@ -101,7 +101,7 @@ impl<'a> Guardian<'a> {
         loop {
             let mut bytes = [0; 64];
             while matches!((&self.signals).read(&mut bytes), Ok(read) if read > 0) {}
-            self.orphaned |= system::is_orphaned();
+            self.orphaned |= platform::is_orphaned();
             // Instructions come before the look at the clock: when we were stopped ourselves,
             // an extension may be waiting.
             while !self.orphaned
@@ -157,9 +157,9 @@ impl<'a> Guardian<'a> {
             }
             _ if kill || self.stage == Stage::Killing => {
                 self.stage = Stage::Killing;
-                tree::remember();
+                process_tree::remember();
                 self.signal_group(Signal::KILL);
-                let sent = tree::signal_descendants(Signal::KILL, None);
+                let sent = process_tree::signal_descendants(Signal::KILL, None);
                 (sent.reached == 0 && sent.refused > 0).then(|| Report::Ended {
                     status: self.status.unwrap_or(UNKNOWN),
                     by_us: true,
@@ -170,7 +170,7 @@ impl<'a> Guardian<'a> {
                 self.stage = Stage::Terminating;
                 // Whoever is stopped must go on to see its TERM.
                 for signal in [Signal::TERM, Signal::CONT] {
-                    tree::signal_descendants(signal, None);
+                    process_tree::signal_descendants(signal, None);
                 }
                 self.limits = self.limits.after_a_late_term(clock::now());
                 None
@@ -183,11 +183,11 @@ impl<'a> Guardian<'a> {
     /// our children, nothing in the command's group either.
     fn reap(&mut self) -> bool {
         loop {
-            match tree::reap() {
+            match process_tree::reap() {
                 Ok(Some((pid, status))) => {
                     if self.command == Some(pid) && self.status.is_none() {
                         self.status = Some(status);
-                        if system::ADOPTS_ORPHANS {
+                        if platform::ADOPTS_ORPHANS {
                             self.command = None;
                         }
                     }
@@ -201,11 +201,12 @@ impl<'a> Guardian<'a> {
     /// Whether processes of the command are left that are not our children.
     fn has_orphans(&self) -> bool {
         let is_ending = matches!(self.stage, Stage::Terminating | Stage::Killing);
-        if system::ADOPTS_ORPHANS || !is_ending {
+        if platform::ADOPTS_ORPHANS || !is_ending {
             return false;
         }
         let group = self.command.filter(|_| self.group == 0);
-        group.is_some_and(|leader| test_kill_process_group(leader).is_ok()) || tree::has_orphans()
+        group.is_some_and(|leader| test_kill_process_group(leader).is_ok())
+            || process_tree::has_orphans()
     }
 
     fn start(&mut self, environment: [String; 3], stdin: Option<OwnedFd>) {
@@ -235,7 +236,7 @@ impl<'a> Guardian<'a> {
             self.signal_group(signal);
         } else {
             // Others live in the caller's group too: `tenure` itself, the rest of its pipeline.
-            tree::signal_descendants(signal, Pid::from_raw(self.group));
+            process_tree::signal_descendants(signal, Pid::from_raw(self.group));
         }
     }
 
@@ -253,7 +254,7 @@ impl<'a> Guardian<'a> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(&mut self.packet)];
-        let received = match recvmsg(&self.socket, iov, &mut control, system::RECEIVE_FLAGS) {
+        let received = match recvmsg(&self.socket, iov, &mut control, platform::RECEIVE_FLAGS) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(Errno::CONNRESET) => {
@@ -270,7 +271,7 @@ impl<'a> Guardian<'a> {
             })
             .flatten()
             .collect();
-        descriptors.iter().try_for_each(system::close_on_exec)?;
+        descriptors.iter().try_for_each(platform::close_on_exec)?;
         if received.bytes == 0 {
             self.orphaned = true;
             return Ok(None);
@@ -288,7 +289,7 @@ impl<'a> Guardian<'a> {
 
     fn tell(&self, report: Report) {
         // `tenure` may be gone; then nobody needs to know.
-        let _ = send(&self.socket, &report.encode(), system::SEND_FLAGS);
+        let _ = send(&self.socket, &report.encode(), platform::SEND_FLAGS);
     }
 
     /// Until an instruction or a signal comes, or a limit is reached.
