@@ -14,7 +14,7 @@ use crate::clock;
 use crate::clock::NEVER;
 use crate::console::Console;
 use crate::exit::Exit;
-use crate::guardian::handle::Link;
+use crate::guardian::handle::GuardianHandle;
 use crate::guardian::protocol::{Limits, Report};
 use crate::limits::LimitRule;
 use crate::plan::Plan;
@@ -85,15 +85,16 @@ async fn run_with(
     signals: &mut Signals,
 ) -> Exit {
     let terminal = signals::at_terminal();
-    let mut link = None;
+    let mut guardian = None;
     // A guardian starts while the store works, but the command only on our word.
-    let early = || link = Some(Link::open(&args.command, terminal));
+    let early = || guardian = Some(GuardianHandle::spawn(&args.command, terminal));
     let guard = match acquire::acquire(client, plan, signals, console, early).await {
         Ok(guard) => guard,
         Err(exit) => return exit,
     };
-    let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
-        Ok(link) => link,
+    let guardian = match guardian.unwrap_or_else(|| GuardianHandle::spawn(&args.command, terminal))
+    {
+        Ok(guardian) => guardian,
         Err(error) => {
             console.error(format!(
                 "cannot start the guardian of the command: {error}; nothing was run"
@@ -107,7 +108,7 @@ async fn run_with(
         args,
         console,
         guard,
-        link,
+        guardian,
         limits,
         terminal,
         lost: None,
@@ -121,7 +122,7 @@ struct Supervision<'a> {
     args: &'a Run,
     console: &'a Console,
     guard: Guard,
-    link: Link,
+    guardian: GuardianHandle,
     limits: LimitRule,
     /// The command lives in our process group, and keys reach it without us.
     terminal: bool,
@@ -156,7 +157,7 @@ impl Supervision<'_> {
         if !self.guard.is_held() {
             return self.never_began().await;
         }
-        if let Err(error) = self.link.start(self.sent, self.environment()) {
+        if let Err(error) = self.guardian.start_command(self.sent, self.environment()) {
             self.console.error(format!(
                 "cannot reach the guardian of the command: {error}; nothing was run"
             ));
@@ -181,8 +182,9 @@ impl Supervision<'_> {
     /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
     /// only when the command's tree is gone.
     fn share_descriptors(&self) {
-        let kept = crate::platform::held_flocks().and_then(|held| self.link.keep(&held));
-        if let Err(error) = kept {
+        let shared = crate::platform::duplicate_flocks()
+            .and_then(|flocks| self.guardian.hold_descriptors(&flocks));
+        if let Err(error) = shared {
             self.console.detail(format!(
                 "if tenure is killed, the lock may be free before the command has ended: {error}"
             ));
@@ -202,7 +204,7 @@ impl Supervision<'_> {
                 clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
             tokio::select! {
                 biased;
-                report = self.link.report() => match report {
+                report = self.guardian.next_report() => match report {
                     Ok(Some(Report::Started(pid))) => {
                         self.command = Some(pid);
                         self.console.event("started", json!({ "pid": pid }));
@@ -224,7 +226,7 @@ impl Supervision<'_> {
                 },
                 signal = signals.next() => {
                     if !(self.terminal && signals::comes_from_keys(signal)) {
-                        self.link.forward(signal);
+                        self.guardian.forward_signal(signal);
                     }
                 }
                 reason = &mut lost, if self.lost.is_none() => {
@@ -245,7 +247,7 @@ impl Supervision<'_> {
     fn limit(&mut self, limits: Limits) {
         if limits != self.sent {
             self.sent = limits;
-            self.link.limit(limits);
+            self.guardian.set_limits(limits);
         }
     }
 
@@ -254,7 +256,7 @@ impl Supervision<'_> {
             args,
             console,
             guard,
-            link,
+            guardian,
             lost,
             limits,
             sent,
@@ -264,7 +266,7 @@ impl Supervision<'_> {
         let ending = match ending {
             Ending::GuardianGone => {
                 // Whatever it left hangs below us now.
-                link.kill_tree(command);
+                guardian.kill_tree(command);
                 if clock::now() >= sent.term_at {
                     Ending::ByUs
                 } else {
@@ -272,7 +274,7 @@ impl Supervision<'_> {
                 }
             }
             _ => {
-                link.close();
+                guardian.shut_down();
                 ending
             }
         };

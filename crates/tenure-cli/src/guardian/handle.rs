@@ -17,16 +17,16 @@ use crate::{platform, process_tree};
 
 /// A guardian that was started and has the command, but starts it on instruction only.
 /// When this is dropped, the guardian ends whatever it has started.
-pub(crate) struct Link {
+pub(crate) struct GuardianHandle {
     /// On Linux a sequenced-packet socket, which is read and polled as a datagram socket is.
     socket: UnixDatagram,
     guardian: Child,
 }
 
-impl Link {
+impl GuardianHandle {
     /// Starts a guardian for `command`: this very program again, the socket as its standard input.
     /// `in_our_group`: the command joins our process group instead of getting its own.
-    pub(crate) fn open(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
+    pub(crate) fn spawn(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
         // Should the guardian be killed, its orphans come to us, and we end them.
         platform::adopt_orphans()?;
         let (ours, theirs) = platform::socket_pair(MAX_PACKET)?;
@@ -54,16 +54,16 @@ impl Link {
 
     /// Gives the guardian duplicates of descriptors that keep the lock in the kernel, so that nobody else
     /// gets it before the command's tree is gone, whatever happens to us.
-    pub(crate) fn keep(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
-        for some in descriptors.chunks(MAX_DESCRIPTORS) {
-            let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
-            self.send(&Instruction::HoldDescriptors, &some)?;
+    pub(crate) fn hold_descriptors(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
+        for part in descriptors.chunks(MAX_DESCRIPTORS) {
+            let part: Vec<_> = part.iter().map(AsFd::as_fd).collect();
+            self.send(&Instruction::HoldDescriptors, &part)?;
         }
         Ok(())
     }
 
     /// Has the command started, with our standard input.
-    pub(crate) fn start(&self, limits: Limits, environment: [String; 3]) -> io::Result<()> {
+    pub(crate) fn start_command(&self, limits: Limits, environment: [String; 3]) -> io::Result<()> {
         self.send(
             &Instruction::Start {
                 limits,
@@ -73,18 +73,18 @@ impl Link {
         )
     }
 
-    /// Replaces the limits. A guardian that does not listen any more is noticed by [`Link::report`].
-    pub(crate) fn limit(&self, limits: Limits) {
+    /// Replaces the limits. A guardian that does not listen any more is noticed by [`GuardianHandle::next_report`].
+    pub(crate) fn set_limits(&self, limits: Limits) {
         let _ = self.send(&Instruction::Limits(limits), &[]);
     }
 
     /// Passes a signal on to the command.
-    pub(crate) fn forward(&self, signal: Signal) {
+    pub(crate) fn forward_signal(&self, signal: Signal) {
         let _ = self.send(&Instruction::Signal(signal.as_raw()), &[]);
     }
 
     /// The guardian's next report; `None` when it is gone. Cancel safe.
-    pub(crate) async fn report(&mut self) -> io::Result<Option<Report>> {
+    pub(crate) async fn next_report(&mut self) -> io::Result<Option<Report>> {
         let mut packet = [0; 16];
         let received = loop {
             match platform::receive(&self.socket, &mut self.guardian, &mut packet).await {
@@ -101,7 +101,7 @@ impl Link {
     }
 
     /// Waits for the guardian's own end, once it has said that all is done (or was told nothing).
-    pub(crate) fn close(self) {
+    pub(crate) fn shut_down(self) {
         // A guardian that is gone needs no instruction.
         let _ = self.send(&Instruction::Close, &[]);
         let Self {

@@ -125,7 +125,7 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
 ///
 /// # Errors
 /// What the kernel, or a sandbox around us, has against it.
-pub(crate) fn held_flocks() -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut held = Vec::new();
     for entry in fs::read_dir("/proc/self/fdinfo")? {

@@ -140,7 +140,7 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
 }
 
 /// Always an error: the system does not say which descriptors carry a lock.
-pub(crate) fn held_flocks() -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
