@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use super::command::{as_a_shell_says, spawn};
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::clock::NEVER;
-use crate::platform::Alarm;
+use crate::platform::Timer;
 use crate::{clock, platform, process_tree, signals};
 
 /// How long to wait before looking again whether killed processes are gone. They are ours to reap,
@@ -45,7 +45,7 @@ fn parse(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
 struct Guardian<'a> {
     socket: OwnedFd,
     signals: UnixStream,
-    alarm: Alarm,
+    timer: Timer,
     /// Group that the command joins; 0: one of its own.
     group: i32,
     argv: &'a [OsString],
@@ -84,7 +84,7 @@ impl<'a> Guardian<'a> {
         Ok(Self {
             socket,
             signals,
-            alarm: Alarm::new()?,
+            timer: Timer::new()?,
             group,
             argv,
             limits: Limits::NONE,
@@ -305,7 +305,7 @@ impl<'a> Guardian<'a> {
         if !self.orphaned {
             sources.push(PollFd::new(&self.socket, PollFlags::IN));
         }
-        self.alarm.wait(sources, wake_at)
+        self.timer.wait(sources, wake_at)
     }
 }
 

@@ -72,9 +72,9 @@ pub(crate) fn is_orphaned() -> bool {
 }
 
 /// A timer on the clock of [`crate::clock`].
-pub(crate) struct Alarm(OwnedFd);
+pub(crate) struct Timer(OwnedFd);
 
-impl Alarm {
+impl Timer {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         timerfd_create(TimerfdClockId::Boottime, flags).map(Self)

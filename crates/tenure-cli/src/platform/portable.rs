@@ -87,9 +87,9 @@ pub(crate) fn is_orphaned() -> bool {
 }
 
 /// A timer on the clock of [`crate::clock`].
-pub(crate) struct Alarm;
+pub(crate) struct Timer;
 
-impl Alarm {
+impl Timer {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         Ok(Self)
     }
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_ends_for_a_packet_and_without_one() {
+    fn a_timer_ends_for_a_packet_and_without_one() {
         let (ours, theirs) = socket_pair(64).unwrap();
-        let alarm = Alarm::new().unwrap();
+        let timer = Timer::new().unwrap();
         let source = || vec![PollFd::new(&theirs, PollFlags::IN)];
-        alarm.wait(source(), NEVER).unwrap();
+        timer.wait(source(), NEVER).unwrap();
         rustix::net::send(&ours, b"x", SEND_FLAGS).unwrap();
-        alarm.wait(source(), NEVER).unwrap();
+        timer.wait(source(), NEVER).unwrap();
     }
 }
