@@ -133,7 +133,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
         faults,
         out,
         program: Program {
-            path: crate::platform::program().unwrap_or_else(|_| "tenure".into()),
+            path: crate::platform::current_program().unwrap_or_else(|_| "tenure".into()),
             arguments: vec![ARGUMENT.into()],
             environment: Vec::new(),
         },

@@ -37,7 +37,7 @@ impl GuardianHandle {
         } else {
             0
         };
-        let guardian = Command::new(platform::program()?)
+        let guardian = Command::new(platform::current_program()?)
             .arg0("tenure")
             .arg(ARGUMENT)
             .arg(group.to_string())
@@ -87,7 +87,7 @@ impl GuardianHandle {
     pub(crate) async fn next_report(&mut self) -> io::Result<Option<Report>> {
         let mut packet = [0; 16];
         let received = loop {
-            match platform::receive(&self.socket, &mut self.guardian, &mut packet).await {
+            match platform::receive_packet(&self.socket, &mut self.guardian, &mut packet).await {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
                 received => break received?,

@@ -75,7 +75,7 @@ enum Stage {
 
 impl<'a> Guardian<'a> {
     fn new(group: i32, argv: &'a [OsString]) -> rustix::io::Result<Self> {
-        platform::name_thread(c"tenure-guardian");
+        platform::set_thread_name(c"tenure-guardian");
         platform::adopt_orphans()?;
         let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
         // Nothing but `tenure` may end us early: a TERM to everything called tenure must not
@@ -101,7 +101,7 @@ impl<'a> Guardian<'a> {
         loop {
             let mut bytes = [0; 64];
             while matches!((&self.signals).read(&mut bytes), Ok(read) if read > 0) {}
-            self.orphaned |= platform::is_orphaned();
+            self.orphaned |= platform::tenure_has_exited();
             // Instructions come before the look at the clock: when we were stopped ourselves,
             // an extension may be waiting.
             while !self.orphaned

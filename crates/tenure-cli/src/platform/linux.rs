@@ -37,12 +37,12 @@ pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
 }
 
 /// Names this thread, for `ps` and `top`.
-pub(crate) fn name_thread(name: &CStr) {
+pub(crate) fn set_thread_name(name: &CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
 /// This program, also when its file was replaced or removed.
-pub(crate) fn program() -> io::Result<PathBuf> {
+pub(crate) fn current_program() -> io::Result<PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn close_on_exec(_: &OwnedFd) -> rustix::io::Result<()> {
 }
 
 /// The length of the next packet from `guardian`; 0 when the guardian is gone. Cancel safe.
-pub(crate) async fn receive(
+pub(crate) async fn receive_packet(
     socket: &UnixDatagram,
     _guardian: &mut Child,
     packet: &mut [u8],
@@ -67,7 +67,7 @@ pub(crate) async fn receive(
 }
 
 /// Whether `tenure` is gone. The socket says so.
-pub(crate) fn is_orphaned() -> bool {
+pub(crate) fn tenure_has_exited() -> bool {
     false
 }
 

@@ -30,7 +30,7 @@ pub(crate) const RECEIVE_FLAGS: RecvFlags = RecvFlags::DONTWAIT;
 
 /// How often to look whether the other process is gone: datagram sockets do not say so.
 /// Also how late the guardian is after the machine was suspended, because a wait stands still meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Does nothing: orphans become children of process 1.
 pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
@@ -38,10 +38,10 @@ pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
 }
 
 /// Does nothing: threads are not named through a safe interface.
-pub(crate) fn name_thread(_: &CStr) {}
+pub(crate) fn set_thread_name(_: &CStr) {}
 
 /// The file of this program.
-pub(crate) fn program() -> io::Result<PathBuf> {
+pub(crate) fn current_program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn close_on_exec(descriptor: &OwnedFd) -> rustix::io::Result<()> {
 }
 
 /// The length of the next packet from `guardian`; 0 when the guardian is gone. Cancel safe.
-pub(crate) async fn receive(
+pub(crate) async fn receive_packet(
     socket: &UnixDatagram,
     guardian: &mut Child,
     packet: &mut [u8],
@@ -73,7 +73,7 @@ pub(crate) async fn receive(
     loop {
         // Before the wait, so that the guardian's last packet is received.
         let is_gone = guardian.try_wait()?.is_some();
-        match tokio::time::timeout(LOOK_INTERVAL, socket.recv(packet)).await {
+        match tokio::time::timeout(POLL_INTERVAL, socket.recv(packet)).await {
             Ok(received) => return received,
             Err(_) if is_gone => return Ok(0),
             Err(_) => {}
@@ -82,7 +82,7 @@ pub(crate) async fn receive(
 }
 
 /// Whether `tenure` is gone, so that process 1 is our parent.
-pub(crate) fn is_orphaned() -> bool {
+pub(crate) fn tenure_has_exited() -> bool {
     getppid().is_none_or(|parent| parent.is_init())
 }
 
@@ -94,15 +94,15 @@ impl Timer {
         Ok(Self)
     }
 
-    /// Waits until `at`, or until one of `sources` is ready, or for [`LOOK_INTERVAL`].
+    /// Waits until `at`, or until one of `sources` is ready, or for [`POLL_INTERVAL`].
     pub(crate) fn wait<'a>(
         &'a self,
         mut sources: Vec<PollFd<'a>>,
         at: u64,
     ) -> rustix::io::Result<()> {
         let left = match at {
-            NEVER => LOOK_INTERVAL,
-            at => crate::clock::until(at).min(LOOK_INTERVAL),
+            NEVER => POLL_INTERVAL,
+            at => crate::clock::until(at).min(POLL_INTERVAL),
         };
         let limit = Timespec {
             tv_sec: 0,
