@@ -15,33 +15,33 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid};
 
 #[cfg(target_os = "linux")]
-use linux::{descendants, send};
+use linux::{descendants, send_signal};
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{has_orphans, remember};
+pub(crate) use linux::{has_orphans, record_descendants};
 #[cfg(not(target_os = "linux"))]
-use portable::{descendants, send};
+use portable::{descendants, send_signal};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{has_orphans, remember};
+pub(crate) use portable::{has_orphans, record_descendants};
 
 /// What became of a signal to a whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SignalCounts {
     /// Processes that got it.
-    pub(crate) reached: u32,
+    pub(crate) delivered: u32,
     /// Processes that are not ours to signal.
     pub(crate) refused: u32,
 }
 
 /// Sends `signal` to every live descendant of this process; with a `group`, only to its members.
-pub(crate) fn signal_descendants(signal: Signal, group: Option<Pid>) -> Sent {
-    let mut sent = Sent::default();
+pub(crate) fn signal_descendants(signal: Signal, group: Option<Pid>) -> SignalCounts {
+    let mut sent = SignalCounts::default();
     for process in descendants(getpid()) {
         let other_group = group.is_some_and(|group| process.group != group.as_raw_pid());
-        if process.zombie || other_group {
+        if process.is_zombie || other_group {
             continue;
         }
-        match send(process, signal) {
-            Ok(()) => sent.reached += 1,
+        match send_signal(process, signal) {
+            Ok(()) => sent.delivered += 1,
             Err(Errno::PERM) => sent.refused += 1,
             // It ended meanwhile.
             Err(_) => {}
@@ -55,7 +55,7 @@ pub(crate) fn signal_descendants(signal: Signal, group: Option<Pid>) -> Sent {
 pub(crate) fn kill_command(command: Pid) {
     let is_leader = rustix::process::getpgid(Some(command)) == Ok(command);
     for process in descendants(command) {
-        let _ = send(process, Signal::KILL);
+        let _ = send_signal(process, Signal::KILL);
     }
     let _ = rustix::process::kill_process(command, Signal::KILL);
     if is_leader {

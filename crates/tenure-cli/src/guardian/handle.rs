@@ -123,7 +123,7 @@ impl GuardianHandle {
             let sent = process_tree::signal_descendants(Signal::KILL, None);
             match process_tree::reap() {
                 Err(_) => return,
-                Ok(None) if sent.reached == 0 && sent.refused > 0 => return,
+                Ok(None) if sent.delivered == 0 && sent.refused > 0 => return,
                 Ok(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
             }
         }

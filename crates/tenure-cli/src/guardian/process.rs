@@ -157,10 +157,10 @@ impl<'a> Guardian<'a> {
             }
             _ if kill || self.stage == Stage::Killing => {
                 self.stage = Stage::Killing;
-                process_tree::remember();
+                process_tree::record_descendants();
                 self.signal_group(Signal::KILL);
                 let sent = process_tree::signal_descendants(Signal::KILL, None);
-                (sent.reached == 0 && sent.refused > 0).then(|| Report::Ended {
+                (sent.delivered == 0 && sent.refused > 0).then(|| Report::Ended {
                     status: self.status.unwrap_or(UNKNOWN),
                     by_us: true,
                     survivors: sent.refused,

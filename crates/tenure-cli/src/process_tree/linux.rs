@@ -6,21 +6,21 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::process::{Process, below};
+use super::process::{Process, descendants_among};
 
 /// Nothing is to be remembered: what descends from us stays below us.
-pub(crate) fn remember() {}
+pub(crate) fn record_descendants() {}
 
 /// Whether processes that were below us are left elsewhere. There are none.
 pub(crate) fn has_orphans() -> bool {
     false
 }
 
-pub(super) fn send(process: Process, signal: Signal) -> Result<(), Errno> {
+pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno> {
     match pidfd_open(process.pid, PidfdFlags::empty()) {
         Ok(pidfd) => {
             // The descriptor is open: the process that has the id now keeps it until we have looked.
-            let same = stat(process.pid).is_some_and(|now| now.started == process.started);
+            let same = stat(process.pid).is_some_and(|now| now.start_time == process.start_time);
             if same {
                 pidfd_send_signal(&pidfd, signal)
             } else {
@@ -46,7 +46,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Process> {
             }
         }
         // The kernel was built without lists of children.
-        Err(_) => found = below(&[root], everybody()),
+        Err(_) => found = descendants_among(&[root], all_processes()),
     }
     found
 }
@@ -65,7 +65,7 @@ fn children(pid: Pid) -> io::Result<Vec<Pid>> {
     Ok(children)
 }
 
-fn everybody() -> Vec<Process> {
+fn all_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -91,10 +91,10 @@ fn parse_stat(pid: Pid, line: &[u8]) -> Option<Process> {
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     Some(Process {
         pid,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        is_zombie: matches!(*fields.first()?, "Z" | "X"),
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
+        start_time: fields.get(19)?.parse().ok()?,
     })
 }
 
@@ -113,17 +113,17 @@ mod tests {
         let line = b"77 (x) R 1 1 (\n) S 12 34 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 9 9\n";
         let process = parse_stat(Pid::from_raw(77).unwrap(), line).unwrap();
         assert_eq!(
-            (process.parent, process.group, process.started),
+            (process.parent, process.group, process.start_time),
             (12, 34, 4242)
         );
-        assert!(!process.zombie);
+        assert!(!process.is_zombie);
     }
 
     #[test]
     fn both_ways_of_looking_find_this_process() {
         let me = getpid();
         let parent = rustix::process::getppid().unwrap();
-        assert!(everybody().iter().any(|process| process.pid == me));
+        assert!(all_processes().iter().any(|process| process.pid == me));
         assert!(descendants(parent).iter().any(|process| process.pid == me));
     }
 }

@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use super::process::{Process, below};
+use super::process::{Process, descendants_among};
 
 /// The processes that were below this one at the last look.
-static SEEN: Mutex<Vec<Process>> = Mutex::new(Vec::new());
+static KNOWN_DESCENDANTS: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
 /// Looks at what is below us, to know it again when its parents have ended.
-pub(crate) fn remember() {
+pub(crate) fn record_descendants() {
     descendants(getpid());
 }
 
@@ -24,32 +24,34 @@ pub(crate) fn has_orphans() -> bool {
     !descendants(getpid()).is_empty()
 }
 
-pub(super) fn send(process: Process, signal: Signal) -> Result<(), Errno> {
+pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno> {
     kill_process(process.pid, signal)
 }
 
 /// All descendants of `root` that can be seen now, and those that were seen before and still run, with their
 /// descendants. A process that forks while we look may hide a child, so callers look again until nothing is left.
 pub(super) fn descendants(root: Pid) -> Vec<Process> {
-    let all = everybody();
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all_processes();
+    let mut known = KNOWN_DESCENDANTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let is_same = |one: &Process, other: &Process| {
-        one.pid == other.pid && one.started == other.started && !one.zombie
+        one.pid == other.pid && one.start_time == other.start_time && !one.is_zombie
     };
     let (mut found, others): (Vec<_>, Vec<_>) = all
         .into_iter()
-        .partition(|process| seen.iter().any(|known| is_same(process, known)));
+        .partition(|process| known.iter().any(|one| is_same(process, one)));
     let roots: Vec<_> = [root]
         .into_iter()
         .chain(found.iter().map(|process| process.pid))
         .collect();
-    found.extend(below(&roots, others));
-    seen.clone_from(&found);
+    found.extend(descendants_among(&roots, others));
+    known.clone_from(&found);
     found
 }
 
 /// All processes but the `ps` that lists them.
-fn everybody() -> Vec<Process> {
+fn all_processes() -> Vec<Process> {
     let listing = Command::new("/bin/ps")
         // An option for each column: a comma may count as part of the heading before it.
         .args("-A -o pid= -o ppid= -o pgid= -o stat= -o lstart=".split(' '))
@@ -75,15 +77,15 @@ fn parse_line(line: &str) -> Option<Process> {
     let mut fields = line.split_ascii_whitespace();
     let mut number = || fields.next()?.parse().ok();
     let (pid, parent, group) = (number()?, number()?, number()?);
-    let zombie = fields.next()?.starts_with('Z');
-    let mut started = DefaultHasher::new();
-    fields.for_each(|field| field.hash(&mut started));
+    let is_zombie = fields.next()?.starts_with('Z');
+    let mut start_time = DefaultHasher::new();
+    fields.for_each(|field| field.hash(&mut start_time));
     Some(Process {
         pid: Pid::from_raw(pid)?,
         parent,
         group,
-        zombie,
-        started: started.finish(),
+        is_zombie,
+        start_time: start_time.finish(),
     })
 }
 
@@ -100,11 +102,11 @@ mod tests {
             (process.pid.as_raw_pid(), process.parent, process.group),
             (501, 1, 501)
         );
-        assert!(!process.zombie);
+        assert!(!process.is_zombie);
         assert!(
             parse_line("  502   501   501 Z    Tue Nov 24 21:28:23 2026    ")
                 .unwrap()
-                .zombie
+                .is_zombie
         );
         assert!(parse_line("garbage").is_none());
     }
@@ -131,7 +133,7 @@ mod tests {
         parent.wait().unwrap();
         let found = find().unwrap();
         assert_ne!(found.parent, Pid::from_child(&parent).as_raw_pid());
-        send(found, Signal::KILL).unwrap();
+        send_signal(found, Signal::KILL).unwrap();
         while find().is_some() {
             std::thread::yield_now();
         }

@@ -8,13 +8,13 @@ pub(super) struct Process {
     pub(super) pid: Pid,
     pub(super) parent: i32,
     pub(super) group: i32,
-    pub(super) zombie: bool,
+    pub(super) is_zombie: bool,
     /// The start time in some form. With the id, it names one process for good.
-    pub(super) started: u64,
+    pub(super) start_time: u64,
 }
 
 /// The descendants of `roots` among `all`.
-pub(super) fn below(roots: &[Pid], mut all: Vec<Process>) -> Vec<Process> {
+pub(super) fn descendants_among(roots: &[Pid], mut all: Vec<Process>) -> Vec<Process> {
     let mut found = Vec::new();
     let mut parents: Vec<_> = roots.iter().map(|root| root.as_raw_pid()).collect();
     while let Some(parent) = parents.pop() {
