@@ -84,25 +84,25 @@ async fn run_with(
     plan: &Plan,
     signals: &mut Signals,
 ) -> Exit {
-    let terminal = signals::at_terminal();
+    let shares_terminal = signals::shares_terminal();
     let mut guardian = None;
     // A guardian starts while the store works, but the command only on our word.
-    let early = || guardian = Some(GuardianHandle::spawn(&args.command, terminal));
+    let early = || guardian = Some(GuardianHandle::spawn(&args.command, shares_terminal));
     let guard = match acquire::acquire(client, plan, signals, console, early).await {
         Ok(guard) => guard,
         Err(exit) => return exit,
     };
-    let guardian = match guardian.unwrap_or_else(|| GuardianHandle::spawn(&args.command, terminal))
-    {
-        Ok(guardian) => guardian,
-        Err(error) => {
-            console.error(format!(
-                "cannot start the guardian of the command: {error}; nothing was run"
-            ));
-            let _ = guard.release().await;
-            return Exit::Failed;
-        }
-    };
+    let guardian =
+        match guardian.unwrap_or_else(|| GuardianHandle::spawn(&args.command, shares_terminal)) {
+            Ok(guardian) => guardian,
+            Err(error) => {
+                console.error(format!(
+                    "cannot start the guardian of the command: {error}; nothing was run"
+                ));
+                let _ = guard.release().await;
+                return Exit::Failed;
+            }
+        };
     let limits = LimitRule::new(args, guard.remaining(), clock::now());
     let supervision = Supervision {
         args,
@@ -110,7 +110,7 @@ async fn run_with(
         guard,
         guardian,
         limits,
-        terminal,
+        shares_terminal,
         lost: None,
         sent: Limits::NONE,
         command: None,
@@ -125,7 +125,7 @@ struct Supervision<'a> {
     guardian: GuardianHandle,
     limits: LimitRule,
     /// The command lives in our process group, and keys reach it without us.
-    terminal: bool,
+    shares_terminal: bool,
     lost: Option<LostReason>,
     /// What the guardian was told last.
     sent: Limits,
@@ -225,7 +225,7 @@ impl Supervision<'_> {
                     Ok(None) | Err(_) => return Ending::GuardianGone,
                 },
                 signal = signals.next() => {
-                    if !(self.terminal && signals::comes_from_keys(signal)) {
+                    if !(self.shares_terminal && signals::is_sent_by_terminal(signal)) {
                         self.guardian.forward_signal(signal);
                     }
                 }

@@ -28,7 +28,7 @@ pub(crate) struct Signals(Vec<(Signal, Stream)>);
 impl Signals {
     /// Takes over the signals that are not ignored. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
-        wanted()
+        not_ignored()
             .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
@@ -48,10 +48,10 @@ impl Signals {
 
 /// A pipe that wakes a reader whenever a child ends or a signal of [`FORWARDED`] comes, which does
 /// nothing else then. For the guardian, which has no runtime.
-pub(crate) fn pipe() -> io::Result<UnixStream> {
+pub(crate) fn self_pipe() -> io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
-    for signal in wanted().chain([Signal::CHILD]) {
+    for signal in not_ignored().chain([Signal::CHILD]) {
         signal_hook::low_level::pipe::register(signal.as_raw(), writer.try_clone()?)?;
     }
     Ok(reader)
@@ -60,7 +60,7 @@ pub(crate) fn pipe() -> io::Result<UnixStream> {
 /// Whether keys such as Ctrl-C reach the command by themselves, because it lives in our process group.
 /// So it must be where it reads from the terminal, or where we are in the terminal's foreground:
 /// elsewhere the terminal would stop it as soon as it reads.
-pub(crate) fn at_terminal() -> bool {
+pub(crate) fn shares_terminal() -> bool {
     if rustix::termios::isatty(io::stdin().as_fd()) {
         return true;
     }
@@ -71,12 +71,12 @@ pub(crate) fn at_terminal() -> bool {
 }
 
 /// Whether the terminal itself sends this signal to everyone in its foreground.
-pub(crate) fn comes_from_keys(signal: Signal) -> bool {
+pub(crate) fn is_sent_by_terminal(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }
 
 /// The signals among [`FORWARDED`] that were not ignored when this process started.
-fn wanted() -> impl Iterator<Item = Signal> {
+fn not_ignored() -> impl Iterator<Item = Signal> {
     let ignored = crate::platform::ignored_signals(&FORWARDED);
     FORWARDED
         .into_iter()

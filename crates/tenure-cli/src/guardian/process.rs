@@ -80,7 +80,7 @@ impl<'a> Guardian<'a> {
         let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
         // Nothing but `tenure` may end us early: a TERM to everything called tenure must not
         // take away the one who ends the command.
-        let signals = signals::pipe().map_err(|_| Errno::MFILE)?;
+        let signals = signals::self_pipe().map_err(|_| Errno::MFILE)?;
         Ok(Self {
             socket,
             signals,
