@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid};
 
 #[cfg(target_os = "linux")]
-use linux::{descendants, send_signal};
+pub(crate) use linux::{count_orphans, record_descendants};
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{has_orphans, record_descendants};
+use linux::{descendants, send_signal};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use portable::{count_orphans, record_descendants};
 #[cfg(not(target_os = "linux"))]
 use portable::{descendants, send_signal};
-#[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{has_orphans, record_descendants};
 
 /// What became of a signal to a whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

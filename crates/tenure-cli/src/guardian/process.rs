@@ -206,7 +206,7 @@ impl<'a> Guardian<'a> {
         }
         let group = self.command.filter(|_| self.group == 0);
         group.is_some_and(|leader| test_kill_process_group(leader).is_ok())
-            || process_tree::has_orphans()
+            || process_tree::count_orphans() > 0
     }
 
     fn start(&mut self, environment: [String; 3], stdin: Option<OwnedFd>) {

@@ -11,9 +11,9 @@ use super::process::{Process, descendants_among};
 /// Nothing is to be remembered: what descends from us stays below us.
 pub(crate) fn record_descendants() {}
 
-/// Whether processes that were below us are left elsewhere. There are none.
-pub(crate) fn has_orphans() -> bool {
-    false
+/// How many processes descended from this one and do so no more: none.
+pub(crate) fn count_orphans() -> usize {
+    0
 }
 
 pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno> {

@@ -19,9 +19,9 @@ pub(crate) fn record_descendants() {
     descendants(getpid());
 }
 
-/// Whether processes that were below us are left elsewhere.
-pub(crate) fn has_orphans() -> bool {
-    !descendants(getpid()).is_empty()
+/// How many processes are left that descended from this one when they were recorded, or descend from it now.
+pub(crate) fn count_orphans() -> usize {
+    descendants(getpid()).len()
 }
 
 pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno> {
