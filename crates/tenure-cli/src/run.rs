@@ -363,10 +363,16 @@ fn not_started(command: &std::ffi::OsStr, errno: Errno, console: &Console) -> Ex
     let shown = shown(command);
     let reason = io::Error::from(errno);
     let (exit, message) = match errno {
-        Errno::NOENT if crate::guardian::find(command).is_some_and(|file| file.exists()) => (
-            Exit::NotExecutable,
-            format!("cannot run \"{shown}\": the program named in its first line does not exist"),
-        ),
+        Errno::NOENT
+            if crate::guardian::find_in_path(command).is_some_and(|file| file.exists()) =>
+        {
+            (
+                Exit::NotExecutable,
+                format!(
+                    "cannot run \"{shown}\": the program named in its first line does not exist"
+                ),
+            )
+        }
         Errno::NOENT | Errno::NOTDIR => (
             Exit::NotFound,
             format!("command not found: \"{shown}\"; look at its spelling and at PATH"),

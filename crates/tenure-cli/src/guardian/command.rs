@@ -13,7 +13,7 @@ use rustix::process::Pid;
 /// A search along PATH that met a directory closed to us ends with "permission denied" when it found nothing.
 /// A shell says "not found" then.
 pub(super) fn as_a_shell_says(command: &OsStr, errno: i32) -> i32 {
-    if errno == Errno::ACCESS.raw_os_error() && find(command).is_none() {
+    if errno == Errno::ACCESS.raw_os_error() && find_in_path(command).is_none() {
         return Errno::NOENT.raw_os_error();
     }
     errno
@@ -46,7 +46,7 @@ pub(super) fn spawn(
         if error.raw_os_error() != Some(Errno::NOEXEC.raw_os_error()) {
             return Err(error);
         }
-        let script = find(program).ok_or(error)?;
+        let script = find_in_path(program).ok_or(error)?;
         let mut with_script = vec![script.into_os_string()];
         with_script.extend_from_slice(arguments);
         start(OsStr::new("/bin/sh"), &with_script, again?)
@@ -62,7 +62,7 @@ pub(super) fn spawn(
 }
 
 /// The file that PATH leads to.
-pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
+pub(crate) fn find_in_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
     }

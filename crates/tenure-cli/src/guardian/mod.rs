@@ -12,6 +12,6 @@ pub(crate) mod handle;
 mod process;
 pub(crate) mod protocol;
 
-pub(crate) use command::find;
+pub(crate) use command::find_in_path;
 pub(crate) use process::main;
 pub(crate) use protocol::ARGUMENT;
