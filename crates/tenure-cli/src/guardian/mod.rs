@@ -1,12 +1,13 @@
 //! The guardian: a second process between `tenure` and the command.
 //!
-//! It is the command's parent, and the one who inherits every orphan below it. It ends the whole tree when
+//! The guardian is the command's parent, and orphans below it become its children. It ends the whole tree when
 //! the limits that `tenure` gave it pass without an extension (`tenure` hangs, is stopped, or lost the lock),
-//! and at once when `tenure` dies. It decides nothing about locks and keeps its own time, so it needs no one's
-//! help to be in time.
+//! and at once when `tenure` dies. The guardian decides nothing about locks and reads the clock itself, so it is in
+//! time without the help of another process.
 //!
-//! It has one thread, no runtime, and one loop over: the socket, a pipe that signals write to, a timer.
+//! It has one thread, no runtime, and one loop over the socket, the self-pipe and a timer.
 
+mod channel;
 mod command;
 pub(crate) mod handle;
 mod process;
