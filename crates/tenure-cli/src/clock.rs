@@ -7,7 +7,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Nanoseconds since boot. The same in every process of this machine.
 pub(crate) fn now() -> u64 {
-    tenure::rt::Clock::system().now().as_nanos()
+    tenure_core::rt::Clock::system().now().as_nanos()
 }
 
 /// The instant `later` from `at`; [`NEVER`] when that is beyond the clock.

@@ -35,7 +35,7 @@ impl LimitRule {
         // A healthy lease is renewed when a third of it has passed. So what lies behind that is never reached unless
         // something is wrong. Of it the command may use two thirds to end, and a look comes in time to pass the
         // renewal on; without a drift these are the last third of the lease and a look per twelfth.
-        let early = tenure::kernel::lease::margin(ttl, drift).saturating_add(margin);
+        let early = tenure_core::logic::lease::margin(ttl, drift).saturating_add(margin);
         let behind = ttl.saturating_sub(ttl / 3).saturating_sub(early);
         let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
             let term_at = clock::after(now, max_hold);
@@ -111,7 +111,7 @@ mod tests {
         ] {
             let ttl_left = Duration::from_millis(millis);
             let drift_left = crate::duration::parse(drift).unwrap();
-            let left = ttl_left - tenure::kernel::lease::margin(ttl_left, drift_left);
+            let left = ttl_left - tenure_core::logic::lease::margin(ttl_left, drift_left);
             let options = ["--ttl", ttl, "--drift", drift, "--grace", "1h"];
             let rule = rule(&options, left);
             let limits = rule.at(NOW, left);

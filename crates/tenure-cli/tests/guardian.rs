@@ -97,6 +97,12 @@ impl Guarded {
         self.start_with(limits, File::open("/dev/null").unwrap().into());
     }
 
+    /// Starts the command, without limits.
+    fn run(&self) -> Pid {
+        self.start(Limits::NONE);
+        self.started()
+    }
+
     fn report(&self) -> Option<Report> {
         let mut packet = [0; 16];
         let (len, _) = recv(
@@ -106,6 +112,17 @@ impl Guarded {
         )
         .unwrap();
         (len > 0).then(|| Report::decode(&packet[..len]).unwrap())
+    }
+
+    /// The command has ended so, and no process of its tree is left.
+    #[track_caller]
+    fn ends(&self, status: u8, by_us: bool) {
+        let ended = Report::Ended {
+            status,
+            by_us,
+            survivors: 0,
+        };
+        assert_eq!(self.report(), Some(ended));
     }
 
     fn started(&self) -> Pid {
@@ -140,6 +157,12 @@ impl Drop for Guarded {
     }
 }
 
+/// The tree gets a TERM at once, and has as long as it wants.
+const TERM_NOW: Limits = Limits {
+    term_at: 0,
+    kill_at: NEVER,
+};
+
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -160,12 +183,7 @@ fn the_command_starts_on_order_and_its_status_comes_back() {
     guarded.started();
     writer.write_all(b"from stdin ").unwrap();
     drop(writer);
-    let ended = Report::Ended {
-        status: 7,
-        by_us: false,
-        survivors: 0,
-    };
-    assert_eq!(guarded.report(), Some(ended));
+    guarded.ends(7, false);
     assert_eq!(guarded.report(), None);
     assert_eq!(guarded.rest(), "from stdin n1\nn2|7\n8|me|");
     assert!(guarded.guardian.wait().unwrap().success());
@@ -174,14 +192,8 @@ fn the_command_starts_on_order_and_its_status_comes_back() {
 #[test]
 fn a_signal_that_ends_the_command_is_a_status_of_128_and_more() {
     let guarded = Guarded::new("kill -USR1 $$");
-    guarded.start(Limits::NONE);
-    guarded.started();
-    let ended = Report::Ended {
-        status: 128 + 10,
-        by_us: false,
-        survivors: 0,
-    };
-    assert_eq!(guarded.report(), Some(ended));
+    guarded.run();
+    guarded.ends(128 + 10, false);
 }
 
 #[test]
@@ -238,24 +250,15 @@ fn a_script_without_a_first_line_is_run_by_the_shell() {
     std::fs::write(&script, "echo \"I am $0 $1\"; cat; exit 3\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut guarded = Guarded::of(&[script.to_str().unwrap(), "one"]);
-    guarded.start(Limits::NONE);
-    guarded.started();
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 3,
-            by_us: false,
-            survivors: 0
-        })
-    );
+    guarded.run();
+    guarded.ends(3, false);
     assert_eq!(guarded.rest(), format!("I am {} one\n", script.display()));
 }
 
 #[test]
 fn tenure_dies_and_the_whole_tree_with_it() {
     let mut guarded = Guarded::new(STUBBORN);
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     three_up(&mut guarded);
     guarded.tenure_dies();
     assert_eq!(guarded.rest(), "");
@@ -264,8 +267,7 @@ fn tenure_dies_and_the_whole_tree_with_it() {
 #[test]
 fn a_stopped_tree_dies_too() {
     let mut guarded = Guarded::new("setsid sh -c 'echo $$; kill -STOP $$; echo on' & wait");
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     let stopped = guarded.line().parse().unwrap();
     wait_until_stopped(Pid::from_raw(stopped).unwrap());
     guarded.tenure_dies();
@@ -297,14 +299,7 @@ fn limits_pass_without_an_extension_first_term_then_kill() {
         now() >= limits.term_at + half,
         "the grace time is the command's"
     );
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 137,
-            by_us: true,
-            survivors: 0
-        })
-    );
+    guarded.ends(137, true);
 }
 
 #[test]
@@ -312,49 +307,21 @@ fn a_tree_that_obeys_term_is_not_waited_for_until_the_end_of_the_grace_time() {
     // The child says it: until it is past its fork, a signal is taken by its parent's trap and lost.
     let script = "trap 'echo bye; exit 5' TERM; (echo up; exec sleep 1000) & wait";
     let mut guarded = Guarded::new(script);
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     assert_eq!(guarded.line(), "up");
-    guarded.send(
-        &Instruction::Limits(Limits {
-            term_at: 0,
-            kill_at: NEVER,
-        }),
-        &[],
-    );
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 5,
-            by_us: true,
-            survivors: 0
-        })
-    );
+    guarded.send(&Instruction::Limits(TERM_NOW), &[]);
+    guarded.ends(5, true);
     assert_eq!(guarded.rest(), "bye\n");
 }
 
 #[test]
 fn term_reaches_a_process_that_is_stopped() {
     let mut guarded = Guarded::new("trap 'echo bye; exit 5' TERM; echo up; kill -STOP $$; wait");
-    guarded.start(Limits::NONE);
-    let command = guarded.started();
+    let command = guarded.run();
     assert_eq!(guarded.line(), "up");
     wait_until_stopped(command);
-    guarded.send(
-        &Instruction::Limits(Limits {
-            term_at: 0,
-            kill_at: NEVER,
-        }),
-        &[],
-    );
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 5,
-            by_us: true,
-            survivors: 0
-        })
-    );
+    guarded.send(&Instruction::Limits(TERM_NOW), &[]);
+    guarded.ends(5, true);
 }
 
 #[test]
@@ -372,14 +339,7 @@ fn an_extension_in_time_lets_the_command_go_on() {
         std::thread::sleep(std::time::Duration::from_nanos(old.kill_at - now() + 1));
     }
     writer.write_all(b"alive\n").unwrap();
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 0,
-            by_us: false,
-            survivors: 0
-        })
-    );
+    guarded.ends(0, false);
     assert_eq!(guarded.rest(), "alive\n");
 }
 
@@ -388,18 +348,10 @@ fn signals_for_the_command_reach_its_group() {
     let mut guarded = Guarded::new(
         "trap 'echo parent; wait; exit 9' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.01; done)& echo up; wait; exit 1",
     );
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     assert_eq!((guarded.line(), guarded.line()), ("up".into(), "up".into()));
     guarded.send(&Instruction::Signal(10), &[]);
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 9,
-            by_us: false,
-            survivors: 0
-        })
-    );
+    guarded.ends(9, false);
     let rest = guarded.rest();
     let mut lines: Vec<_> = rest.lines().collect();
     lines.sort_unstable();
@@ -414,8 +366,7 @@ fn what_was_kept_is_closed_when_the_tree_is_gone_and_not_before() {
     let other = File::open(dir.path().join("lock")).unwrap();
     let mut guarded = Guarded::new(STUBBORN);
     guarded.send(&Instruction::HoldDescriptors, &[&OwnedFd::from(file)]);
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     three_up(&mut guarded);
     assert!(matches!(
         other.try_lock(),
@@ -445,17 +396,9 @@ fn only_guardian_left(guarded: &Guarded) -> bool {
 #[test]
 fn what_runs_on_in_the_background_is_left_alone_and_keeps_nothing() {
     let mut guarded = Guarded::new("setsid sleep 1000 & echo $!; exit 0");
-    guarded.start(Limits::NONE);
-    guarded.started();
+    guarded.run();
     let background = Pid::from_raw(guarded.line().parse().unwrap()).unwrap();
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 0,
-            by_us: false,
-            survivors: 0
-        })
-    );
+    guarded.ends(0, false);
     assert_eq!(guarded.report(), None, "the socket is closed");
     kill_process(background, Signal::KILL).expect("it runs on");
     assert_eq!(guarded.rest(), "");
@@ -480,13 +423,6 @@ fn no_signal_but_kill_ends_the_guardian() {
         kill_process(guardian, signal).unwrap();
     }
     writer.write_all(b"alive\n").unwrap();
-    assert_eq!(
-        guarded.report(),
-        Some(Report::Ended {
-            status: 0,
-            by_us: false,
-            survivors: 0
-        })
-    );
+    guarded.ends(0, false);
     assert_eq!(guarded.rest(), "alive\n");
 }

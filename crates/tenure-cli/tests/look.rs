@@ -5,15 +5,7 @@
 mod support;
 
 use rustix::process::Signal;
-use serde_json::Value;
-use support::{Store, Talk, next_event, text};
-
-fn json(bytes: &[u8]) -> Vec<Value> {
-    text(bytes)
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
+use support::{Store, Talk, json, next_event, scenarios, text};
 
 fn token(acquired: &str) -> String {
     acquired.rsplit(' ').next().unwrap().into()
@@ -137,19 +129,7 @@ fn check_prints_the_promises_and_fails_when_one_is_required_that_is_not_kept() {
 
 #[test]
 fn watch_prints_a_line_per_change() {
-    let store = Store::new();
-    let mut first = store.start(&["hold", "jobs/a"]);
-    first.line();
-    let mut watch = store.start(&["watch", "--json", "--interval", "50ms", "jobs/"]);
-    let held = next_event(&mut watch.out, "held");
-    assert_eq!(
-        (&held["name"], &held["holder"]["pid"]),
-        (&"jobs/a".into(), &first.child.id().into())
-    );
-    first.close_input();
-    assert_eq!(next_event(&mut watch.out, "ended")["token"], held["token"]);
-    watch.signal(Signal::INT);
-    assert_eq!(watch.code(), 0);
+    scenarios::watch_prints_a_line_per_change(&Store::new());
 }
 
 #[test]

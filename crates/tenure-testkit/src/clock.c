@@ -8,7 +8,7 @@
  * Everything is asked of the kernel directly and nothing is allocated: allocators read the clock while
  * they start, and a call into libc's own would find them half-way.
  *
- * A program that asks the kernel without libc (Go, static binaries) does not see it; tap.c is for those.
+ * A program that asks the kernel without libc (Go, static binaries) does not see it; tracer.c is for those.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

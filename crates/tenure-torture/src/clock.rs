@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Nanoseconds on the clock that the library measures deadlines on.
 pub fn now() -> u64 {
-    tenure::rt::Clock::system().now().as_nanos()
+    tenure_core::rt::Clock::system().now().as_nanos()
 }
 
 /// A duration on this clock; too long a one is for ever.

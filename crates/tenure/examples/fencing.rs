@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, FencingToken};
 
 /// What the lock protects. It remembers the highest number it has seen.

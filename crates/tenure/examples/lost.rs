@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, LostReason};
 
 #[tokio::main(flavor = "current_thread")]

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::backend::memory::{Backend, Disturbance};
 use tenure::error::Step;
+use tenure::memory::{Backend, Disturbance};
 use tenure::{Client, Error, ErrorKind};
 
 /// The code to be tested: at most one report per hour, whoever starts it.

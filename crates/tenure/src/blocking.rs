@@ -13,36 +13,40 @@
 //! # Ok(()) }
 //! ```
 
+mod runtime;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::after::GuardUntilOutcome;
-use crate::backend::Finding;
-use crate::client::LossCallback;
-use crate::error::{Error, ErrorKind, Step};
-use crate::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
-use crate::guarantees::Guarantees;
-use crate::holder::Status;
-use crate::kernel::lease::State;
-use crate::lost::{Loss, LostReason};
-use crate::name::LockName;
-use crate::options::{Mode, Options, Renew};
-use crate::owner::Owner;
-use crate::rt::{Flag, OwnRuntime};
+use tenure_core::GuardUntilOutcome;
+use tenure_core::LossCallback;
+use tenure_core::Owner;
+use tenure_core::State;
+use tenure_core::backend::Finding;
+use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::holder::Status;
+use tenure_core::lost::{Loss, LostReason};
+use tenure_core::name::LockName;
+use tenure_core::options::{Mode, Options, Renew};
+use tenure_core::rt::Flag;
+
+use self::runtime::OwnRuntime;
 
 thread_local! {
     /// Who this thread is, to locks.
     static THREAD: Owner = Owner::new();
 }
 
-/// Connects to the store that `url` names; see [`tenure::connect`](crate::connect).
+/// Connects to the store that `url` names; see [`tenure::connect`](crate::connect()).
 ///
 /// # Errors
-/// Those of [`tenure::connect`](crate::connect), and [`Closed`](ErrorKind::Closed) when called
+/// Those of [`tenure::connect`](crate::connect()), and [`Closed`](ErrorKind::Closed) when called
 /// from async code, which would block its runtime.
 pub fn connect(url: &str) -> Result<Client, Error> {
-    Client::open(|| crate::Client::connect(url))
+    Client::open(|| crate::connect(url))
 }
 
 /// One process's link to a store, for threads. A clone is cheap.
@@ -57,7 +61,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`connect`].
-    pub fn from_backend(backend: impl crate::backend::Backend) -> Result<Self, Error> {
+    pub fn from_backend(backend: impl tenure_core::backend::Backend) -> Result<Self, Error> {
         Self::open(|| async { crate::Client::from_backend(backend) })
     }
 

@@ -8,16 +8,22 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::backend::{etcd, file, redis, sql, table, zookeeper};
-use crate::fence::OwnerId;
-use crate::kernel::lease::{Lease, State, Terms, Tick};
-use crate::kernel::queue::{self, Contender, Turn};
-use crate::kernel::table::{Ask, Table, Verdict, View};
-use crate::lost::LostReason;
-use crate::name::LockName;
-use crate::options::{Mode, Renew};
-use crate::time::{Time, parse_duration};
-use crate::url::Url;
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::lease::{Lease, State, Terms, Tick};
+use tenure_core::logic::queue::{self, Contender, Turn};
+use tenure_core::logic::table::{Ask, Table, Verdict, View};
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::options::{Mode, Renew};
+use tenure_core::time::{Time, parse_duration};
+use tenure_core::url::Url;
+
+use crate::database;
+use crate::etcd;
+use crate::file;
+use crate::redis;
+use crate::tables;
+use crate::zookeeper;
 
 /// A URL is taken apart or refused in one line, and a password shows up nowhere.
 pub fn url(data: &[u8]) {
@@ -44,7 +50,7 @@ pub fn url(data: &[u8]) {
         !said.contains(char::is_control),
         "it breaks a line: {said:?}"
     );
-    if let Err(err) = sql::Server::parse(text) {
+    if let Err(err) = database::Server::parse(text) {
         let said = err.to_string();
         assert!(
             !said.contains(char::is_control),
@@ -62,7 +68,7 @@ pub fn names(data: &[u8]) {
         etcd::fuzz_names,
         file::fuzz_names,
         redis::fuzz_names,
-        table::fuzz_names,
+        tables::fuzz_names,
         zookeeper::fuzz_names,
     ] {
         fuzz(text);
@@ -102,7 +108,7 @@ impl Bytes<'_> {
 }
 
 /// The decisions, in any order at any time.
-pub fn kernel(data: &[u8]) {
+pub fn logic(data: &[u8]) {
     let Some((which, rest)) = data.split_first() else {
         return;
     };

@@ -19,13 +19,13 @@
 //!
 //! | URL | Who excludes each other | Fit for | Feature |
 //! | --- | --- | --- | --- |
-//! | `memory:` | tasks of one process | tests, also on a clock that you move ([`backend::memory`]) | always there |
+//! | `memory:` | tasks of one process | tests, also on a clock that you move ([`memory`]) | always there |
 //! | `file:/DIR`, or `file:` for a directory of the user | processes on one host | correctness, on a local disk; no server needed | `file` (default) |
 //! | `redis://HOST` | all clients of that Redis or Valkey server | services that have one; correctness with a fencing token | `redis` |
 //! | `rediss://HOST` | the same, over TLS | the same | `redis` |
 //! | `redis+sentinel://HOST,HOST/SERVICE` | the same, on the primary that these sentinels name | the same; after a failover only the token protects | `redis` |
 //! | `redis+cluster://HOST,HOST` | the same, on the nodes of a cluster | the same | `redis` |
-//! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` or `redis` |
+//! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` |
 //! | `etcd://HOST,HOST,HOST` | all clients of that cluster | correctness with a fencing token, also when machines fail | `etcd` |
 //! | `etcds://HOST,HOST,HOST` | the same, over TLS | the same | `etcd` |
 //! | `zookeeper://HOST,HOST,HOST` | all clients of that ensemble | the same | `zookeeper` |
@@ -33,7 +33,7 @@
 //! | `postgres://HOST/DATABASE` | all clients of that PostgreSQL database; with `?mode=table` those of one table | services that have this database | `postgres` |
 //! | `sqlite:/FILE` | processes on one host that share that file | leases, queues and tokens without a server | `sqlite` |
 //!
-//! [`connect`] lists what each URL takes, [Guarantees](#guarantees) what each store promises.
+//! [`connect`](connect()) lists what each URL takes, [Guarantees](#guarantees) what each store promises.
 //! Threads without async use the same locks through `tenure::blocking` (feature `blocking`).
 //!
 //! # Concepts
@@ -126,7 +126,7 @@
 //! | Feature | Adds | Brings |
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
-//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://` and `redlock://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
+//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
 //! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
@@ -134,8 +134,8 @@
 //! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`) | `rustls` with `ring`, and through `zookeeper-client` a second provider of cryptography, `aws-lc-rs`, built from C |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
-//! | `redlock` | the backend `redlock://`, which `redis` has as well | as `redis` |
-//! | `quorum` | [`backend`]`::redlock`, which holds a name on a majority of several independent stores of any kind; part of `redis` | |
+//! | `redlock` | the backend `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
+//! | `majority` | `tenure::majority`, which holds a name on a majority of several independent stores of any kind; part of `redlock` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
@@ -175,65 +175,49 @@
 //!
 //! # Writing a backend
 //!
-//! Implement [`backend::Backend`]; its [module](backend) has the contract.
+//! Implement [`backend::AsyncBackend`]; the [module](backend) has the contract, and `docs/writing-a-store.md` in the
+//! repository shows a complete store.
 //! The driver does the hard parts: deadlines, renewal, cancellation, and queues within the process.
 //! A backend takes, renews and frees a name in its store, and declares its [`Guarantees`](guarantees::Guarantees).
-//! [`backend::memory`] is the smallest example.
+//! [`memory`] is the smallest example.
 //! A backend of your own needs no registration: pass it to [`Client::from_backend`].
 
 // Docs.rs says at each item which feature brings it. Only a nightly compiler can.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// Vocabulary: plain data.
-pub mod error;
-pub mod fence;
-pub mod guarantees;
-pub mod holder;
-pub mod lost;
-pub mod name;
-pub mod options;
-pub mod time;
+// The stores, and what several of them share.
+mod capabilities;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod database;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(all(feature = "file", unix))]
+pub mod file;
+#[cfg(feature = "majority")]
+pub mod majority;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod sessions;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod tables;
 #[cfg(any(
     feature = "redis",
     feature = "etcd",
     feature = "zookeeper",
     feature = "mysql",
-    feature = "postgres",
-    feature = "sqlite"
+    feature = "postgres"
 ))]
-#[cfg_attr(
-    not(any(
-        feature = "redis",
-        feature = "etcd",
-        feature = "zookeeper",
-        feature = "mysql",
-        feature = "postgres"
-    )),
-    allow(dead_code, reason = "a file has no host and no password")
-)]
-mod url;
+mod tls;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
-// Decisions.
-pub mod kernel;
-
-// The door to the stores, and the stores.
-pub mod backend;
-
-// The shell.
-pub mod driver;
-pub mod rt;
-
-// What users touch.
-mod after;
+// What users touch, beside what the core has.
 #[cfg(feature = "blocking")]
 pub mod blocking;
-pub mod client;
-mod guard;
-mod lock;
-mod owner;
+mod connect;
+mod fenced;
 mod redacted;
-#[cfg(feature = "serde")]
-mod serialize;
 pub mod sql;
 
 // For ourselves.
@@ -241,22 +225,20 @@ pub mod sql;
 #[doc(hidden)]
 pub mod fuzzing;
 
-// For authors of backends.
-#[cfg(all(feature = "conformance", unix))]
-pub mod conformance;
-
-pub use client::{Client, LossCallback, connect};
-pub use error::{Error, ErrorKind};
-pub use fence::{FencingToken, OwnerId};
-pub use guard::{Fenced, Guard};
-pub use holder::{HoldInfo, Holder, RestartGuard, Status};
-pub use kernel::lease::State;
-pub use lock::Lock;
-pub use lost::{Loss, LostReason};
-pub use name::LockName;
-pub use options::{Mode, Options, Renew};
-pub use owner::Owner;
+pub use capabilities::SCHEMES;
+pub use connect::connect;
+pub use fenced::Fenced;
 pub use redacted::redacted_url;
+
+#[cfg(all(feature = "conformance", unix))]
+#[doc(inline)]
+pub use tenure_core::conformance;
+#[doc(inline)]
+pub use tenure_core::{
+    Client, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder, Lock, LockName, Loss,
+    LossCallback, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State, Status,
+    backend, error, fence, guarantees, holder, lost, memory, name, options, time,
+};
 
 /// Runs the function under a lock: acquires, runs the body, releases.
 ///

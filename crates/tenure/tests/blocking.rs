@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::blocking::{Client, Interrupt};
+use tenure::memory;
 use tenure::{ErrorKind, LostReason, Owner};
 
 fn store() -> (memory::Backend, Client) {

@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
 use tenure::error::Step;
+use tenure::memory::{self, Disturbance};
 use tenure::{Client, Guard, Lock, Owner, OwnerId};
 use tokio::runtime::Runtime;
 

@@ -7,9 +7,20 @@ mod harness {
     pub(crate) mod file;
     pub(crate) mod memory;
     #[cfg(feature = "redis")]
+    #[cfg_attr(
+        not(feature = "redlock"),
+        allow(dead_code, reason = "a majority of servers is not tested")
+    )]
     pub(crate) mod redis;
-    #[cfg(feature = "quorum")]
+    #[cfg(feature = "majority")]
     pub(crate) mod redlock;
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        all(feature = "mysql", feature = "postgres")
+    ))]
+    mod server;
     #[cfg(all(feature = "mysql", feature = "postgres"))]
     pub(crate) mod session;
     pub(crate) mod skips;
@@ -18,83 +29,76 @@ mod harness {
     #[cfg(feature = "zookeeper")]
     pub(crate) mod zookeeper;
 }
-#[cfg(any(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "sqlite"
-))]
+#[allow(unused_imports, reason = "with few features not all of them are used")]
 use harness::skips::{
-    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, NEVER_SILENT, NO_CONNECTION, NO_COUNT,
-    NO_COUNT_OF_LEASES, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROCESSES,
-    NO_RESTART, NO_SHARED, NO_WIPE,
+    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
+    NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
+    NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROXY,
+    NO_RESTART, ONLY_EXCLUSIVE, Skips,
 };
-use tenure::conformance::{Report, Setup, run_only};
+use tenure::conformance::{Open, Setup, run_only};
+
+/// A store on the real clock.
+fn column(name: &'static str, open: Open, skips: &[&[Skips]]) {
+    run(name, open, skips, false, 4);
+}
+
+/// A store with a virtual clock, which needs a runtime of one thread.
+fn virtual_column(name: &'static str, open: Open, skips: &[&[Skips]]) {
+    run(name, open, skips, true, 2);
+}
 
 /// Runs all behaviours, or with `TENURE_BEHAVIOUR` those whose names contain it: then the column is red in the end,
 /// because the others were not run.
-fn run(setup: &Setup) -> Report {
+fn run(name: &'static str, open: Open, skips: &[&[Skips]], single_thread: bool, together: usize) {
     let wanted = std::env::var("TENURE_BEHAVIOUR").unwrap_or_default();
-    run_only(setup, |name| name.contains(&wanted))
+    let setup = Setup {
+        name,
+        open,
+        single_thread,
+        together,
+        skips: skips.concat().leak(),
+    };
+    run_only(&setup, |name| name.contains(&wanted)).assert();
 }
 
 /// On the real clock nothing can go wrong in a store that is part of the process.
 #[test]
 fn memory() {
-    run(&Setup {
-        name: "memory",
-        open: harness::memory::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_LEASE,
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            CAN_EVERYTHING,
-            NEVER_SILENT,
-            NO_EVICTION,
-            NO_LOST_REQUESTS,
+    column(
+        "memory",
+        harness::memory::open,
+        &[
+            IN_MEMORY,
+            &[
+                NO_LEASE,
+                CAN_EVERYTHING,
+                NEVER_SILENT,
+                NO_EVICTION,
+                NO_LOST_REQUESTS,
+            ],
         ],
-    })
-    .assert();
+    );
 }
 
 /// Leases, lost requests and silence, on a clock that the test moves.
 #[test]
 fn memory_with_a_virtual_clock() {
-    run(&Setup {
-        name: "memory, virtual",
-        open: harness::memory::open_virtual,
-        single_thread: true,
-        together: 2,
-        skips: &[
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            CAN_EVERYTHING,
-        ],
-    })
-    .assert();
+    virtual_column(
+        "memory, virtual",
+        harness::memory::open_virtual,
+        &[IN_MEMORY, &[CAN_EVERYTHING]],
+    );
 }
 
 /// Kernel locks, with other processes to be killed and stopped.
 #[cfg(feature = "file")]
 #[test]
 fn file() {
-    run(&Setup {
-        name: "file",
-        open: harness::file::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    column(
+        "file",
+        harness::file::open,
+        &[&[
             NO_LEASE,
             NO_CONNECTION,
             NO_RESTART,
@@ -109,441 +113,270 @@ fn file() {
                 ],
             ),
             NO_COUNT,
-        ],
-    })
-    .assert();
+        ]],
+    );
 }
 
 /// Through a proxy that loses requests, on a server that keeps everything.
 #[cfg(feature = "redis")]
 #[test]
 fn redis() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "redis",
-        open: harness::redis::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    tenure_testkit::needs!(redis);
+    column("redis", harness::redis::open, &[ONLY_EXCLUSIVE]);
 }
 
 /// As Redisson does: whoever asks first after a release is served.
 #[cfg(feature = "redis")]
 #[test]
 fn redis_redisson() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "redis, redisson",
-        open: harness::redis::open_redisson,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS, NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY],
-    })
-    .assert();
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, redisson",
+        harness::redis::open_redisson,
+        &[ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY]],
+    );
 }
 
 /// From here on without a proxy, and on servers that keep nothing on disk.
 #[cfg(feature = "redis")]
 #[test]
 fn redis_tls_with_password() {
-    if tenure_testkit::redis::Certificates::is_impossible() {
-        return;
-    }
-    run(&Setup {
-        name: "redis, tls",
-        open: harness::redis::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(redis, "openssl");
+    column(
+        "redis, tls",
+        harness::redis::open_tls,
+        &[ONLY_EXCLUSIVE, NO_PROXY],
+    );
 }
 
 #[cfg(feature = "redis")]
 #[test]
 fn redis_sentinel() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "redis, sentinel",
-        open: harness::redis::open_sentinel,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, sentinel",
+        harness::redis::open_sentinel,
+        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
+    );
 }
 
 #[cfg(feature = "redis")]
 #[test]
 fn redis_cluster() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "redis, cluster",
-        open: harness::redis::open_cluster,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, cluster",
+        harness::redis::open_cluster,
+        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
+    );
 }
 
 /// Five servers, which are stopped, cut off and started again all at once.
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 #[test]
 fn redlock() {
-    if tenure_testkit::redis::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "redlock",
-        open: harness::redis::open_redlock,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-            NO_PASSWORD,
+    tenure_testkit::needs!(redis);
+    column(
+        "redlock",
+        harness::redis::open_redlock,
+        &[
+            ONLY_EXCLUSIVE,
+            NO_PROXY,
+            &[NO_ORDER, NO_MIN_HOLD, NO_PASSWORD],
         ],
-    })
-    .assert();
+    );
 }
 
 /// Leases, lost requests, silence and restarts, on five nodes.
-#[cfg(feature = "quorum")]
+#[cfg(feature = "majority")]
 #[test]
 fn redlock_over_memory() {
-    run(&Setup {
-        name: "redlock over memory, virtual",
-        open: harness::redlock::open_virtual,
-        single_thread: true,
-        together: 2,
-        skips: &[
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_PASSWORD,
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
-        ],
-    })
-    .assert();
+    virtual_column(
+        "redlock over memory, virtual",
+        harness::redlock::open_virtual,
+        &[IN_THIS_PROCESS, ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD]],
+    );
 }
 
 /// Threads that race for three nodes, so that the nodes' orders differ.
-#[cfg(feature = "quorum")]
+#[cfg(feature = "majority")]
 #[test]
 fn redlock_over_memory_on_the_real_clock() {
-    run(&Setup {
-        name: "redlock over memory",
-        open: harness::redlock::open,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_LEASE,
-            NO_PROCESSES,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_WIPE,
-            NO_PASSWORD,
-            NEVER_SILENT,
-            NO_LOST_REQUESTS,
-            NO_EVICTION,
-            NO_SHARED,
-            NO_PERMITS,
-            NO_ORDER,
-            NO_MIN_HOLD,
+    column(
+        "redlock over memory",
+        harness::redlock::open,
+        &[
+            IN_MEMORY,
+            ONLY_EXCLUSIVE,
+            &[
+                NO_LEASE,
+                NEVER_SILENT,
+                NO_LOST_REQUESTS,
+                NO_EVICTION,
+                NO_ORDER,
+                NO_MIN_HOLD,
+            ],
         ],
-    })
-    .assert();
+    );
 }
 
 /// One member, through a proxy that loses requests.
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "etcd",
-        open: harness::etcd::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_LOCK_DELAY, NO_PASSWORD],
-    })
-    .assert();
+    tenure_testkit::needs!(etcd);
+    column(
+        "etcd",
+        harness::etcd::open,
+        &[&[NO_LOCK_DELAY, NO_PASSWORD]],
+    );
 }
 
 /// From here on nothing is aimed at single requests.
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_three_members() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "etcd, three members",
-        open: harness::etcd::open_three,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_LOCK_DELAY,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(etcd);
+    column(
+        "etcd, three members",
+        harness::etcd::open_three,
+        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
+    );
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_tls_with_password() {
-    if tenure_testkit::etcd::is_missing() || tenure_testkit::is_missing(&["openssl"]) {
-        return;
-    }
-    run(&Setup {
-        name: "etcd, tls",
-        open: harness::etcd::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_LOCK_DELAY,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(etcd, "openssl");
+    column(
+        "etcd, tls",
+        harness::etcd::open_tls,
+        &[NO_PROXY, &[NO_LOCK_DELAY]],
+    );
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_lease_per_lock() {
-    if tenure_testkit::etcd::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "etcd, lease=lock",
-        open: harness::etcd::open_lease_per_lock,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_LOCK_DELAY,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(etcd);
+    column(
+        "etcd, lease=lock",
+        harness::etcd::open_lease_per_lock,
+        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
+    );
 }
 
 /// One server, through a proxy that loses requests.
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper() {
-    if tenure_testkit::zookeeper::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "zookeeper",
-        open: harness::zookeeper::open,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_MIN_HOLD, NO_LOCK_DELAY],
-    })
-    .assert();
+    tenure_testkit::needs!(zookeeper);
+    column(
+        "zookeeper",
+        harness::zookeeper::open,
+        &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
+    );
 }
 
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_ensemble() {
-    if tenure_testkit::zookeeper::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "zookeeper, ensemble",
-        open: harness::zookeeper::open_ensemble,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    tenure_testkit::needs!(zookeeper);
+    column(
+        "zookeeper, ensemble",
+        harness::zookeeper::open_ensemble,
+        &[&[
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
             NO_LOST_REQUESTS_OF_LEASES,
-        ],
-    })
-    .assert();
+        ]],
+    );
 }
 
 #[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_tls() {
-    if tenure_testkit::zookeeper::is_missing_for_tls() {
-        return;
-    }
-    run(&Setup {
-        name: "zookeeper, tls",
-        open: harness::zookeeper::open_tls,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_MIN_HOLD,
-            NO_LOCK_DELAY,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
-        ],
-    })
-    .assert();
+    tenure_testkit::needs!(zookeeper, "openssl");
+    column(
+        "zookeeper, tls",
+        harness::zookeeper::open_tls,
+        &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY]],
+    );
 }
 
 /// MariaDB, through a proxy that loses requests.
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn mysql() {
-    if tenure_testkit::mariadb::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "mysql",
-        open: harness::session::open_mysql,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_MIN_HOLD,
-            NO_LOCK_DELAY,
-            NO_EVICTION,
-            ENDS_WITH_ITS_CONNECTION,
+    tenure_testkit::needs!(mariadb);
+    column(
+        "mysql",
+        harness::session::open_mysql,
+        &[
+            ONLY_EXCLUSIVE,
+            &[
+                NO_MIN_HOLD,
+                NO_LOCK_DELAY,
+                NO_EVICTION,
+                ENDS_WITH_ITS_CONNECTION,
+            ],
         ],
-    })
-    .assert();
+    );
 }
 
 /// PostgreSQL, likewise.
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn postgres() {
-    if tenure_testkit::postgres::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "postgres",
-        open: harness::session::open_postgres,
-        single_thread: false,
-        together: 4,
-        skips: &[
+    tenure_testkit::needs!(postgres);
+    column(
+        "postgres",
+        harness::session::open_postgres,
+        &[&[
             NO_PERMITS,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_EVICTION,
             ENDS_WITH_ITS_CONNECTION,
-        ],
-    })
-    .assert();
+        ]],
+    );
 }
 
 /// Through a proxy that loses requests.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn mysql_table() {
-    if tenure_testkit::mariadb::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "mysql, table",
-        open: harness::table::open_mysql,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    tenure_testkit::needs!(mariadb);
+    column(
+        "mysql, table",
+        harness::table::open_mysql,
+        &[ONLY_EXCLUSIVE],
+    );
 }
 
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn postgres_table() {
-    if tenure_testkit::postgres::is_missing() {
-        return;
-    }
-    run(&Setup {
-        name: "postgres, table",
-        open: harness::table::open_postgres,
-        single_thread: false,
-        together: 4,
-        skips: &[NO_SHARED, NO_PERMITS],
-    })
-    .assert();
+    tenure_testkit::needs!(postgres);
+    column(
+        "postgres, table",
+        harness::table::open_postgres,
+        &[ONLY_EXCLUSIVE],
+    );
 }
 
 /// A file, which nothing stands in front of.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn sqlite() {
-    run(&Setup {
-        name: "sqlite",
-        open: harness::table::open_sqlite,
-        single_thread: false,
-        together: 4,
-        skips: &[
-            NO_SHARED,
-            NO_PERMITS,
-            NO_CONNECTION,
-            NO_RESTART,
-            NO_PASSWORD,
-            NO_LOST_REQUESTS,
-            NO_LOST_REQUESTS_OF_LEASES,
-            NO_COUNT,
-            NO_COUNT_OF_LEASES,
+    column(
+        "sqlite",
+        harness::table::open_sqlite,
+        &[
+            ONLY_EXCLUSIVE,
+            NO_PROXY,
+            &[NO_CONNECTION, NO_RESTART, NO_PASSWORD],
         ],
-    })
-    .assert();
+    );
 }

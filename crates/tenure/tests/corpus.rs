@@ -105,6 +105,6 @@ fn record() {
 }
 
 #[test]
-fn kernel() {
-    replay("kernel", tenure::fuzzing::kernel);
+fn logic() {
+    replay("logic", tenure::fuzzing::logic);
 }

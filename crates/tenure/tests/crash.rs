@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tenure::OwnerId;
-use tenure::conformance::taker::{Taker, read_count};
+use tenure::conformance::lock_holder::{LockHolder, read_count};
 
 /// How long the next step of the others may take. Generous: when it is over, they are stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,12 +38,12 @@ impl Site {
     }
 
     /// A process that increments the counter `count` times.
-    fn counting(&self, count: u64, options: &[&str]) -> Taker {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
+    fn counting(&self, count: u64, options: &[&str]) -> LockHolder {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
         command.arg("count").arg(self.url()).arg(NAME);
         command.arg(self.counter()).arg(count.to_string());
         command.args(options);
-        Taker::spawn(command).unwrap()
+        LockHolder::spawn(command).unwrap()
     }
 
     fn count(&self) -> u64 {
@@ -106,17 +106,20 @@ impl Book {
 }
 
 /// The next line of any of the processes that still talk, and whose it is.
-async fn next_line(takers: &mut [Taker], next: &mut usize) -> Option<(usize, Option<String>)> {
-    let count = takers.len();
+async fn next_line(
+    holders: &mut [LockHolder],
+    next: &mut usize,
+) -> Option<(usize, Option<String>)> {
+    let count = holders.len();
     if count == 0 {
         return None;
     }
     // Starts elsewhere each time: nobody is overheard because somebody else talks all the time.
     *next = (*next + 1) % count;
     let start = *next;
-    let mut lines: Vec<_> = takers
+    let mut lines: Vec<_> = holders
         .iter_mut()
-        .map(|taker| Box::pin(taker.line()))
+        .map(|holder| Box::pin(holder.line()))
         .collect();
     let any = std::future::poll_fn(|cx| {
         for i in 0..count {
@@ -134,18 +137,18 @@ async fn next_line(takers: &mut [Taker], next: &mut usize) -> Option<(usize, Opt
 #[tokio::test]
 async fn eight_processes_count_to_four_thousand() {
     let site = Site::new();
-    let mut takers: Vec<_> = (0..8)
+    let mut holders: Vec<_> = (0..8)
         .map(|_| site.counting(500, &["--sleep", "50us"]))
         .collect();
     let mut book = Book::default();
-    for (who, taker) in takers.iter_mut().enumerate() {
+    for (who, holder) in holders.iter_mut().enumerate() {
         // The lines of the others wait in their channels meanwhile.
         let mut said = Vec::new();
-        while let Some(line) = tokio::time::timeout(PATIENCE, taker.line()).await.unwrap() {
+        while let Some(line) = tokio::time::timeout(PATIENCE, holder.line()).await.unwrap() {
             said.push(line);
         }
         assert!(
-            taker.wait().unwrap().success(),
+            holder.wait().unwrap().success(),
             "process {who}: {:?}",
             said.last()
         );
@@ -164,9 +167,9 @@ async fn killed_holders_lose_nothing_that_was_reported() {
     let site = Site::new();
     let mut book = Book::default();
     let mut names = Vec::new();
-    let mut takers = Vec::new();
+    let mut holders = Vec::new();
     let mut born = 0;
-    let mut start = |takers: &mut Vec<Taker>, names: &mut Vec<usize>| {
+    let mut start = |holders: &mut Vec<LockHolder>, names: &mut Vec<usize>| {
         // Every third process stops for good when it holds for the second time: a sure kill of a holder.
         let stick: &[&str] = if born % 3 == 0 {
             &["--stick-at", "2"]
@@ -174,17 +177,17 @@ async fn killed_holders_lose_nothing_that_was_reported() {
             &[]
         };
         let options = [&["--sleep", "300us"], stick].concat();
-        takers.push(site.counting(1_000_000, &options));
+        holders.push(site.counting(1_000_000, &options));
         names.push(born);
         born += 1;
     };
     for _ in 0..PROCESSES {
-        start(&mut takers, &mut names);
+        start(&mut holders, &mut names);
     }
     let (mut next, mut kills, mut holders_killed, mut since_kill) = (0, 0, 0, 0u64);
     let mut turns: BTreeMap<usize, u64> = BTreeMap::new();
     while kills < KILLS {
-        let (at, line) = next_line(&mut takers, &mut next).await.unwrap();
+        let (at, line) = next_line(&mut holders, &mut next).await.unwrap();
         let who = names[at];
         let line = line.unwrap_or_else(|| panic!("process {who} ended by itself"));
         book.enter(who, &line);
@@ -201,10 +204,10 @@ async fn killed_holders_lose_nothing_that_was_reported() {
         }
         // Now and then somebody who waits, or is just about to, dies instead.
         let at = match random_byte() {
-            byte if !sticks && byte < 64 => usize::from(byte) % takers.len(),
+            byte if !sticks && byte < 64 => usize::from(byte) % holders.len(),
             _ => at,
         };
-        let (mut killed, who) = (takers.swap_remove(at), names.swap_remove(at));
+        let (mut killed, who) = (holders.swap_remove(at), names.swap_remove(at));
         killed.kill().unwrap();
         // What it had said before it died was said under the lock, and counts.
         while let Some(line) = killed.line().await {
@@ -214,11 +217,11 @@ async fn killed_holders_lose_nothing_that_was_reported() {
         kills += 1;
         since_kill = 0;
         // `next_line` has a limit: the loop itself shows that a new holder gets going after each kill.
-        start(&mut takers, &mut names);
+        start(&mut holders, &mut names);
     }
-    for (taker, who) in takers.iter_mut().zip(&names) {
-        taker.kill().unwrap();
-        while let Some(line) = taker.line().await {
+    for (holder, who) in holders.iter_mut().zip(&names) {
+        holder.kill().unwrap();
+        while let Some(line) = holder.line().await {
             book.enter(*who, &line);
         }
     }

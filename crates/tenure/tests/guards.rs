@@ -1,32 +1,24 @@
 //! What a guard and a client tell, and when a guard lets go: on the virtual clock of the memory store.
 
+#[path = "common/memory.rs"]
+mod memory_store;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as threads;
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::error::Step;
+use tenure::memory;
 use tenure::{Client, Error, ErrorKind, Guard, Loss, LossCallback, LostReason, Owner, State};
 use tokio::sync::{mpsc, oneshot};
+
+use memory_store::{settle, store};
 
 const TTL: Duration = Duration::from_secs(30);
 /// How long a test waits for what comes at once on a machine that is not busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn store() -> (memory::Backend, Client) {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
-    (store, client)
-}
-
-/// Lets every task run until all of them wait.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-}
 
 /// Moves the clock in steps, so that everything that is due on the way is done.
 async fn pass(store: &memory::Backend, time: Duration) {

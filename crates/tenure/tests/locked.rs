@@ -1,25 +1,17 @@
 //! `#[tenure::locked]` over the memory store.
 
+#[path = "common/memory.rs"]
+mod memory_store;
+
 use std::cell::Cell;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, Error, ErrorKind, Mode, Owner, Renew};
 
-fn store() -> (memory::Backend, Client) {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
-    (store, client)
-}
-
-/// Lets every task run until all of them wait.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-}
+use memory_store::{settle, store};
 
 /// An error of one's own, as a user would write it.
 #[derive(Debug)]

@@ -1,25 +1,17 @@
 //! Client, driver and guard over the memory store with its virtual clock.
 
+#[path = "common/memory.rs"]
+mod memory_store;
+
 use std::time::Duration;
 
-use tenure::backend::memory;
 use tenure::error::Step;
+use tenure::memory;
 use tenure::{Client, ErrorKind, LostReason, Mode, Owner, Renew, State};
 
+use memory_store::{settle, store};
+
 const TTL: Duration = Duration::from_secs(30);
-
-fn store() -> (memory::Backend, Client) {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
-    (store, client)
-}
-
-/// Lets every task run until all of them wait.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-}
 
 #[tokio::test]
 async fn acquire_release_and_try() {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, Watched, is_missing};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -23,7 +24,10 @@ async fn client(url: &str) -> Client {
 
 async fn held(client: &Client, name: &str) -> Guard {
     loop {
-        let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = client
+            .lock(name)
+            .ttl(TTL)
+            .wait(tenure_testkit::TEST_TIMEOUT);
         match lock.acquire().await {
             // It was under way when a server died.
             Err(err) if err.kind() == ErrorKind::Indeterminate => {}
@@ -37,7 +41,7 @@ fn has(server: &Redis, key: &str) -> bool {
 }
 
 /// What the next answer of each sentinel is, when they agree on it.
-fn agreed(watched: &Watched) -> Option<u16> {
+fn agreed(watched: &SentinelSetup) -> Option<u16> {
     let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
     let port = |sentinel: &Redis| sentinel.ask(&words).items()[1].text();
     let ports: Vec<_> = watched.sentinels.iter().map(port).collect();
@@ -49,15 +53,13 @@ fn agreed(watched: &Watched) -> Option<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_a_planned_failover_is_followed_at_once() {
-    if is_missing() {
-        return;
-    }
-    let watched = Watched::start(60_000);
+    needs!(redis);
+    let watched = SentinelSetup::start(60_000);
     let new = &watched.servers[1];
     let client = client(&watched.url()).await;
     let guard = held(&client, "kept").await;
     until("the replica has it", || has(new, "kept"));
-    // The old primary is not told before long; whoever does not follow goes on writing to it.
+    // The old primary learns of that much later; a client that does not follow goes on writing to it.
     watched.sentinels[0].order(&["SENTINEL", "FAILOVER", SERVICE]);
     until("all sentinels know", || {
         agreed(&watched) == Some(new.port())
@@ -78,10 +80,8 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
-    if is_missing() {
-        return;
-    }
-    let watched = Watched::start(500);
+    needs!(redis);
+    let watched = SentinelSetup::start(500);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
     let guard = held(&one, "x").await;
@@ -105,10 +105,8 @@ async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_says_what_is_wrong() {
-    if is_missing() {
-        return;
-    }
-    let watched = Watched::start(60_000);
+    needs!(redis);
+    let watched = SentinelSetup::start(60_000);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
     assert_eq!(kind(&other).await, ErrorKind::Invalid);
@@ -130,7 +128,7 @@ async fn sentinel_says_what_is_wrong() {
     assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
 }
 
-/// Channels of slots that somebody listens to.
+/// Channels of slots that have subscribers.
 fn channels(cluster: &Cluster) -> usize {
     let up = cluster.nodes.iter().filter(|node| node.is_up());
     up.map(|node| node.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len())
@@ -143,7 +141,10 @@ fn queue(
     client: &Client,
     name: &'static str,
 ) -> tokio::task::JoinHandle<Result<Guard, tenure::Error>> {
-    let lock = client.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+    let lock = client
+        .lock(name)
+        .ttl(TTL)
+        .wait(tenure_testkit::TEST_TIMEOUT);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     let slot = cluster.slot(name);
     let queue = format!("tenure:{{{name}}}:queue");
@@ -155,9 +156,7 @@ fn queue(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     // One on each node.
@@ -171,27 +170,25 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
             let guard = held(&one, name).await;
             assert!(two.lock(name).try_acquire().await.unwrap().is_none());
             let waiter = queue(&cluster, &two, name);
-            until("it listens", || channels(&cluster) > 0);
+            until("it is subscribed", || channels(&cluster) > 0);
             guard.release().await.unwrap();
             let next = waiter.await.unwrap().unwrap();
             next.release().await.unwrap();
         }
     }
-    until("nobody listens", || channels(&cluster) == 0);
+    until("no subscription is left", || channels(&cluster) == 0);
     let guard = held(&one, "a").await;
     let waiter = queue(&cluster, &two, "a");
-    until("it listens", || channels(&cluster) == 1);
+    until("it is subscribed", || channels(&cluster) == 1);
     two.close().await;
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    until("nobody listens", || channels(&cluster) == 0);
+    until("no subscription is left", || channels(&cluster) == 0);
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_keeps_locks_of_redisson() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}?dialect=redisson&restart_guard=off", cluster.url());
     let one = tenure::connect(&url).await.unwrap();
@@ -199,11 +196,11 @@ async fn cluster_keeps_locks_of_redisson() {
     for name in ["a", "b", "c"] {
         let guard = held(&one, name).await;
         assert!(two.lock(name).try_acquire().await.unwrap().is_none());
-        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::PATIENCE);
+        let lock = two.lock(name).ttl(TTL).wait(tenure_testkit::TEST_TIMEOUT);
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let owner = cluster.owner(cluster.slot(name));
-        until("it listens", || {
+        until("it is subscribed", || {
             owner.ask(&["PUBSUB", "NUMSUB", &channel]).items()[1].int() == 1
         });
         let token = guard.token();
@@ -216,9 +213,7 @@ async fn cluster_keeps_locks_of_redisson() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_silent_node_delays_no_renewal_of_others() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     for node in &cluster.nodes {
         node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -244,7 +239,7 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
         }
     }
     silent.lost().await;
-    node.go_on();
+    node.resume();
     for guard in others {
         guard.release().await.unwrap();
     }
@@ -277,15 +272,13 @@ fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
     let guard = held(&one, "x").await;
     let waiter = queue(&cluster, &two, "x");
-    until("it listens", || channels(&cluster) == 1);
+    until("it is subscribed", || channels(&cluster) == 1);
     let source = cluster.owner(slot).port();
     tokio::task::block_in_place(|| {
         migrate(&cluster, slot, || assert!(guard.is_held()));
@@ -305,15 +298,13 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_a_replica_takes_over_for_a_dead_node() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let slot = cluster.slot("x");
     let guard = held(&one, "x").await;
     let waiter = queue(&cluster, &two, "x");
-    until("it listens", || channels(&cluster) >= 1);
+    until("it is subscribed", || channels(&cluster) >= 1);
     let old = cluster.owner(slot);
     // What the replica does not have by then is lost, as the table of guarantees says.
     until("the replica has the queue", || {
@@ -337,9 +328,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_says_what_is_wrong() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis);
     let alone = Redis::start(&[]);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let url = format!("redis+cluster://{}", alone.address());

@@ -1,4 +1,5 @@
 //! The architecture as a test: which room may import which, and who may read a clock.
+//! The rooms are those of two crates, of which `tenure` imports `tenure-core`; cargo keeps that arrow.
 //! (`tidy/house.rs`: the house rules. `tidy/source.rs`: how source is read.)
 //!
 //! A violation is printed as `file:line: [rule] what; why the rule is there`.
@@ -7,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/house.rs"]
 mod house;
 #[path = "tidy/source.rs"]
@@ -28,13 +31,25 @@ const VOCABULARY: &[&str] = &[
     "time",
     "url",
 ];
-/// The files that know every backend: those that read the scheme of the URL, and what feeds all of them with bytes.
+/// The files that know every backend of their crate: those that name them to users, and what feeds all of them with
+/// bytes.
 const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
-/// Modules under `backend/` that are no backend and that every backend may use.
-const SHARED_BY_BACKENDS: &[&str] = &["sql", "tls"];
-/// Dependencies that vocabulary and kernel may name all the same: (file, crate).
+/// The backends, a folder each.
+const STORES: &[&str] = &[
+    "etcd",
+    "file",
+    "majority",
+    "memory",
+    "redis",
+    "sessions",
+    "tables",
+    "zookeeper",
+];
+/// Modules that are no backend and that every backend may use.
+const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "tls"];
+/// Dependencies that vocabulary and logic may name all the same: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
-    ("fence.rs", "rand"), // owner ids are random numbers
+    ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers
 ];
 
 /// What names the runtime or reads a clock.
@@ -48,43 +63,44 @@ const CLOCKS: &[&str] = &[
     "thread::sleep",
     "clock_gettime",
 ];
-/// Where one of [`CLOCKS`] may stand all the same: (start of the path, what, with "" for all).
+/// Where one of [`CLOCKS`] may stand all the same: (start of the path under `crates/`, what, with "" for all).
 const CLOCKS_ALLOWED: &[(&str, &str)] = &[
-    ("rt.rs", ""),                         // the leaf that everybody else asks
-    ("conformance/", ""),                  // plays the user, who has a runtime and a watch
-    ("blocking.rs", "tokio::runtime"),     // builds the runtime that its callers lack
-    ("backend/file", "SystemTime::now"),   // "held since", shown to people in other processes
-    ("backend/memory", "SystemTime::now"), // likewise
+    ("tenure-core/src/rt.rs", ""), // the leaf that everybody else asks
+    ("tenure-core/src/conformance/", ""), // plays the user, who has a runtime and a watch
+    ("tenure/src/blocking/runtime.rs", "tokio::runtime"), // builds the runtime that its callers lack
+    ("tenure/src/file/", "SystemTime::now"), // "held since", shown to people in other processes
+    ("tenure-core/src/memory/", "SystemTime::now"), // likewise
 ];
 
 #[derive(PartialEq)]
 enum Room {
     CratePage,
     Vocabulary,
-    Kernel,
-    Door,
-    Backend(String),
+    Logic,
+    Interface,
+    Store(String),
     Driver,
     Rt,
+    Support,
     Connect,
     UserFacing,
     Conformance,
 }
 
-/// The room in which `path`, from the library's root, lies.
+/// The room in which `path`, from the name of the crate on, lies.
 fn room(tree: &Tree, path: &[String]) -> Room {
     let part = |i: usize| path.get(i).map_or("", String::as_str);
-    match (part(0), part(1)) {
-        ("kernel", _) => Room::Kernel,
-        ("backend", "alarm") => Room::Door,
-        ("backend", x) if !x.is_empty() && tree.is_module(&path[..2]) => Room::Backend(x.into()),
-        ("backend", _) => Room::Door,
-        ("driver", _) => Room::Driver,
-        ("rt", _) => Room::Rt,
-        ("conformance", _) => Room::Conformance,
-        (x, _) if VOCABULARY.contains(&x) => Room::Vocabulary,
-        (x, _) if CONNECT.contains(&x) => Room::Connect,
-        (x, _) if !x.is_empty() && tree.is_module(&path[..1]) => Room::UserFacing,
+    match part(1) {
+        "logic" => Room::Logic,
+        "backend" => Room::Interface,
+        "driver" => Room::Driver,
+        "rt" => Room::Rt,
+        "support" => Room::Support,
+        "conformance" => Room::Conformance,
+        x if VOCABULARY.contains(&x) => Room::Vocabulary,
+        x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Room::Store(x.into()),
+        x if CONNECT.contains(&x) => Room::Connect,
+        x if !x.is_empty() && tree.is_module(&path[..2]) => Room::UserFacing,
         _ => Room::CratePage,
     }
 }
@@ -92,28 +108,32 @@ fn room(tree: &Tree, path: &[String]) -> Room {
 /// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
 fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
     use Room::*;
-    let in_base = matches!(to, Vocabulary | Kernel | Rt | Door);
+    let in_base = matches!(to, Vocabulary | Logic | Rt | Support | Interface);
     match from {
         CratePage => (true, ""),
         Vocabulary => (
             false,
             "vocabulary is plain data, to be understood without the other rooms",
         ),
-        Kernel => (
+        Logic => (
             *to == Vocabulary,
             "a decision takes all it needs as arguments",
         ),
         Rt => (
-            path[0] == "time",
+            path[1] == "time",
             "everything hangs on the runtime leaf, so it hangs on nothing",
         ),
-        Door => (
-            in_base && *to != Kernel,
-            "the door knows neither side of it",
+        Support => (
+            matches!(to, Vocabulary | Logic | Rt),
+            "a block has one job and knows no store",
         ),
-        Backend(_) => {
-            let is_shared = |x: &String| SHARED_BY_BACKENDS.contains(&x.as_str());
-            let shared = matches!(to, Backend(x) if is_shared(x));
+        Interface => (
+            in_base && !matches!(to, Logic | Support),
+            "the interface knows neither side of it",
+        ),
+        Store(_) => {
+            let is_shared = |x: &String| SHARED_BY_STORES.contains(&x.as_str());
+            let shared = matches!(to, Store(x) if is_shared(x));
             (
                 in_base || shared,
                 "a backend knows its store and no other, and could be its own crate",
@@ -121,17 +141,17 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
         }
         Driver => (
             in_base || *to == Driver,
-            "the driver serves every store through the door alone",
+            "the driver serves every store through the interface alone",
         ),
         Connect => (*to != Conformance, "the suite is a user of the API"),
         UserFacing => (
-            !matches!(to, Backend(_) | Conformance)
-                || path.join("::") == "backend::sql::keys::bigint", // one key for locks of sessions and transactions
+            !matches!(to, Store(_) | Conformance)
+                || path[1..].join("::") == "database::keys::bigint", // one key for locks of sessions and transactions
             "the store is a matter of the URL; only connect knows the backends",
         ),
         Conformance => (
-            !matches!(to, Kernel | Driver | Backend(_))
-                || path.join("::") == "kernel::lease::State", // `tenure::State`, what guards say
+            !matches!(to, Logic | Driver | Store(_))
+                || path[1..].join("::") == "logic::lease::State", // `tenure::State`, what guards say
             "authors of outside backends run the suite and have nothing but the public API",
         ),
     }
@@ -140,11 +160,12 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
 /// Arrows, purity and clocks.
 fn architecture(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
-    let dependencies = tree.manifest_keys("[dependencies]");
+    let dependencies = tree.manifest_keys("tenure-core", "[dependencies]");
     for source in tree.sources.iter().filter(|source| !source.is_test()) {
-        let Some(file) = source.in_library() else {
+        let Some((_, file)) = source.in_library() else {
             continue;
         };
+        let from_crates = source.path.trim_start_matches("crates/");
         let mut report = |line, what| found.push((source.path.clone(), line, what));
         let from = room(tree, &source.module());
         for (line, path) in tree.imports(source) {
@@ -158,7 +179,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
                 );
             }
         }
-        let is_pure = matches!(from, Room::Vocabulary | Room::Kernel);
+        let is_pure = matches!(from, Room::Vocabulary | Room::Logic);
         for (line, path) in source.paths() {
             let name = path.join("::");
             let is_named = |what: &str| format!("::{name}::").contains(&format!("::{what}::"));
@@ -166,7 +187,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
                 let allows = |what: &str| what == clock || what.is_empty();
                 CLOCKS_ALLOWED
                     .iter()
-                    .any(|(at, what)| file.starts_with(at) && allows(what))
+                    .any(|(at, what)| from_crates.starts_with(at) && allows(what))
             };
             if CLOCKS
                 .iter()
@@ -178,8 +199,8 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
             let is_dependency = dependencies
                 .iter()
                 .any(|(_, key)| key.replace('-', "_") == path[0]);
-            if is_pure && is_dependency && !CRATES_ALLOWED.contains(&(file, &path[0])) {
-                let why = "vocabulary and kernel can be read and tested with std alone";
+            if is_pure && is_dependency && !CRATES_ALLOWED.contains(&(from_crates, &path[0])) {
+                let why = "vocabulary and logic can be read and tested with std alone";
                 report(line, format!("[pure] `{name}`; {why}"));
             }
         }
@@ -187,11 +208,11 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
             for line in source
                 .lines_with(word)
                 .into_iter()
-                .filter(|_| from == Room::Kernel)
+                .filter(|_| from == Room::Logic)
             {
                 report(
                     line,
-                    format!("[pure] `{word}` in the kernel; a decision never waits"),
+                    format!("[pure] `{word}` in the logic; a decision never waits"),
                 );
             }
         }
@@ -203,7 +224,12 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
 type Violation = (String, usize, String);
 
 fn violations(tree: &Tree) -> Vec<String> {
-    let found = [architecture(tree), house::rules(tree)].concat();
+    let found = [
+        architecture(tree),
+        circles::circles(tree),
+        house::rules(tree),
+    ]
+    .concat();
     found
         .iter()
         .map(|(path, line, what)| format!("{path}:{line}: {what}"))
@@ -223,17 +249,29 @@ fn the_tree_keeps_the_rules() {
 
 /// A small tree that keeps the rules, with one file put in.
 fn violations_with(path: &str, text: &str) -> String {
-    let modules = "backend/mod backend/alarm backend/file backend/memory driver/mod lib error \
-                   kernel/mod kernel/lease lock guard rt time";
-    let file = |name: &str| (format!("crates/tenure/src/{name}.rs"), String::new());
-    let mut files: BTreeMap<_, _> = modules.split_whitespace().map(file).collect();
-    files.insert(
-        "crates/tenure/src/lib.rs".into(),
-        "pub use error::{Error, ErrorKind};".into(),
-    );
-    let manifest =
-        "[features]\nfile = []\n[dependencies]\ntokio = \"1\"\n[lints]\nworkspace = true\n";
-    files.insert("crates/tenure/Cargo.toml".into(), manifest.into());
+    let modules = "tenure-core: backend backend/alarm memory driver/mod lib error logic/mod logic/lease client lock \
+                   guard rt time tenure: file redis connect blocking lib";
+    let mut folder = "";
+    let mut files = BTreeMap::new();
+    for word in modules.split_whitespace() {
+        match word.strip_suffix(':') {
+            Some(name) => folder = name,
+            None => drop(files.insert(format!("crates/{folder}/src/{word}.rs"), String::new())),
+        }
+    }
+    let pages = [
+        ("tenure-core", "pub use error::{Error, ErrorKind};"),
+        (
+            "tenure",
+            "pub use tenure_core::{Error, ErrorKind, logic, lock};",
+        ),
+    ];
+    for (folder, page) in pages {
+        files.insert(format!("crates/{folder}/src/lib.rs"), page.into());
+        let manifest =
+            "[features]\nfile = []\n[dependencies]\ntokio = \"1\"\n[lints]\nworkspace = true\n";
+        files.insert(format!("crates/{folder}/Cargo.toml"), manifest.into());
+    }
     files.insert(format!("crates/{path}"), text.into());
     violations(&Tree::new(files)).join("\n")
 }
@@ -258,9 +296,9 @@ fn every_rule_sees_what_is_planted() {
             }
         }
     }
-    let lines = |n| violations_with("tenure/src/lock.rs", &"\n".repeat(n));
+    let lines = |n| violations_with("tenure/src/sql.rs", &"\n".repeat(n));
     assert_eq!(lines(650), "");
-    assert!(lines(651).starts_with("crates/tenure/src/lock.rs:651: [length]"));
+    assert!(lines(651).starts_with("crates/tenure/src/sql.rs:651: [length]"));
     let page = |feature: &str| {
         let text = format!(
             "{}//! # Features\n//! | `{feature}` | x |\n",
@@ -271,4 +309,27 @@ fn every_rule_sees_what_is_planted() {
     assert_eq!(page("file"), "");
     assert!(page("fly").contains("rs:1: [features] no row for `file`"));
     assert!(page("fly").contains("rs:12: [features] `fly` is not in the manifest"));
+}
+
+#[test]
+fn a_circle_of_imports_is_seen_and_a_chain_is_none() {
+    let circle_with = |last: &str| {
+        let files = [
+            ("store/mod.rs", "mod a; use self::a::A;"),
+            ("store/a.rs", "use super::b::B;"),
+            ("store/b.rs", last),
+        ];
+        let file = |(name, text): (&str, &str)| (format!("crates/x/src/{name}"), text.to_owned());
+        let found = circles::circles(&Tree::new(files.map(file)));
+        let found = found
+            .iter()
+            .filter(|(path, ..)| path.starts_with("crates/x/"));
+        found.map(|(_, _, what)| what.clone()).collect::<Vec<_>>()
+    };
+    assert!(circle_with("use crate::other::A;").is_empty());
+    let found = circle_with("fn f() -> super::a::A {}");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("[circle] crates/x/src/store/a.rs, crates/x/src/store/b.rs;"));
+    let found = circle_with("use super::X;");
+    assert!(found[0].contains("store/mod.rs"), "{found:?}");
 }

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::OnRedis;
-use crate::support::{Store, text};
-use tenure_testkit::redis::{self, Certificates, PASSWORD, Redis};
+use crate::support::{Store, json, text};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis};
 
 /// Measures a little, as JSON: pair, pairs side by side, hand-off.
 fn bench(url: &str) -> Vec<Value> {
@@ -12,10 +13,7 @@ fn bench(url: &str) -> Vec<Value> {
     let (answer, said) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(!answer.contains(PASSWORD) && !said.contains(PASSWORD));
-    let rows: Vec<Value> = answer
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let rows = json(&output.stdout);
     assert_eq!(rows.len(), 3);
     for row in &rows {
         assert!(row["ours"]["rounds"].as_u64().unwrap() > 0, "{row}");
@@ -55,9 +53,7 @@ fn one_server_is_measured_from_both_sides() {
 
 #[test]
 fn both_sides_read_the_url_alike() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let tls = Redis::start_tls(&certificates);
     let ca = certificates.file("ca.crt");
@@ -78,9 +74,7 @@ fn both_sides_read_the_url_alike() {
 
 #[test]
 fn several_servers_are_measured_alone() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let servers: Vec<_> = (0..3).map(|_| Redis::start(&[])).collect();
     let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
     let url = format!("redlock://{}/?restart_guard=off", hosts.join(","));
@@ -97,9 +91,7 @@ fn several_servers_are_measured_alone() {
 
 #[test]
 fn a_server_that_grants_nothing_yet_says_so_at_once() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let output = Store::at(server.url()).output(&["bench"]);
     assert_eq!(output.status.code(), Some(69));

@@ -2,68 +2,19 @@
 
 use rustix::process::{Signal, kill_process};
 
-use crate::OnRedis;
-use crate::support::signs::{Signs, TTL, TTL_NANOS, now};
+use crate::support::scenarios::OnServer;
+use crate::support::signs::{Signs, TTL};
 use crate::support::{children, wait_until_stopped};
+use crate::{OnRedis, on_redis};
 use tenure_testkit::until;
 
-#[test]
-fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes() {
-    let Some(on) = OnRedis::start() else { return };
-    let signs = Signs(&on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
-    first.signal(Signal::STOP);
-    wait_until_stopped(first.pid());
-    signs.assert_alone(&mut second);
-    first.signal(Signal::CONT);
-    // It had its warning, in spite of the stop.
-    first.lines_are(&["asked"]);
-    assert_eq!(first.code(), 76);
-    assert_eq!(first.event("exit")["code"], 76);
-}
-
-#[test]
-fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes() {
-    let Some(on) = OnRedis::start() else { return };
-    let signs = Signs(&on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
-    first.signal(Signal::KILL);
-    assert_eq!(first.rest(), "", "no TERM: nobody is left to wait for");
-    signs.assert_alone(&mut second);
-}
-
-#[test]
-fn a_server_that_stands_still_longer_than_the_lease_ends_the_command() {
-    let Some(on) = OnRedis::start() else { return };
-    let signs = Signs(&on);
-    let mut first = signs.start_first(&[]);
-    on.server.stop();
-    let stopped = now();
-    first.lines_are(&["asked"]);
-    assert_eq!(first.rest(), "");
-    assert_eq!(first.code(), 76);
-    assert_eq!(first.event("exit")["code"], 76);
-    // Whatever the server granted it had granted before it was stopped.
-    assert!(signs.last() < stopped + TTL_NANOS);
-    on.server.go_on();
-    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &signs.look());
-    signs.assert_alone(&mut second);
-}
-
-#[test]
-fn a_server_that_is_killed_ends_the_command_by_the_deadline() {
-    let Some(on) = OnRedis::start() else { return };
-    let signs = Signs(&on);
-    let mut first = signs.start_first(&[]);
-    on.server.kill();
-    let killed = now();
-    first.lines_are(&["asked"]);
-    assert_eq!(first.rest(), "");
-    assert_eq!(first.code(), 76);
-    assert!(signs.last() < killed + TTL_NANOS);
-}
+on_redis![
+    tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes,
+    tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes,
+    a_server_that_stands_still_longer_than_the_lease_ends_the_command,
+    a_server_that_is_killed_ends_the_command_by_the_deadline,
+    a_healthy_lease_is_renewed_for_as_long_as_the_command_runs,
+];
 
 #[test]
 fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gone() {
@@ -77,20 +28,6 @@ fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gon
     signs.assert_alone(&mut second);
     assert_eq!(first.rest(), "asked\n");
     assert_eq!(first.code(), 76);
-}
-
-#[test]
-fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs() {
-    let Some(on) = OnRedis::start() else { return };
-    let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 7; exit 7";
-    let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
-    let owner = talk.line();
-    let rest = talk.rest();
-    assert_eq!(rest, "", "{}", talk.err_rest());
-    assert_eq!(talk.code(), 7);
-    assert_eq!(talk.event("acquired")["owner"], owner.as_str());
-    talk.event("released");
-    assert!(!on.has("x"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod wait;
 use std::ops::Deref;
 
 use support::Store;
+use support::scenarios::OnServer;
 use tenure_testkit::redis::{self, Redis};
 
 /// A server and the store that it is.
@@ -31,7 +32,7 @@ impl OnRedis {
 
     /// With these options in the URL.
     fn start_with(options: &str) -> Option<Self> {
-        if redis::is_missing() {
+        if redis::skip_unless_installed() {
             return None;
         }
         let server = Redis::start(&[]);
@@ -43,13 +44,38 @@ impl OnRedis {
     fn has(&self, key: &str) -> bool {
         self.server.order(&["EXISTS", key]).int() == 1
     }
+}
 
-    /// Returns when so many wait for `name`.
-    fn until_waiting(&self, name: &str, count: i64) {
-        let queue = format!("tenure:{{{name}}}:queue");
+impl OnServer for OnRedis {
+    fn until_waiting(&self, name: &str, count: usize) {
+        let (queue, length) = (format!("tenure:{{{name}}}:queue"), 2 * count as i64);
         tenure_testkit::until("all wait", || {
-            self.server.order(&["LLEN", &queue]).int() == 2 * count
+            self.server.order(&["LLEN", &queue]).int() == length
         });
+    }
+
+    fn assert_nobody_waits(&self, name: &str) {
+        assert!(!self.has(&format!("tenure:{{{name}}}:queue")));
+    }
+
+    fn is_free(&self, name: &str) -> bool {
+        !self.has(name)
+    }
+
+    fn ends_with_connection(&self) -> bool {
+        false
+    }
+
+    fn stop(&self) {
+        self.server.stop();
+    }
+
+    fn go_on(&self) {
+        self.server.resume();
+    }
+
+    fn kill(&self) {
+        self.server.kill();
     }
 }
 
@@ -60,3 +86,13 @@ impl Deref for OnRedis {
         &self.store
     }
 }
+
+/// Each of these scenarios is a test on a server of its own.
+macro_rules! on_redis {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() {
+            if let Some(on) = crate::OnRedis::start() { crate::support::scenarios::$name(&on); }
+        })*
+    };
+}
+use on_redis;

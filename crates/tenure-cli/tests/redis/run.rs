@@ -1,44 +1,18 @@
 //! `tenure run`: exit codes, what is left in the server, and what is said when there is none.
 
-use rustix::process::Signal;
-
-use crate::OnRedis;
-use crate::support::{Store, next_event, text};
+use crate::support::{Store, next_event, scenarios, text, try_url};
+use crate::{OnRedis, on_redis};
+use tenure_testkit::needs;
 use tenure_testkit::process::Port;
-use tenure_testkit::redis::{self, Certificates, PASSWORD, Redis, USER};
-use tenure_testkit::until;
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
 
-/// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
-fn try_url(url: &str, options: &[&str]) -> (i32, String) {
-    let arguments = [&["run"], options, &["x", "--", "true"]].concat();
-    let output = Store::at(url.into()).output(&arguments);
-    let said = text(&output.stdout) + &text(&output.stderr);
-    (output.status.code().unwrap(), said)
-}
-
-#[test]
-fn the_status_of_the_command_passes_through_and_the_name_is_free_afterwards() {
-    let Some(on) = OnRedis::start() else { return };
-    for (script, code) in [
-        ("exit 0", 0),
-        ("exit 7", 7),
-        ("exit 75", 75),
-        ("kill -KILL $$", 137),
-    ] {
-        assert_eq!(
-            on.code(&["run", "x", "--", "sh", "-c", script]),
-            code,
-            "{script}"
-        );
-        assert!(!on.has("x"), "{script}");
-    }
-    assert_eq!(
-        on.code(&["run", "x", "--", "no-such-command-anywhere"]),
-        127
-    );
-    assert_eq!(on.code(&["run", "x", "--", "/etc/passwd"]), 126);
-    assert!(!on.has("x"));
-}
+on_redis![
+    the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
+    all_names_are_held_or_none,
+    a_signal_while_the_command_runs_releases_at_once,
+    a_hold_that_is_broken_ends_the_command,
+    a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
+];
 
 #[test]
 fn the_command_is_told_what_lies_in_the_server() {
@@ -63,57 +37,6 @@ fn the_command_is_told_what_lies_in_the_server() {
         assert!(token > last, "the counter begins with the clock");
         last = token;
     }
-}
-
-#[test]
-fn all_names_are_held_or_none() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut holder = on.start(&["hold", "b"]);
-    holder.line();
-    assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
-    assert!(!on.has("a") && !on.has("c"));
-    let mut talk = on.start(&[
-        "run",
-        "c",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo up; read line; exit 0",
-    ]);
-    talk.line();
-    assert!(on.has("a") && on.has("c"));
-    talk.close_input();
-    assert_eq!(talk.code(), 0);
-    assert!(!on.has("a") && !on.has("c"));
-}
-
-#[test]
-fn a_signal_while_the_command_runs_releases_at_once() {
-    let Some(on) = OnRedis::start() else { return };
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut talk = on.start_run(&[], "x", "echo up; exec sleep 1000");
-        talk.lines_are(&["up"]);
-        assert!(on.has("x"));
-        talk.signal(signal);
-        assert_eq!(talk.code(), code);
-        assert!(!on.has("x"));
-    }
-}
-
-#[test]
-fn a_hold_that_is_broken_ends_the_command() {
-    let Some(on) = OnRedis::start() else { return };
-    let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
-    let mut talk = on.start_run(&["--json", "--grace", "100ms"], "x", script);
-    let token = talk.line();
-    assert_eq!(on.code(&["break", "x", "--token", "1"]), 1);
-    assert_eq!(on.code(&["break", "x", "--token", &token]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("lost")["names"][0], "x");
-    assert!(!on.has("x"));
 }
 
 #[test]
@@ -211,17 +134,13 @@ fn a_server_that_is_not_there_is_unreachable() {
 #[test]
 fn a_server_that_does_not_answer_is_unreachable() {
     let Some(on) = OnRedis::start() else { return };
-    on.server.stop();
-    let (code, said) = try_url(&format!("{}?timeout=500ms", on.server.url()), &[]);
-    assert_eq!(code, 69, "{said}");
+    let said = scenarios::a_server_that_does_not_answer_is_unreachable(&on);
     assert!(said.contains(&on.server.address()), "{said}");
 }
 
 #[test]
 fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     for options in [&["-n"][..], &["--wait", "100ms"]] {
         let (code, said) = try_url(&server.url(), options);
@@ -233,9 +152,7 @@ fn a_server_that_was_started_lately_grants_nothing_and_says_why() {
 
 #[test]
 fn a_password_is_needed_and_never_shown() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let at = server.address();
     let wrong = "an-open-secret";
@@ -261,9 +178,7 @@ fn a_password_is_needed_and_never_shown() {
 
 #[test]
 fn it_speaks_tls() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let server = Redis::start_tls(&certificates);
     let ca = certificates.file("ca.crt");
@@ -275,19 +190,4 @@ fn it_speaks_tls() {
     let (code, said) = try_url(&url, &[]);
     assert_eq!(code, 69, "{said}");
     assert!(!said.contains(PASSWORD), "{said}");
-}
-
-#[test]
-fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut talk = on.start_run(&[], "x", "echo up; read line; exit 3");
-    talk.lines_are(&["up"]);
-    on.server.kill();
-    talk.close_input();
-    until("it ends", || talk.child.try_wait().unwrap().is_some());
-    assert_eq!(talk.code(), 3);
-    assert!(
-        !talk.err_rest().is_empty(),
-        "it says that it could not release"
-    );
 }

@@ -2,36 +2,16 @@
 
 use rustix::process::Signal;
 
-use crate::OnRedis;
+use crate::support::scenarios::{self, OnServer};
 use crate::support::terminal::Terminal;
 use crate::support::text;
+use crate::{OnRedis, on_redis};
 
-/// Nothing of a waiter for `x` is left.
-fn assert_no_queue(on: &OnRedis) {
-    assert!(!on.has("tenure:{x}:queue"));
-}
-
-#[test]
-fn busy_names_the_holder_on_one_line() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut holder = on.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
-    let pid = format!("pid {}", holder.child.id());
-    let host: String = rustix::system::uname().nodename().to_str().unwrap().into();
-    for options in [&["-n"][..], &["--wait", "0"], &["--wait", "1s"]] {
-        let arguments = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
-        let output = on.output(&arguments);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(75));
-        assert_eq!(message.lines().count(), 1, "{message}");
-        for word in ["\"x\"", &host, &pid, "since 2", "why\\nnot"] {
-            assert!(message.contains(word), "{word}: {message}");
-        }
-        assert!(output.stdout.is_empty());
-        assert_no_queue(&on);
-    }
-    assert_eq!(on.code(&["run", "-n", "-E", "9", "x", "--", "true"]), 9);
-}
+on_redis![
+    busy_names_the_holder_on_one_line,
+    the_next_one_goes_on_when_the_first_ends,
+    a_waiter_that_is_killed_is_skipped,
+];
 
 #[test]
 fn another_program_that_holds_the_key_is_waited_for_too() {
@@ -53,42 +33,9 @@ fn another_program_that_holds_the_key_is_waited_for_too() {
 }
 
 #[test]
-fn the_next_one_goes_on_when_the_first_ends() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut first = on.start_run(&[], "x", "echo up; read line");
-    first.line();
-    let mut waiters = Vec::new();
-    for name in ["second", "third", "fourth"] {
-        waiters.push(on.start_run(&[], "x", &format!("echo {name}; read line")));
-        on.until_waiting("x", waiters.len() as i64);
-    }
-    first.say("go");
-    assert_eq!(first.code(), 0);
-    for (waiter, name) in waiters.iter_mut().zip(["second", "third", "fourth"]) {
-        waiter.lines_are(&[name]);
-        assert_eq!(on.code(&["run", "-n", "x", "--", "true"]), 75);
-        waiter.say("go");
-        assert_eq!(waiter.code(), 0);
-    }
-    assert!(!on.has("x"));
-    assert_no_queue(&on);
-}
-
-#[test]
 fn a_signal_ends_the_wait_and_leaves_nothing() {
     let Some(on) = OnRedis::start() else { return };
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut waiter = on.start_run(&[], "x", "echo ran");
-        on.until_waiting("x", 1);
-        waiter.signal(signal);
-        assert_eq!(waiter.code(), code);
-        assert_no_queue(&on);
-        assert_eq!(waiter.rest(), "");
-    }
-    holder.close_input();
-    assert_eq!(holder.code(), 0);
+    scenarios::a_signal_ends_the_wait_and_leaves_nothing(&on);
     // What stays is the counter of tokens.
     assert_eq!(on.server.order(&["KEYS", "*"]).text(), "tenure:{x}:hold");
 }
@@ -173,21 +120,4 @@ fn a_server_that_was_started_lately_is_explained_once_on_a_terminal() {
     assert_eq!(terminal.code(), 130);
     let rest = terminal.rest();
     assert!(!rest.contains("into the URL"), "{rest:?}");
-}
-
-#[test]
-fn a_waiter_that_is_killed_is_skipped() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
-    let mut dead = on.start_run(&["--ttl", "1s"], "x", "echo ran");
-    on.until_waiting("x", 1);
-    let mut next = on.start_run(&[], "x", "echo next");
-    on.until_waiting("x", 2);
-    dead.signal(Signal::KILL);
-    assert_eq!(dead.rest(), "");
-    holder.close_input();
-    holder.code();
-    assert_eq!(next.rest(), "next\n");
-    assert_eq!(next.code(), 0);
 }

@@ -1,8 +1,6 @@
 //! `tenure bench`: both sides on one server, and nothing of the raw one left.
 
-use serde_json::Value;
-
-use crate::support::text;
+use crate::support::{json, text};
 use crate::{On, Server, on_each};
 
 on_each![both_sides_are_measured];
@@ -11,11 +9,7 @@ fn both_sides_are_measured(on: &On) {
     let output = on.output(&["bench", "--json", "--rounds", "100"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let answer = text(&output.stdout);
-    let rows: Vec<Value> = answer
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let rows = json(&output.stdout);
     // A pair, pairs side by side, and a hand-off, which is measured alone where we have the only queue.
     assert_eq!(rows.len(), 3);
     for row in &rows {
@@ -33,18 +27,18 @@ fn both_sides_are_measured(on: &On) {
         Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
         // What we have locked leaves its directory to the server's clean-up.
         Server::Zookeeper(server) => {
-            let left = server.wire().children("/");
+            let left = server.session().children("/");
             assert!(!left.iter().any(|name| name.contains("-raw-")), "{left:?}");
         }
         Server::MariaDb(server, _) => {
             let left = server
-                .operator()
+                .admin()
                 .rows("SHOW TABLES FROM locks LIKE 'tenure_bench%'");
             assert!(left.is_empty(), "{left:?}");
         }
         Server::Postgres(server, _) => {
             let sql = "SELECT relname FROM pg_class WHERE relname LIKE 'tenure_bench%'";
-            let left = server.inside().rows(sql);
+            let left = server.database_admin().rows(sql);
             assert!(left.is_empty(), "{left:?}");
         }
     }

@@ -4,12 +4,13 @@
 use std::process::Output;
 
 use crate::support::{Store, Talk, text};
-use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
+use tenure_testkit::needs;
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::{self, PASSWORD, Redis, USER};
+use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::until;
 use tenure_testkit::zookeeper::{self, Zookeeper};
 
@@ -19,30 +20,30 @@ type Keeper = Box<dyn std::any::Any>;
 /// A server that runs for as long as this lives, and its URL with the password.
 fn stores() -> Vec<(Keeper, String)> {
     let mut all: Vec<(Keeper, String)> = Vec::new();
-    if !redis::is_missing() {
+    if !redis::skip_unless_installed() {
         let server = Redis::start_secured(&[]);
         let url = server.url() + "?restart_guard=off";
         all.push((Box::new(server), url));
     }
-    if !etcd::is_missing() {
+    if !etcd::skip_unless_installed() {
         let server = Etcd::start_secured(&[]);
         let url = server.url() + "?names=encoded";
         all.push((Box::new(server), url));
     }
-    if !zookeeper::is_missing() {
+    if !zookeeper::skip_unless_installed() {
         let server = Zookeeper::start(&[]);
         let at = server.port();
         let url = format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{at}/x?ttl=2s");
         all.push((Box::new(server), url));
     }
-    if !mariadb::is_missing() {
+    if !mariadb::skip_unless_installed() {
         let server = MariaDb::start(&[]);
         let url = server.url();
         let table = url.clone() + "?mode=table";
         all.push((Box::new(server), url + "?restart_guard=off"));
         all.push((Box::new(()), table));
     }
-    if !postgres::is_missing() {
+    if !postgres::skip_unless_installed() {
         let server = Postgres::start(&[]);
         let url = server.url();
         let table = url.clone() + "?mode=table";
@@ -50,7 +51,7 @@ fn stores() -> Vec<(Keeper, String)> {
         all.push((Box::new(()), table));
     }
     // Which has no password, and an option that looks like one.
-    let file = File::new();
+    let file = DatabaseFile::new();
     let url = format!("{}?password={PASSWORD}", file.url());
     all.push((Box::new(file), url));
     all
@@ -141,9 +142,7 @@ fn family(pid: u32) -> Vec<u32> {
 
 #[test]
 fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let store = Store::at(server.url() + "?restart_guard=off");
     for by_argument in [true, false] {
@@ -177,9 +176,7 @@ fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them()
 
 #[test]
 fn neither_the_workers_of_a_torture_nor_what_it_writes_show_it() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     let store = Store::at(server.url() + "?restart_guard=off");
     let out = store.path("out");

@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::support::{Store, Talk};
-use tenure_testkit::database::File;
 use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::jute;
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Row;
-use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::proxy::Direction;
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::zookeeper::{self, Zookeeper};
-use tenure_testkit::{self, PATIENCE};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::redis::Redis;
+use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
+use tenure_testkit::zookeeper::Zookeeper;
+use tenure_testkit::{self, TEST_TIMEOUT};
 
 /// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
 const TTL: &str = "50s";
 const TTL_TIME: Duration = Duration::from_secs(50);
-const _: () = assert!(TTL_TIME.as_secs() > PATIENCE.as_secs());
+const _: () = assert!(TTL_TIME.as_secs() > TEST_TIMEOUT.as_secs());
 
 /// A line for each thing that was found in a store.
 type Found = Box<dyn Fn() -> Vec<String>>;
@@ -62,7 +62,7 @@ impl Site {
             }
             let waited = start.elapsed();
             assert!(
-                waited < PATIENCE,
+                waited < TEST_TIMEOUT,
                 "left after {after}: {left:#?}\nexpected: {expected:#?}"
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -236,9 +236,7 @@ fn redis_connections(server: &Redis) -> Vec<String> {
 }
 
 fn on_redis(scheme: &str, servers: usize, options: &str) {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let servers: Arc<Vec<_>> = Arc::new((0..servers).map(|_| Redis::start(&[])).collect());
     let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
     let url = format!("{scheme}://{}/?restart_guard=off{options}", hosts.join(","));
@@ -269,9 +267,7 @@ fn redlock() {
 }
 
 fn on_etcd(options: &str) {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start(1, &[]);
     let store = Store::at(format!("{}?{options}", server.url()));
     let records = move || {
@@ -303,9 +299,7 @@ fn etcd_with_a_lease_for_each_lock() {
 
 #[test]
 fn zookeeper() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Arc::new(Zookeeper::start(&[]));
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", server.port());
     let of_records = server.clone();
@@ -338,11 +332,9 @@ fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
 /// The server has opened a session, and its client does not know that yet.
 #[test]
 fn a_signal_while_a_session_is_being_opened_leaves_none() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
-    let proxy = jute::proxy(server.port());
+    let proxy = Proxy::zookeeper(server.port());
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", proxy.port());
     let store = Store::at(url);
     proxy.hold(Direction::Down, true);
@@ -382,13 +374,11 @@ const IN_TABLE: &[&str] = &[
 ];
 
 fn on_mysql(options: &str, records: &'static [&'static str]) {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    server.operator().rows("USE locks");
-    let ask: Ask = Arc::new(move |sql| server.operator().rows(sql));
+    server.admin().rows("USE locks");
+    let ask: Ask = Arc::new(move |sql| server.admin().rows(sql));
     commands_leave_nothing(&Site {
         store,
         records: rows(&ask, records),
@@ -415,12 +405,10 @@ fn mysql_table() {
 }
 
 fn on_postgres(options: &str, records: &'static [&'static str]) {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
-    let operator = server.inside();
+    let operator = server.database_admin();
     let ask: Ask = Arc::new(move |sql| {
         // The server lives for as long as anybody asks it.
         let _ = &server;
@@ -452,7 +440,7 @@ fn postgres_table() {
 
 #[test]
 fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let store = Store::at(file.url());
     let ask: Ask = Arc::new(move |sql| file.rows(sql));
     commands_leave_nothing(&Site {

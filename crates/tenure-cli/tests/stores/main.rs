@@ -16,6 +16,7 @@ mod wait;
 use std::ops::Deref;
 
 use support::Store;
+use support::scenarios::OnServer;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
@@ -54,38 +55,6 @@ impl Server {
     fn is_table(&self) -> bool {
         matches!(self, Self::MariaDb(_, mode) | Self::Postgres(_, mode) if *mode == "mode=table")
     }
-
-    /// Whether locks end with the connection of their holder.
-    fn is_session(&self) -> bool {
-        matches!(self, Self::MariaDb(..) | Self::Postgres(..)) && !self.is_table()
-    }
-
-    fn stop(&self) {
-        match self {
-            Self::Etcd(server) => server.members[0].stop(),
-            Self::Zookeeper(server) => server.stop(),
-            Self::MariaDb(server, _) => server.stop(),
-            Self::Postgres(server, _) => server.stop(),
-        }
-    }
-
-    fn go_on(&self) {
-        match self {
-            Self::Etcd(server) => server.members[0].go_on(),
-            Self::Zookeeper(server) => server.go_on(),
-            Self::MariaDb(server, _) => server.go_on(),
-            Self::Postgres(server, _) => server.go_on(),
-        }
-    }
-
-    fn kill(&self) {
-        match self {
-            Self::Etcd(server) => server.members[0].kill(),
-            Self::Zookeeper(server) => server.kill(),
-            Self::MariaDb(server, _) => server.kill(),
-            Self::Postgres(server, _) => server.kill(),
-        }
-    }
 }
 
 /// A server and the store that it is.
@@ -97,20 +66,21 @@ struct On {
 impl On {
     /// `None`: there is no such server here, and that has been said.
     fn etcd() -> Option<Self> {
-        (!etcd::is_missing()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
+        (!etcd::skip_unless_installed()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
     }
 
     fn zookeeper() -> Option<Self> {
-        (!zookeeper::is_missing()).then(|| Self::new(Server::Zookeeper(Zookeeper::start(&[]))))
+        (!zookeeper::skip_unless_installed())
+            .then(|| Self::new(Server::Zookeeper(Zookeeper::start(&[]))))
     }
 
     fn mysql(mode: &'static str) -> Option<Self> {
-        (!mariadb::is_missing())
+        (!mariadb::skip_unless_installed())
             .then(|| Self::in_database(Server::MariaDb(MariaDb::start(&[]), mode)))
     }
 
     fn postgres(mode: &'static str) -> Option<Self> {
-        (!postgres::is_missing())
+        (!postgres::skip_unless_installed())
             .then(|| Self::in_database(Server::Postgres(Postgres::start(&[]), mode)))
     }
 
@@ -131,17 +101,53 @@ impl On {
         let output = self.output(&["status", "--json", name]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
+}
+
+impl OnServer for On {
+    fn until_waiting(&self, name: &str, count: usize) {
+        tenure_testkit::until("all wait", || {
+            self.status(name)["queue"].as_array().unwrap().len() == count
+        });
+    }
+
+    fn assert_nobody_waits(&self, name: &str) {
+        self.until_waiting(name, 0);
+    }
 
     fn is_free(&self, name: &str) -> bool {
         let status = self.status(name);
         status["holds"] == serde_json::json!([]) && status["queue"] == serde_json::json!([])
     }
 
-    /// Returns when so many wait for `name`.
-    fn until_waiting(&self, name: &str, count: usize) {
-        tenure_testkit::until("all wait", || {
-            self.status(name)["queue"].as_array().unwrap().len() == count
-        });
+    fn ends_with_connection(&self) -> bool {
+        matches!(self.server, Server::MariaDb(..) | Server::Postgres(..)) && !self.server.is_table()
+    }
+
+    fn stop(&self) {
+        match &self.server {
+            Server::Etcd(server) => server.members[0].stop(),
+            Server::Zookeeper(server) => server.stop(),
+            Server::MariaDb(server, _) => server.stop(),
+            Server::Postgres(server, _) => server.stop(),
+        }
+    }
+
+    fn go_on(&self) {
+        match &self.server {
+            Server::Etcd(server) => server.members[0].resume(),
+            Server::Zookeeper(server) => server.resume(),
+            Server::MariaDb(server, _) => server.resume(),
+            Server::Postgres(server, _) => server.resume(),
+        }
+    }
+
+    fn kill(&self) {
+        match &self.server {
+            Server::Etcd(server) => server.members[0].kill(),
+            Server::Zookeeper(server) => server.kill(),
+            Server::MariaDb(server, _) => server.kill(),
+            Server::Postgres(server, _) => server.kill(),
+        }
     }
 }
 

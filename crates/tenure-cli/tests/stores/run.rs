@@ -1,11 +1,15 @@
 //! `tenure run`: exit codes, what is left in the store, and what is said when there is none.
 
-use rustix::process::Signal;
-
-use crate::support::{Store, text};
+use crate::support::scenarios::{
+    OnServer, a_hold_that_is_broken_ends_the_command,
+    a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
+    a_server_that_does_not_answer_is_unreachable, a_signal_while_the_command_runs_releases_at_once,
+    all_names_are_held_or_none,
+    the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
+};
+use crate::support::{text, try_url};
 use crate::{On, on_each};
 use tenure_testkit::process::Port;
-use tenure_testkit::until;
 
 on_each![
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
@@ -17,36 +21,6 @@ on_each![
     a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
     what_the_store_cannot_do_is_refused_and_nothing_is_run,
 ];
-
-/// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
-fn try_url(url: &str, options: &[&str]) -> (i32, String) {
-    let arguments = [&["run"], options, &["x", "--", "true"]].concat();
-    let output = Store::at(url.into()).output(&arguments);
-    let said = text(&output.stdout) + &text(&output.stderr);
-    (output.status.code().unwrap(), said)
-}
-
-fn the_status_of_the_command_passes_through_and_the_name_is_free_afterwards(on: &On) {
-    for (script, code) in [
-        ("exit 0", 0),
-        ("exit 7", 7),
-        ("exit 75", 75),
-        ("kill -KILL $$", 137),
-    ] {
-        assert_eq!(
-            on.code(&["run", "x", "--", "sh", "-c", script]),
-            code,
-            "{script}"
-        );
-        assert!(on.is_free("x"), "{script}");
-    }
-    assert_eq!(
-        on.code(&["run", "x", "--", "no-such-command-anywhere"]),
-        127
-    );
-    assert_eq!(on.code(&["run", "x", "--", "/etc/passwd"]), 126);
-    assert!(on.is_free("x"));
-}
 
 fn the_command_is_told_under_which_number(on: &On) {
     let script = "printf '%s\\n' \"$TENURE_NAME\" \"$TENURE_TOKEN\"; read line; exit 0";
@@ -63,74 +37,6 @@ fn the_command_is_told_under_which_number(on: &On) {
         assert!(token > last, "one counter for all names");
         last = token;
     }
-}
-
-fn all_names_are_held_or_none(on: &On) {
-    let mut holder = on.start(&["hold", "b"]);
-    holder.line();
-    assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
-    assert!(on.is_free("a") && on.is_free("c"));
-    let script = "echo up; read line; exit 0";
-    let mut talk = on.start(&["run", "c", "a", "--", "sh", "-c", script]);
-    talk.line();
-    assert!(!on.is_free("a") && !on.is_free("c"));
-    talk.close_input();
-    assert_eq!(talk.code(), 0);
-    assert!(on.is_free("a") && on.is_free("c"));
-}
-
-fn a_signal_while_the_command_runs_releases_at_once(on: &On) {
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut talk = on.start_run(&[], "x", "echo up; exec sleep 1000");
-        talk.lines_are(&["up"]);
-        assert!(!on.is_free("x"));
-        talk.signal(signal);
-        assert_eq!(talk.code(), code);
-        assert!(on.is_free("x"));
-    }
-}
-
-fn a_hold_that_is_broken_ends_the_command(on: &On) {
-    let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
-    let options = ["--json", "--ttl", "2s", "--grace", "100ms"];
-    let mut talk = on.start_run(&options, "x", script);
-    let token = talk.line();
-    assert_eq!(on.code(&["break", "x", "--token", "1"]), 1);
-    assert_eq!(on.code(&["break", "x", "--token", &token]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("lost")["names"][0], "x");
-    assert!(on.is_free("x"));
-}
-
-fn a_server_that_does_not_answer_is_unreachable(on: &On) {
-    on.server.stop();
-    let (code, said) = try_url(&format!("{}&timeout=500ms", on.server.url()), &[]);
-    assert_eq!(code, 69, "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    on.server.go_on();
-}
-
-fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(
-    on: &On,
-) {
-    // Sessions look whether they are still there, once a second unless told otherwise.
-    let seldom = format!("{}&validate=1m", on.server.url());
-    let options: &[&str] = match on.server.is_session() {
-        true => &["-u", &seldom],
-        false => &[],
-    };
-    let mut talk = on.start_run(options, "x", "echo up; read line; exit 3");
-    talk.lines_are(&["up"]);
-    on.server.kill();
-    talk.close_input();
-    until("it ends", || talk.child.try_wait().unwrap().is_some());
-    assert_eq!(talk.code(), 3);
-    assert!(
-        !talk.err_rest().is_empty(),
-        "it says that it could not release"
-    );
 }
 
 fn what_the_store_cannot_do_is_refused_and_nothing_is_run(on: &On) {

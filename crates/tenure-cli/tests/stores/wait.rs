@@ -2,6 +2,10 @@
 
 use rustix::process::Signal;
 
+use crate::support::scenarios::{
+    a_signal_ends_the_wait_and_leaves_nothing, a_waiter_that_is_killed_is_skipped,
+    busy_names_the_holder_on_one_line, the_next_one_goes_on_when_the_first_ends,
+};
 use crate::support::{next_event, text};
 use crate::{On, on_each};
 
@@ -11,76 +15,6 @@ on_each![
     a_signal_ends_the_wait_and_leaves_nothing,
     a_waiter_that_is_killed_is_skipped,
 ];
-
-fn busy_names_the_holder_on_one_line(on: &On) {
-    let mut holder = on.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
-    let pid = format!("pid {}", holder.child.id());
-    let host: String = rustix::system::uname().nodename().to_str().unwrap().into();
-    for options in [&["-n"][..], &["--wait", "0"], &["--wait", "1s"]] {
-        let arguments = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
-        let output = on.output(&arguments);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(75), "{message}");
-        assert_eq!(message.lines().count(), 1, "{message}");
-        for word in ["\"x\"", &host, &pid, "since 2", "why\\nnot"] {
-            assert!(message.contains(word), "{word}: {message}");
-        }
-        assert!(output.stdout.is_empty());
-        on.until_waiting("x", 0);
-    }
-    assert_eq!(on.code(&["run", "-n", "-E", "9", "x", "--", "true"]), 9);
-}
-
-fn the_next_one_goes_on_when_the_first_ends(on: &On) {
-    let mut first = on.start_run(&[], "x", "echo up; read line");
-    first.line();
-    let mut waiters = Vec::new();
-    for name in ["second", "third", "fourth"] {
-        waiters.push(on.start_run(&[], "x", &format!("echo {name}; read line")));
-        on.until_waiting("x", waiters.len());
-    }
-    first.say("go");
-    assert_eq!(first.code(), 0);
-    for (waiter, name) in waiters.iter_mut().zip(["second", "third", "fourth"]) {
-        waiter.lines_are(&[name]);
-        assert_eq!(on.code(&["run", "-n", "x", "--", "true"]), 75);
-        waiter.say("go");
-        assert_eq!(waiter.code(), 0);
-    }
-    assert!(on.is_free("x"));
-}
-
-fn a_signal_ends_the_wait_and_leaves_nothing(on: &On) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut waiter = on.start_run(&[], "x", "echo ran");
-        on.until_waiting("x", 1);
-        waiter.signal(signal);
-        assert_eq!(waiter.code(), code);
-        on.until_waiting("x", 0);
-        assert_eq!(waiter.rest(), "");
-    }
-    holder.close_input();
-    assert_eq!(holder.code(), 0);
-    assert!(on.is_free("x"));
-}
-
-fn a_waiter_that_is_killed_is_skipped(on: &On) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
-    let mut dead = on.start_run(&["--ttl", "2s"], "x", "echo ran");
-    on.until_waiting("x", 1);
-    let mut next = on.start_run(&[], "x", "echo next");
-    on.until_waiting("x", 2);
-    dead.signal(Signal::KILL);
-    holder.close_input();
-    assert_eq!(holder.code(), 0);
-    next.lines_are(&["next"]);
-    assert_eq!(next.code(), 0);
-    assert_eq!(dead.rest(), "");
-}
 
 /// A database that keeps locks for its sessions forgets them when it is restarted, so it says the same as a Redis.
 fn a_server_that_was_started_lately_is_explained(on: &On) {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod scenarios;
 pub(crate) mod signs;
 pub(crate) mod terminal;
 
@@ -224,5 +225,21 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     list.split_whitespace()
         .map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap())
+        .collect()
+}
+
+/// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
+pub(crate) fn try_url(url: &str, options: &[&str]) -> (i32, String) {
+    let arguments = [&["run"], options, &["x", "--", "true"]].concat();
+    let output = Store::at(url.into()).output(&arguments);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code().unwrap(), said)
+}
+
+/// A value of each line.
+pub(crate) fn json(bytes: &[u8]) -> Vec<serde_json::Value> {
+    text(bytes)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
-use crate::{Run, is_clock_missing};
+use crate::Run;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::tap;
-use tenure_testkit::zookeeper::{self, Ensemble, Zookeeper};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
 /// Longer than an election takes, twice.
 const TTL: Duration = Duration::from_secs(2);
@@ -20,11 +20,9 @@ fn nothing_overlaps(run: Run) {
 
 #[test]
 fn etcd_of_one() {
-    if etcd::is_missing() || tap::is_impossible() {
-        return;
-    }
+    needs!(etcd, tracer);
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 1, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 1, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), Some(clock)));
 }
@@ -33,21 +31,17 @@ fn etcd_of_one() {
 /// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
-    if etcd::is_missing() || tap::is_impossible() {
-        return;
-    }
+    needs!(etcd, tracer);
     let clock = Clock::make();
-    let etcd = Etcd::start_after(&clock.command_of_tap(), 3, &[]);
+    let etcd = Etcd::start_after(&clock.traced_command(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     let run = Run::on("etcd of three", url, Some(Box::new(etcd)), Some(clock)).ttl(TTL);
-    nothing_overlaps(run.without(&[Kind::LeaderPause]));
+    nothing_overlaps(run.without(&[FaultKind::LeaderPause]));
 }
 
 #[test]
 fn zookeeper_of_one() {
-    if zookeeper::is_missing() || is_clock_missing() {
-        return;
-    }
+    needs!(zookeeper, "cc");
     let clock = Clock::make();
     let server = Zookeeper::start_with_clock(&clock);
     let url = format!(
@@ -64,9 +58,7 @@ fn zookeeper_of_one() {
 
 #[test]
 fn zookeeper_of_three() {
-    if zookeeper::is_missing() || is_clock_missing() {
-        return;
-    }
+    needs!(zookeeper, "cc");
     let clock = Clock::make();
     let ensemble = Ensemble::start_with_clock(&clock);
     let url = format!("zookeeper://{}/locks?ttl=2s&timeout=1s", ensemble.hosts());

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
-use crate::{Run, is_clock_missing, text};
+use crate::{Run, text};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::mariadb::{self as mariadb_server, MariaDb};
-use tenure_testkit::postgres::{self as postgres_server, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_torture::checker::Verdict;
 
 /// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.
@@ -20,13 +21,13 @@ const TABLE: &str = "?mode=table&tls=off&timeout=1s";
 const SHEDLOCK: &str = "?mode=table&dialect=shedlock&tls=off&timeout=1s";
 
 /// What breaks a connection frees the locks of its session, before their holder can know.
-const VOID_FOR_SESSIONS: [Kind; 6] = [
-    Kind::Delay,
-    Kind::Stall,
-    Kind::Cut,
-    Kind::LostReply,
-    Kind::Garbage,
-    Kind::Trickle,
+const VOID_FOR_SESSIONS: [FaultKind; 6] = [
+    FaultKind::Delay,
+    FaultKind::Stall,
+    FaultKind::Cut,
+    FaultKind::LostReply,
+    FaultKind::Garbage,
+    FaultKind::Trickle,
 ];
 
 fn mysql(name: &'static str, options: &str) -> Run {
@@ -48,25 +49,19 @@ macro_rules! on {
         mod $database {
             use super::*;
 
-            fn is_missing() -> bool {
-                $server::is_missing() || is_clock_missing()
-            }
-
             /// All that must not make two hold at once.
             #[test]
             fn sessions() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 let mut faults = vec![
-                    Kind::Pause,
-                    Kind::Kill,
-                    Kind::Vanish,
-                    Kind::ClientClock,
-                    Kind::Suspend,
+                    FaultKind::Pause,
+                    FaultKind::Kill,
+                    FaultKind::Vanish,
+                    FaultKind::ClientClock,
+                    FaultKind::Suspend,
                 ];
                 if stringify!($database) == "mysql" {
-                    faults.push(Kind::ClockForward);
+                    faults.push(FaultKind::ClockForward);
                 }
                 let run = super::$database("sessions", TRUSTED).only(&faults);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -75,10 +70,8 @@ macro_rules! on {
             /// Tokens are made of the clock and of what a server counts since its start.
             #[test]
             fn sessions_whose_clock_goes_back() {
-                if is_missing() {
-                    return;
-                }
-                let run = super::$database("sessions, back", TRUSTED).only(&[Kind::ClockBack]);
+                needs!($server, "cc");
+                let run = super::$database("sessions, back", TRUSTED).only(&[FaultKind::ClockBack]);
                 let report = run.go(|made, found| made > 3 && found.not_enough.is_none());
                 assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
                 assert_eq!(report.findings.overlaps, []);
@@ -86,69 +79,56 @@ macro_rules! on {
 
             #[test]
             fn sessions_with_the_guard() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("sessions, guard", GUARDED);
-                let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+                let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 
             #[test]
             fn sessions_whose_server_forgets_let_two_hold() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 // Whoever looks less often at its connection learns later that it is gone.
                 let options = format!("{TRUSTED}&validate=2s");
-                super::$database("sessions, no guard", &options).lets_two_hold(Kind::ServerKill);
+                super::$database("sessions, no guard", &options)
+                    .lets_two_hold(FaultKind::ServerKill);
             }
 
             #[test]
             fn sessions_whose_connections_break() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("sessions, links", TRUSTED).only(&VOID_FOR_SESSIONS);
                 run.keeps_its_promise();
             }
 
             #[test]
             fn sessions_that_are_cut_let_two_hold() {
-                if is_missing() {
-                    return;
-                }
-                super::$database("sessions, cut", TRUSTED).lets_two_hold(Kind::Cut);
+                needs!($server, "cc");
+                super::$database("sessions, cut", TRUSTED).lets_two_hold(FaultKind::Cut);
             }
 
             #[test]
             fn a_table() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("table", TABLE).ttl(SHORT);
-                let run = run.without(&[Kind::ClockForward]);
+                let run = run.without(&[FaultKind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 
             #[test]
             fn a_table_whose_clock_jumps_forward_lets_two_hold() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 for options in [TABLE, SHEDLOCK] {
                     let run = super::$database("table, clock", options).ttl(SHORT);
-                    run.lets_two_hold(Kind::ClockForward);
+                    run.lets_two_hold(FaultKind::ClockForward);
                 }
             }
 
             #[test]
             fn the_table_of_shedlock() {
-                if is_missing() {
-                    return;
-                }
+                needs!($server, "cc");
                 let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
-                let run = run.without(&[Kind::ClockForward]);
+                let run = run.without(&[FaultKind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
         }
@@ -158,12 +138,10 @@ macro_rules! on {
 /// It takes a session for overdue that has been silent for no longer than its clock has jumped.
 #[test]
 fn postgres_whose_clock_jumps_forward_lets_two_hold() {
-    if postgres_server::is_missing() || is_clock_missing() {
-        return;
-    }
+    needs!(postgres, "cc");
     let run = postgres("sessions, clock", TRUSTED);
-    run.lets_two_hold(Kind::ClockForward);
+    run.lets_two_hold(FaultKind::ClockForward);
 }
 
-on!(mysql, mariadb_server);
-on!(postgres, postgres_server);
+on!(mysql, mariadb);
+on!(postgres, postgres);

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
-use crate::{Run, is_clock_missing};
+use crate::Run;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::database::File;
+use tenure_testkit::needs;
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[test]
 fn file() {
-    if is_clock_missing() {
-        return;
-    }
+    needs!("cc");
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file:{}", dir.path().join("locks").display());
     let run = Run::on("file", url, None, Some(Clock::make())).ttl(Duration::from_millis(500));
@@ -30,30 +29,26 @@ fn file() {
     );
 }
 
-fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, File) {
-    let file = File::new();
+fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, DatabaseFile) {
+    let file = DatabaseFile::new();
     let url = format!("{}?timeout=1s", file.url());
     (Run::on(name, url, None, clock), file)
 }
 
 #[test]
 fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
-    if is_clock_missing() {
-        return;
-    }
+    needs!("cc");
     let (run, _file) = sqlite("sqlite", Some(Clock::make()));
-    let run = run.without(&[Kind::ClockForward]);
+    let run = run.without(&[FaultKind::ClockForward]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
 /// Its clock is that of this host, and leases end by it.
 #[test]
 fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
-    if is_clock_missing() {
-        return;
-    }
+    needs!("cc");
     let (run, _file) = sqlite("sqlite, clock", Some(Clock::make()));
-    run.lets_two_hold(Kind::ClockForward);
+    run.lets_two_hold(FaultKind::ClockForward);
     let (run, _file) = sqlite("sqlite, clock of a client", None);
-    run.lets_two_hold(Kind::ClientClock);
+    run.lets_two_hold(FaultKind::ClientClock);
 }

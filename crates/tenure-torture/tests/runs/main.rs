@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use site::{Around, Store};
 use tenure_torture::checker::{Findings, Verdict, check};
-use tenure_torture::crew::Program;
 use tenure_torture::event;
 use tenure_torture::history::History;
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
+use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::VARIABLE;
@@ -88,7 +88,7 @@ impl Run {
                     .to_vec(),
                 environment: around.environment(),
             },
-            site: Some(Arc::new(around)),
+            environment: Some(Arc::new(around)),
         };
         Self { setup, dir, name }
     }
@@ -100,7 +100,7 @@ impl Run {
     }
 
     /// Only these faults.
-    pub(crate) fn only(mut self, faults: &[Kind]) -> Self {
+    pub(crate) fn only(mut self, faults: &[FaultKind]) -> Self {
         for kind in faults {
             assert!(self.setup.faults.contains(kind), "{kind} is not possible");
         }
@@ -109,7 +109,7 @@ impl Run {
     }
 
     /// All but these.
-    pub(crate) fn without(mut self, faults: &[Kind]) -> Self {
+    pub(crate) fn without(mut self, faults: &[FaultKind]) -> Self {
         self.setup.faults.retain(|kind| !faults.contains(kind));
         self
     }
@@ -127,7 +127,7 @@ impl Run {
 
     /// Until two held at once, under this fault. Were it never to happen, the table would be wrong, or the harness blind.
     #[track_caller]
-    pub(crate) fn lets_two_hold(mut self, kind: Kind) -> Done {
+    pub(crate) fn lets_two_hold(mut self, kind: FaultKind) -> Done {
         self.setup.faults = vec![kind];
         // Held for long, so that the fault falls into a hold and not between two.
         self.setup.hold = self.setup.ttl;
@@ -196,7 +196,7 @@ async fn until_it_grants(url: &str) {
     let attempt = async || client.lock("tenure-torture-0").ttl(ttl).try_acquire().await;
     let start = Instant::now();
     while let Err(error) = attempt().await.map(drop) {
-        assert!(start.elapsed() < tenure_testkit::PATIENCE, "{error}");
+        assert!(start.elapsed() < tenure_testkit::TEST_TIMEOUT, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     client.close().await;
@@ -223,11 +223,6 @@ fn long() -> Option<Duration> {
         "h" => Duration::from_secs(number * 3600),
         _ => panic!("TENURE_TORTURE_FOR is {text}; write 90s, 30m or 8h"),
     })
-}
-
-/// Whether the compiler is missing with which clocks are made.
-pub(crate) fn is_clock_missing() -> bool {
-    tenure_testkit::is_missing(&["cc"])
 }
 
 #[test]

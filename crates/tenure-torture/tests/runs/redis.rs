@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
+use crate::Run;
 use crate::site::Masters;
-use crate::{Run, is_clock_missing};
 use tenure_testkit::clock::Clock;
-use tenure_testkit::redis::{self, Cluster, Redis, Watched, redlock_url};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup, redlock_url};
 
 const TTL: Duration = Duration::from_millis(500);
 /// Longer than any lease of a run.
@@ -15,10 +16,6 @@ const GUARDED: &str = "?timeout=1s&restart_guard=2s";
 const TRUSTED: &str = "?timeout=1s&restart_guard=off";
 
 const DIALECTS: [&str; 2] = ["", "&dialect=redisson"];
-
-fn is_missing() -> bool {
-    redis::is_missing() || is_clock_missing()
-}
 
 fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
     let clock = Clock::make();
@@ -28,13 +25,11 @@ fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
 }
 
 /// Overlaps are documented for these, so they would hide others.
-const VOID: [Kind; 2] = [Kind::ServerKill, Kind::ClockForward];
+const VOID: [FaultKind; 2] = [FaultKind::ServerKill, FaultKind::ClockForward];
 
 #[test]
 fn redis_alone() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     let report = run("redis", TRUSTED, &[])
         .without(&VOID)
         .keeps_its_promise();
@@ -44,9 +39,7 @@ fn redis_alone() {
 
 #[test]
 fn redis_with_the_format_of_redisson() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     let options = format!("{TRUSTED}&dialect=redisson");
     let run = run("redis, redisson", &options, &[]).without(&VOID);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -54,45 +47,37 @@ fn redis_with_the_format_of_redisson() {
 
 #[test]
 fn redis_that_forgets_lets_two_hold() {
-    if is_missing() {
-        return;
-    }
-    run("redis, no guard", TRUSTED, &[]).lets_two_hold(Kind::ServerKill);
+    needs!(redis, "cc");
+    run("redis, no guard", TRUSTED, &[]).lets_two_hold(FaultKind::ServerKill);
 }
 
 #[test]
 fn redis_that_forgets_with_the_guard() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, guard", &format!("{GUARDED}{dialect}"), &[]);
-        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
         assert_eq!(run.keeps_its_promise().findings.overlaps, []);
     }
 }
 
 #[test]
 fn redis_with_its_log_on_disk() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     for (fsync, options) in [("everysec", GUARDED), ("always", "?timeout=1s")] {
         let fsync = format!("appendfsync {fsync}");
         let run = run("redis, log", options, &["appendonly yes", &fsync]);
-        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
         assert_eq!(run.keeps_its_promise().findings.overlaps, []);
     }
 }
 
 #[test]
 fn redis_whose_clock_jumps_forward_lets_two_hold() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
-        let report = run.lets_two_hold(Kind::ClockForward);
+        let report = run.lets_two_hold(FaultKind::ClockForward);
         assert_eq!(report.findings.tokens, []);
         assert_eq!(report.findings.stale_accepted, []);
     }
@@ -100,25 +85,21 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
 
 #[test]
 fn sentinel() {
-    if is_missing() {
-        return;
-    }
-    let watched = Watched::start(500);
+    needs!(redis, "cc");
+    let watched = SentinelSetup::start(500);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
-        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .only(&[FaultKind::Pause, FaultKind::Kill, FaultKind::LeaderKill])
         .keeps_its_promise();
 }
 
 #[test]
 fn cluster() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     let cluster = Cluster::start(true);
     let url = format!("{}{TRUSTED}", cluster.url());
     Run::on("cluster", url, Some(Box::new(cluster)), None)
-        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .only(&[FaultKind::Pause, FaultKind::Kill, FaultKind::LeaderKill])
         .keeps_its_promise();
 }
 
@@ -134,10 +115,8 @@ fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> R
 
 #[test]
 fn redlock_of_five() {
-    if is_missing() {
-        return;
-    }
-    let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
+    needs!(redis, "cc");
+    let run = redlock("redlock", GUARDED, 5, &[]).without(&[FaultKind::ClockForward]);
     let report = run.keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
     assert_eq!(report.fault_counts().len(), 14);
@@ -145,18 +124,14 @@ fn redlock_of_five() {
 
 #[test]
 fn redlock_with_its_logs_on_disk() {
-    if is_missing() {
-        return;
-    }
+    needs!(redis, "cc");
     let lines = ["appendonly yes", "appendfsync always"];
-    let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[Kind::ServerKill]);
+    let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[FaultKind::ServerKill]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
 #[test]
 fn redlock_whose_clocks_jump_forward_lets_two_hold() {
-    if is_missing() {
-        return;
-    }
-    redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(Kind::ClockForward);
+    needs!(redis, "cc");
+    redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(FaultKind::ClockForward);
 }

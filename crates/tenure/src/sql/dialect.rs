@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use sqlx::error::DatabaseError;
+use tenure_core::transaction::SqlDatabase;
 
 /// A database, as the functions of this module need it. Answers are those of `sqlx`; what they mean is said by
-/// [`sort`](Dialect::sort).
-pub trait Dialect: sqlx::Database {
-    /// What errors call it: the scheme of its URL.
-    const SCHEME: &'static str;
-
+/// [`sort`](SqlDatabase::sort).
+pub trait Dialect: SqlDatabase {
     /// Creates the tables that are not there.
     fn create(conn: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
@@ -32,39 +29,4 @@ pub trait Dialect: sqlx::Database {
         resource: &[u8],
         token: i64,
     ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
-
-    /// Asks for nothing: an error, and the transaction would be rolled back by a COMMIT, in silence.
-    fn probe(conn: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
-        let _ = conn;
-        std::future::ready(Ok(()))
-    }
-
-    /// What the database said, in our terms.
-    fn sort(said: &dyn DatabaseError) -> Sort;
-
-    /// Whether a COMMIT that was answered with this did not commit, for certain.
-    fn is_no(said: &dyn DatabaseError) -> bool;
-}
-
-/// What an error of a database means for whoever has the transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// Another transaction kept the row until the limit.
-    Busy,
-    /// The transactions waited for each other, and this one was chosen to end.
-    Deadlock,
-    /// Somebody changed what this transaction had read before.
-    Outdated,
-    /// One of our tables is not there.
-    NoTable,
-    /// An earlier statement of the transaction has failed, and it takes no other.
-    Aborted,
-    /// A privilege is missing.
-    Denied,
-    /// A standby, a replica, or a transaction that may only read.
-    ReadOnly,
-    /// The server ended the connection.
-    Gone,
-    /// Anything else.
-    Other,
 }

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use sqlx::{Acquire, Transaction};
 
+use tenure_core::Guard;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::FencingToken;
+use tenure_core::name::LockName;
+use tenure_core::transaction::{Asked, explain, named};
+
 use super::dialect::Dialect;
-use super::outcome::{Asked, explain, named};
 use super::statements::{signed, stale};
-use crate::error::{Error, ErrorKind};
-use crate::fence::FencingToken;
-use crate::guard::{Fenced, Guard};
-use crate::name::LockName;
+use crate::fenced::Fenced;
 
 /// A database that this works in: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
 /// feature of that name. Other crates cannot implement it.
@@ -141,7 +143,7 @@ pub async fn advisory_lock_in_tx_within(
 
 #[cfg(feature = "postgres")]
 fn key(name: &LockName) -> i64 {
-    crate::backend::sql::keys::bigint(name.as_str())
+    crate::database::keys::bigint(name.as_str())
 }
 
 /// Refuses a `token` smaller than the greatest one that this fence has seen for `resource`, in one statement of the

@@ -68,15 +68,11 @@ mod dialect;
 mod in_tx;
 #[cfg(all(feature = "sqlx", feature = "mysql"))]
 mod mysql;
-#[cfg(feature = "sqlx")]
-mod outcome;
 #[cfg(all(feature = "sqlx", feature = "postgres"))]
 mod postgres;
 #[cfg(all(feature = "sqlx", feature = "sqlite"))]
 mod sqlite;
 mod statements;
-#[cfg(feature = "sqlx")]
-mod transaction;
 
 #[cfg(feature = "sqlx")]
 pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};

@@ -6,7 +6,7 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlDatabaseError, MySqlQueryResult};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
-use super::dialect::{Dialect, Sort};
+use super::dialect::Dialect;
 use super::statements::create_tables;
 
 /// A counter of the running server that begins at the second of its start, times 2^24; the highest byte, which
@@ -59,8 +59,6 @@ const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
 const SHORT: Duration = Duration::from_millis(100);
 
 impl Dialect for MySql {
-    const SCHEME: &'static str = "mysql";
-
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(create_tables(super::Dialect::MySql))
             .execute(conn)
@@ -117,29 +115,6 @@ impl Dialect for MySql {
         let raised = sqlx::query(FENCE).bind(resource).bind(token).bind(token);
         let greatest = number(raised.execute(conn).await?.last_insert_id())?;
         Ok((greatest > token).then_some(greatest))
-    }
-
-    fn sort(said: &dyn DatabaseError) -> Sort {
-        match code(said) {
-            // Limit of a lock; MariaDB: limit of a statement; NOWAIT.
-            1205 | 1969 | 3572 => Sort::Busy,
-            1213 => Sort::Deadlock,
-            // MariaDB with innodb_snapshot_isolation.
-            1020 => Sort::Outdated,
-            1146 => Sort::NoTable,
-            1044 | 1142 | 1143 | 1227 | 1370 => Sort::Denied,
-            1290 | 1792 | 1836 => Sort::ReadOnly,
-            1053 | 1927 | 3169 | 4031 => Sort::Gone,
-            _ => Sort::Other,
-        }
-    }
-
-    fn is_no(said: &dyn DatabaseError) -> bool {
-        // Also: not ready (Galera), a hook refused it (group replication).
-        matches!(
-            Self::sort(said),
-            Sort::Busy | Sort::Deadlock | Sort::Outdated | Sort::Denied | Sort::ReadOnly
-        ) || matches!(code(said), 1047 | 3100 | 3101)
     }
 }
 

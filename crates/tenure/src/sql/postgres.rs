@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 
-use super::dialect::{Dialect, Sort};
+use tenure_core::rt::Clock;
+use tenure_core::time::Time;
+
+use super::dialect::Dialect;
 use super::statements::{POSTGRES_FENCE, create_tables};
-use crate::rt::Clock;
-use crate::time::Time;
 
 /// What the server's clock says while this is evaluated (`now()` stands still in a transaction), in µs since 1970.
 macro_rules! clock {
@@ -43,8 +43,6 @@ const RAISE: &str = concat!(
 const SLACK: Duration = Duration::from_millis(250);
 
 impl Dialect for Postgres {
-    const SCHEME: &'static str = "postgres";
-
     async fn create(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         // IF NOT EXISTS looks first; what somebody else creates at the same moment is seen too late. There are two
         // tables, so that may happen twice.
@@ -90,35 +88,6 @@ impl Dialect for Postgres {
             .bind(token);
         let greatest: i64 = greatest.fetch_one(conn).await?;
         Ok((greatest > token).then_some(greatest))
-    }
-
-    async fn probe(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // COMMIT of a transaction in which a statement has failed is a ROLLBACK, and no error.
-        sqlx::raw_sql("SELECT 1").execute(conn).await.map(drop)
-    }
-
-    fn sort(said: &dyn DatabaseError) -> Sort {
-        match said.code().as_deref().unwrap_or_default() {
-            "55P03" => Sort::Busy,
-            "40P01" => Sort::Deadlock,
-            "40001" => Sort::Outdated,
-            "42P01" => Sort::NoTable,
-            "25P02" => Sort::Aborted,
-            "42501" => Sort::Denied,
-            "25006" => Sort::ReadOnly,
-            "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Sort::Gone,
-            code if code.starts_with("08") => Sort::Gone,
-            _ => Sort::Other,
-        }
-    }
-
-    fn is_no(said: &dyn DatabaseError) -> bool {
-        let code = said.code().unwrap_or_default();
-        // Data, constraints (deferred ones are looked at now), state of the transaction, conflicts, triggers,
-        // cancelled. Not 40003: "statement completion unknown".
-        let classes = ["22", "23", "25", "40", "42", "44", "P0"];
-        let is_known = classes.iter().any(|class| code.starts_with(class)) || code == "57014";
-        is_known && code != "40003" && Self::sort(said) != Sort::Gone
     }
 }
 

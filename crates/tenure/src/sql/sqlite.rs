@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
-use super::dialect::{Dialect, Sort};
+use tenure_core::rt::wall_micros;
+use tenure_core::transaction::{Sort, SqlDatabase as _};
+
+use super::dialect::Dialect;
 use super::statements::{SQLITE_FENCE, create_tables};
-use crate::rt::wall_micros;
 
 /// Makes this transaction the one that writes; that is what is waited for.
 const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
@@ -19,8 +20,6 @@ const RAISE: &str =
     "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
 
 impl Dialect for Sqlite {
-    const SCHEME: &'static str = "sqlite";
-
     async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(create_tables(super::Dialect::Sqlite))
             .execute(conn)
@@ -62,29 +61,6 @@ impl Dialect for Sqlite {
         let greatest: i64 = greatest.fetch_one(conn).await?;
         Ok((greatest > token).then_some(greatest))
     }
-
-    fn sort(said: &dyn DatabaseError) -> Sort {
-        let code = code(said);
-        match (code, code & 0xff) {
-            // It read before somebody else wrote: waiting would not help.
-            (517, _) => Sort::Outdated,
-            (_, 5 | 6) => Sort::Busy,
-            (_, 3 | 23) => Sort::Denied,
-            (_, 8) => Sort::ReadOnly,
-            (_, 1) if said.message().starts_with("no such table") => Sort::NoTable,
-            _ => Sort::Other,
-        }
-    }
-
-    fn is_no(said: &dyn DatabaseError) -> bool {
-        // Busy, locked, read-only, full, a constraint that is looked at now.
-        matches!(code(said) & 0xff, 5 | 6 | 8 | 13 | 19)
-    }
-}
-
-fn code(said: &dyn DatabaseError) -> i32 {
-    let code = said.code().unwrap_or_default();
-    code.parse().unwrap_or_default()
 }
 
 async fn set_limit(conn: &mut SqliteConnection, ms: i64) -> Result<(), sqlx::Error> {

@@ -1,7 +1,7 @@
 //! The fence as plain SQL, for any client of the database.
 
-use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::LockName;
 
 /// Locks the row of the resource, raises it to this token unless it has a greater one, and answers with the greatest.
 pub(super) const POSTGRES_FENCE: &str = "INSERT INTO tenure_fences AS f (resource, token) VALUES ($1, $2) \

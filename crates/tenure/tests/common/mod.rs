@@ -1,4 +1,4 @@
-//! What tests about real servers say all the time, through the library.
+//! Helpers of the tests about real servers. They use the library; the testkit does not.
 
 #![allow(
     dead_code,
@@ -6,29 +6,34 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+pub(crate) mod holders;
 pub(crate) mod partitions;
 pub(crate) mod power;
+pub(crate) mod writes;
 
 use std::panic::Location;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tenure::{Client, Error, ErrorKind, Guard};
+use tenure::{Client, Error, ErrorKind, Guard, Lock};
+use tokio::task::JoinHandle;
 
-use tenure_testkit::{PASSWORD, PATIENCE};
+use tenure_testkit::{PASSWORD, TEST_TIMEOUT};
 
-/// Awaits what happens at once on an idle machine.
+/// Awaits an event that happens at once on an idle machine.
 #[track_caller]
 pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = Location::caller();
     async move {
-        match tokio::time::timeout(PATIENCE, future).await {
+        match tokio::time::timeout(TEST_TIMEOUT, future).await {
             Ok(value) => value,
             Err(_) => panic!("did not happen: {caller}"),
         }
     }
 }
 
-/// Looks again and again, without blocking the thread for long.
+/// Checks a condition again and again until it holds, and never blocks the thread for long.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
@@ -36,7 +41,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Fut
         let start = Instant::now();
         while !condition() {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TEST_TIMEOUT,
                 "never happened: {what}, {caller}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -48,14 +53,17 @@ pub(crate) async fn connect(url: &str) -> Client {
     soon(tenure::connect(url)).await.unwrap()
 }
 
-/// The first answer that is none of "later" and "nobody can tell": servers that were just brought together again
-/// may need a moment.
+/// Asks until the answer is a success. Errors that may be retried are passed over, because servers that have just
+/// found each other again may need a moment.
 pub(crate) async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     let start = Instant::now();
     loop {
         match soon(ask()).await {
             Ok(answer) => return answer,
-            Err(err) => assert!(err.is_retryable() && start.elapsed() < PATIENCE, "{err}"),
+            Err(err) => assert!(
+                err.is_retryable() && start.elapsed() < TEST_TIMEOUT,
+                "{err}"
+            ),
         }
     }
 }
@@ -73,7 +81,50 @@ pub(crate) fn take(client: &Client, name: &str, ttl: Duration) -> impl Future<Ou
     }
 }
 
-/// The next renewal has its answer.
+/// One try on a free name, which is free again afterwards.
+#[track_caller]
+pub(crate) fn take_and_release(
+    client: &Client,
+    name: &str,
+    ttl: Duration,
+) -> impl Future<Output = ()> {
+    let taken = take(client, name, ttl);
+    async move { soon(taken.await.release()).await.unwrap() }
+}
+
+/// A task that acquires, however long that takes.
+pub(crate) fn start_acquire(lock: Lock) -> JoinHandle<Result<Guard, Error>> {
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+/// Tasks of this runtime that have not ended.
+pub(crate) fn alive_tasks() -> usize {
+    let runtime = tokio::runtime::Handle::current();
+    runtime.metrics().num_alive_tasks()
+}
+
+/// So many futures of `acquire`, each dropped after at most four polls; a fourth of them on a name that is held, the
+/// others on so many names that are free.
+pub(crate) async fn drop_acquires(client: &Client, ttl: Duration, count: u32, free: u32) {
+    for number in 0..count {
+        let name = match number % 4 {
+            0 => "held".to_owned(),
+            _ => format!("free{}", number % free),
+        };
+        let lock = client.lock(&name).ttl(ttl);
+        let mut acquire = pin!(lock.acquire());
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..number % 5 {
+            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
+                drop(guard.unwrap());
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns after the next renewal has been confirmed.
 #[track_caller]
 pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
     let mut last = guard.remaining();
@@ -83,7 +134,7 @@ pub(crate) fn until_renewed(guard: &Guard) -> impl Future<Output = ()> {
     })
 }
 
-/// An error is of that kind, and one clear line with these words and no password.
+/// Asserts that the outcome is an error of that kind, whose text is one clear line with these words and no password.
 #[track_caller]
 pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: &[&str]) {
     let Err(err) = outcome else {
@@ -97,7 +148,7 @@ pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: 
     assert_clear(&err);
 }
 
-/// What an error may begin with, though it has capital letters.
+/// Names with capital letters with which an error may begin.
 const NAMES: [&str; 6] = [
     "MariaDB",
     "MySQL",
@@ -107,7 +158,7 @@ const NAMES: [&str; 6] = [
     "ZooKeeper",
 ];
 
-/// One line of sensible length without a password, in all ways to print it.
+/// Asserts that an error is one line of sensible length, and that no way to print it shows the password.
 #[track_caller]
 pub(crate) fn assert_clear(err: &Error) {
     let mut texts = vec![err.to_string(), format!("{err:?}"), format!("{err:#?}")];

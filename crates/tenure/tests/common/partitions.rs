@@ -1,28 +1,28 @@
-//! Three servers on a network that falls apart between them, while each of them still hears its clients.
+//! Three servers whose network is partitioned, while each server still reaches its clients.
 
 use std::time::{Duration, Instant};
 
 use tenure::{Client, ErrorKind, LostReason};
 use tokio::task::JoinHandle;
 
-use super::{answered, assert_says, connect, soon, take, until, until_renewed};
+use super::{answered, assert_says, connect, soon, start_acquire, take, until, until_renewed};
 use tenure_testkit::network::Network;
 
 /// Three servers that elect a leader.
 pub(crate) trait Trio {
-    /// A lease that ends while they are apart.
+    /// A lease that ends during the partition.
     const TTL: Duration;
-    /// Longer than an election and a server that hears nobody take together.
+    /// Longer than an election and the time limit of a server without peers together.
     const LONG: Duration;
-    /// How a server says that it is alone.
+    /// A word in the error of a server without a majority.
     const ALONE: &str;
 
-    /// For clients that know these servers only.
+    /// The URL for clients that know these servers only.
     fn url(&self, servers: &[usize]) -> String;
     fn leader(&self) -> usize;
-    /// Until all of them follow a leader.
+    /// Returns when all servers follow a leader.
     fn until_whole(&self);
-    /// Who holds `x` or waits for it, as that server knows.
+    /// How many clients hold `x` or wait for `x`, as that server knows.
     fn contenders(&self, server: usize) -> usize;
 }
 
@@ -39,13 +39,12 @@ async fn wait_behind<T: Trio>(
     ttl: Duration,
     server: usize,
 ) -> JoinHandle<Result<tenure::Guard, tenure::Error>> {
-    let lock = client.lock("x").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock("x").ttl(ttl));
     until("it waits", || trio.contenders(server) == 2).await;
     waiting
 }
 
-/// Nothing is granted, and nobody is told that somebody else holds it either.
+/// A try is not granted, and its error does not say that the lock is held.
 async fn assert_grants_nothing<T: Trio>(client: &Client) {
     let outcome = soon(client.lock("y").ttl(T::TTL).try_acquire()).await;
     let kind = outcome.map(|_| ()).map_err(|err| err.kind());
@@ -55,7 +54,7 @@ async fn assert_grants_nothing<T: Trio>(client: &Client) {
     );
 }
 
-/// The old leader and who holds by it on one side, who waits on the other, where the lease ends.
+/// The old leader and the holder are on one side; the waiter is on the other side, where the lease ends.
 pub(crate) async fn the_leader_is_cut_off_together_with_the_holder<T: Trio>(
     trio: T,
     network: Network,
@@ -111,7 +110,8 @@ pub(crate) async fn the_leader_is_cut_off_together_with_the_holder<T: Trio>(
     until("nothing is left", || trio.contenders(0) == 0).await;
 }
 
-/// Who knows all servers loses nothing to one that is alone, be it the leader; who knows only that one gets nothing.
+/// A client that knows all servers keeps its hold when one server is alone, even the leader. A client that knows only
+/// that server gets no lock.
 pub(crate) async fn one_is_cut_off_from_the_others<T: Trio>(trio: T, network: Network) {
     let (mut holder, mut waiter) = (
         client_of(&trio, &ALL).await,
@@ -145,7 +145,7 @@ pub(crate) async fn one_is_cut_off_from_the_others<T: Trio>(trio: T, network: Ne
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a majority anywhere nothing is granted and nothing renewed; when it is back, all goes on.
+/// Without a majority no lock is granted and no hold is renewed. When the majority is back, both go on.
 pub(crate) async fn each_is_alone<T: Trio>(trio: T, network: Network) {
     let (first, second) = (client_of(&trio, &ALL).await, client_of(&trio, &ALL).await);
     let guard = take(&first, "x", T::TTL).await;
@@ -173,3 +173,26 @@ pub(crate) async fn each_is_alone<T: Trio>(trio: T, network: Network) {
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
 }
+
+/// Each of these scenarios is a test. `start` gives the servers and their network, or says why it cannot.
+#[allow(unused_macros, reason = "not every program has three servers")]
+macro_rules! on_three_servers {
+    ($start:ident) => {
+        $crate::common::partitions::on_three_servers! {
+            $start:
+            the_leader_is_cut_off_together_with_the_holder,
+            one_is_cut_off_from_the_others,
+            each_is_alone,
+        }
+    };
+    ($start:ident: $($name:ident),* $(,)?) => { $(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            if let Some((servers, network)) = $start() {
+                $crate::common::partitions::$name(servers, network).await;
+            }
+        }
+    )* };
+}
+#[allow(unused_imports, reason = "likewise")]
+pub(crate) use on_three_servers;

@@ -1,4 +1,4 @@
-//! The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+//! A power failure: after it the server finds on its disk only what it has synced.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tenure::{FencingToken, Renew};
 use super::{answered, connect, soon};
 use tenure_testkit::disk::Disk;
 
-/// What was given out before and after.
+/// The tokens of the grants before and after the power failure.
 pub(crate) struct Tokens {
     pub(crate) old: FencingToken,
     pub(crate) new: FencingToken,
 }
 
-/// Somebody holds a lock, the power is lost, and somebody else tries to get it: refused by a server that `remembers`,
-/// whose tokens grow on then. `restart_after` kills the server, does that to its directory, and starts it again.
-pub(crate) async fn is_lost(
+/// A client holds a lock, the power fails, and another client tries to acquire. A server that `remembers` refuses the
+/// try, and its tokens go on growing. `restart_after` kills the server, does that to its directory, and starts it again.
+pub(crate) async fn lose_power(
     disk: &Disk,
     url: &str,
     ttl: Duration,

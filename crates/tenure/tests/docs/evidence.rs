@@ -60,9 +60,9 @@ fn memory(fault: Fault) -> Evidence {
 
 fn file(fault: Fault) -> Evidence {
     match fault {
-        Fault::PowerLoss => Shown(&[
-            "tenure/src/backend/file/record/tests::no_torn_or_lost_write_brings_a_token_back",
-        ]),
+        Fault::PowerLoss => {
+            Shown(&["tenure/src/file/record/tests::no_torn_or_lost_write_brings_a_token_back"])
+        }
         _ => Shown(&["runs/files::file"]),
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
-use tenure::Client;
 use tenure::guarantees::{Fault, Guarantees, Order, Promise};
 
 use evidence::{Evidence, evidence, evidence_of_loss};
@@ -23,7 +22,7 @@ async fn declared() -> Vec<Guarantees> {
     let call = CALLS.fetch_add(1, Ordering::SeqCst);
     let dir = env::temp_dir().join(format!("tenure-docs-{}-{call}", std::process::id()));
     let mut all = Vec::new();
-    for scheme in tenure::client::SCHEMES {
+    for scheme in tenure::SCHEMES {
         // The others need a server.
         if !matches!(*scheme, "memory:" | "file:") {
             continue;
@@ -32,13 +31,13 @@ async fn declared() -> Vec<Guarantees> {
             "file:" => format!("file:{}", dir.display()),
             scheme => scheme.to_owned(),
         };
-        let client = Client::connect(&url).await.unwrap();
+        let client = tenure::connect(&url).await.unwrap();
         all.push(client.guarantees().clone());
         client.close().await;
     }
     let _ = fs::remove_dir_all(dir);
     all.extend(redis());
-    all.extend([1, 3].map(tenure::backend::etcd::guarantees));
+    all.extend([1, 3].map(tenure::etcd::guarantees));
     all.extend(zookeeper());
     all.extend(sessions());
     all.extend(table());
@@ -47,7 +46,7 @@ async fn declared() -> Vec<Guarantees> {
 
 /// Locks of database sessions, with and without the guard.
 fn sessions() -> Vec<Guarantees> {
-    use tenure::backend::session::{Configuration, guarantees};
+    use tenure::sessions::{Configuration, guarantees};
     let settings = [(false, true), (false, false), (true, true), (true, false)];
     let of = |(is_postgres, is_guarded)| {
         guarantees(Configuration {
@@ -60,7 +59,7 @@ fn sessions() -> Vec<Guarantees> {
 
 /// One server or several; what nodes are called makes no difference to what is safe.
 fn zookeeper() -> [Guarantees; 2] {
-    use tenure::backend::zookeeper::{Configuration, guarantees};
+    use tenure::zookeeper::{Configuration, guarantees};
     let plain = Configuration::default();
     [
         guarantees(plain),
@@ -73,7 +72,7 @@ fn zookeeper() -> [Guarantees; 2] {
 
 /// The databases, and what makes a difference in them.
 fn table() -> Vec<Guarantees> {
-    use tenure::backend::table::{Configuration, Database, Durability, guarantees};
+    use tenure::tables::{Configuration, Database, Durability, guarantees};
     let plain = Configuration::new(Database::Postgres);
     vec![
         guarantees(Configuration::new(Database::MySql)),
@@ -100,8 +99,8 @@ fn table() -> Vec<Guarantees> {
 
 /// The settings of a Redis that make a difference.
 fn redis() -> Vec<Guarantees> {
-    use tenure::backend::redis::{Configuration, Persistence, guarantees};
-    use tenure::backend::redlock;
+    use tenure::majority;
+    use tenure::redis::{Configuration, Persistence, guarantees};
     let plain = Configuration {
         persistence: Persistence::None,
         fails_over: false,
@@ -120,9 +119,9 @@ fn redis() -> Vec<Guarantees> {
         other(|it| it.persistence = Persistence::Full),
         other(|it| it.fails_over = true),
         other(|it| it.is_redisson = true),
-        redlock::guarantees([&guarantees(plain); 5]),
-        redlock::guarantees([&other(|it| it.is_guarded = false); 5]),
-        redlock::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
+        majority::guarantees([&guarantees(plain); 5]),
+        majority::guarantees([&other(|it| it.is_guarded = false); 5]),
+        majority::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
     ]
 }
 
@@ -311,16 +310,13 @@ fn listed_schemes(text: &str, head: &str) -> Vec<String> {
 #[test]
 fn the_readme_lists_the_backends_of_this_build_and_no_other() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    assert_eq!(
-        listed_schemes(&readme, "| Store |"),
-        tenure::client::SCHEMES
-    );
+    assert_eq!(listed_schemes(&readme, "| Store |"), tenure::SCHEMES);
 }
 
 #[test]
 fn the_crate_page_lists_the_backends_of_this_build_and_no_other() {
     let page = include_str!("../../src/lib.rs").replace("//! ", "");
-    assert_eq!(listed_schemes(&page, "| URL |"), tenure::client::SCHEMES);
+    assert_eq!(listed_schemes(&page, "| URL |"), tenure::SCHEMES);
 }
 
 #[test]
@@ -376,5 +372,33 @@ fn all_exist(page: &str) {
                 .any(|it| source.contains(it)),
             "crates/{file}.rs has no test `{test}`"
         );
+    }
+}
+
+/// The code blocks of that language on a page.
+fn code_blocks(page: &str, language: &str) -> Vec<String> {
+    let start = format!("```{language}\n");
+    let blocks = page.split(&start).skip(1);
+    let end = |block: &str| block.split("\n```").next().map(str::to_owned);
+    blocks.filter_map(end).collect()
+}
+
+#[test]
+fn the_page_about_writing_a_store_shows_the_store_that_is_tested() {
+    let folder = repository().join("docs/writing-a-store");
+    let page = fs::read_to_string(folder.with_extension("md")).unwrap();
+    let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
+    let rust = [read("src/lib.rs"), read("tests/conformance.rs")];
+    let lua = [read("src/acquire.lua"), read("src/change.lua")];
+    for (language, files) in [("rust", &rust), ("lua", &lua)] {
+        let blocks = code_blocks(&page, language);
+        for block in &blocks {
+            let is_there = files.iter().any(|file| file.contains(block));
+            assert!(is_there, "no file of the store has this:\n{block}");
+        }
+        let shown: usize = blocks.iter().map(|block| block.lines().count()).sum();
+        let lines = |file: &String| file.lines().filter(|line| !line.is_empty()).count();
+        let all: usize = files.iter().map(lines).sum();
+        assert!(shown >= all - 2, "{shown} of {all} lines of {language}");
     }
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 use tenure::backend::Severity;
 use tenure::{ErrorKind, LostReason};
 
-use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use crate::support::{
+    TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed, wait_behind,
+};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, USER};
 
 /// The token of a login is good for a second, and a renewal comes every two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_has_expired_is_done_again() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start_secured(&["--auth-token-ttl", "1"]);
     let (first, second) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
     let guard = take(&first, "x", Duration::from_secs(6)).await;
@@ -29,30 +30,26 @@ async fn a_login_that_has_expired_is_done_again() {
         .unwrap();
     until("the sessions run out", || etcd.leases().is_empty()).await;
     // Nobody has said anything for seconds.
-    soon(take(&first, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&first, "x", TTL).await;
 }
 
 /// Any change of users makes old logins invalid in some versions; a client logs in again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_users_is_survived() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
     let client = connect(&etcd.url()).await;
     let guard = take(&client, "x", TTL).await;
     let user = serde_json::json!({ "name": "other", "password": "other" });
     etcd.order("auth/user/add", &user);
     until_renewed(&guard).await;
-    soon(take(&client, "y", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "y", TTL).await;
     soon(guard.release()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_login_is_one_clear_line() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let secured = Etcd::start_secured(&[]);
     let address = secured.members[0].address();
     let wrong = format!("etcd://{USER}:wrong@{address}");
@@ -89,9 +86,7 @@ async fn a_wrong_login_is_one_clear_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_address_is_one_clear_line() {
-    if is_missing() || tenure_testkit::is_missing(&["openssl"]) {
-        return;
-    }
+    needs!(etcd, "openssl");
     let connect = |url: String| async move { soon(tenure::connect(&url)).await };
     let nobody = tenure_testkit::process::Port::reserve();
     let url = format!("etcd://127.0.0.1:{}", nobody.number());
@@ -146,7 +141,7 @@ async fn a_wrong_address_is_one_clear_line() {
     let client = connect(format!("{login}?ca={ca}&cert={cert}&key={key}"))
         .await
         .unwrap();
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
     let misnamed = Etcd::start_tls(&certificates, "misnamed");
     let url = format!("{}?ca={ca}&cert={cert}&key={key}", misnamed.tls_url());
     assert_says(
@@ -159,9 +154,7 @@ async fn a_wrong_address_is_one_clear_line() {
 /// What is held is kept and can be released; nothing new is granted, and the reason is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_one_clear_line() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &["--quota-backend-bytes", "1048576"]);
     let client = connect(&etcd.url()).await;
     let guard = take(&client, "x", TTL).await;
@@ -190,9 +183,7 @@ async fn a_full_database_is_one_clear_line() {
 /// A holder that cannot talk to anybody stops believing in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_that_is_taken_away_ends_the_hold_by_its_deadline() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
     let client = connect(&etcd.url()).await;
     let guard = take(&client, "x", TTL).await;

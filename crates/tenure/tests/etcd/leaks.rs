@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use tenure::Renew;
 
-use crate::support::{TTL, connect, soon, take, until, until_renewed};
-use tenure_testkit::etcd::{Etcd, is_missing};
-use tenure_testkit::grpc::{Fault, Proxy};
+use crate::support::{TTL, connect, soon, take, take_and_release, until, until_renewed};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
     let guard = take(&holder, "x", TTL).await;
@@ -39,9 +38,7 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_per_lock_goes_with_its_lock() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let url = format!("{}?lease=lock", etcd.url());
     let (first, second) = (connect(&url).await, connect(&url).await);
@@ -59,7 +56,7 @@ async fn a_lease_per_lock_goes_with_its_lock() {
         assert!(soon(lock.try_acquire()).await.unwrap().is_none());
         let wait = Duration::from_micros(i * 50);
         let _ = tokio::time::timeout(wait, lock.acquire()).await;
-        soon(take(&second, "y", ttl).await.release()).await.unwrap();
+        take_and_release(&second, "y", ttl).await;
         drop(take(&second, &format!("z{i}"), ttl).await);
     }
     until("one lease is left", || etcd.leases().len() == 1).await;
@@ -72,13 +69,11 @@ async fn a_lease_per_lock_goes_with_its_lock() {
 /// A program may end as soon as its client is closed, and its background tasks with it.
 #[tokio::test]
 async fn nothing_is_left_when_close_returns() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     /// How much longer the request takes for which only `close` waits.
     const LATE: Fault = Fault::Late(Duration::from_millis(50));
     let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::start(etcd.members[0].port());
+    let proxy = Proxy::etcd(etcd.members[0].port());
     let url = etcd.url_by(&[proxy.address()]);
     // Far longer than this test: nothing runs out by itself.
     let ttl = Duration::from_secs(3_600);
@@ -130,15 +125,11 @@ async fn nothing_is_left_when_close_returns() {
 /// A client that has no lock costs nothing, and its next lock is as good as its first.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_of_an_idle_client_runs_out() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let client = connect(&etcd.url()).await;
     for _ in 0..2 {
-        soon(take(&client, "x", Duration::from_secs(1)).await.release())
-            .await
-            .unwrap();
+        take_and_release(&client, "x", Duration::from_secs(1)).await;
         until("its lease runs out", || etcd.leases().is_empty()).await;
     }
     let guard = take(&client, "x", Duration::from_secs(1)).await;

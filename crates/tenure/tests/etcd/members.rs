@@ -6,12 +6,13 @@ use tenure::{Client, ErrorKind, Guard, LostReason};
 
 use crate::common::power;
 use crate::support::{
-    LONG, TTL, assert_says, connect, soon, take, until, until_renewed, wait_behind,
+    LONG, TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until,
+    until_renewed, wait_behind,
 };
 use tenure_testkit::disk::Disk;
-use tenure_testkit::etcd::{Etcd, is_missing};
-use tenure_testkit::relay::Relay;
-use tenure_testkit::tap;
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::Proxy;
 
 /// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
 /// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
@@ -62,8 +63,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
     for round in 0..2 {
         // A lease that is shorter than the stop is revoked by the old leader of an etcd before 3.4.32 and 3.5.14,
         // though it was renewed at the new one (etcd-io/etcd#15247).
-        let lock = second.lock("x").ttl(FAR);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(second.lock("x").ttl(FAR));
         until("it waits", || etcd.keys("x/").len() == 2).await;
         let lock = third.lock(format!("busy-{round}")).ttl(FAR);
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
@@ -105,9 +105,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_is_killed() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     survives(
         |etcd, leader| etcd.members[leader].kill(),
         |etcd, leader| etcd.members[leader].start(),
@@ -117,12 +115,10 @@ async fn the_leader_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_is_stopped() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     survives(
         |etcd, leader| etcd.members[leader].stop(),
-        |etcd, leader| etcd.members[leader].go_on(),
+        |etcd, leader| etcd.members[leader].resume(),
     )
     .await;
 }
@@ -130,24 +126,22 @@ async fn the_leader_is_stopped() {
 /// Whichever member a client talks to.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_member_in_turn_is_cut_off_from_the_clients() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(3, &[]);
     let ports = etcd.members.iter().map(|member| member.port());
-    let relays: Vec<_> = ports.map(Relay::start).collect();
-    let addresses: Vec<_> = relays.iter().map(Relay::address).collect();
+    let relays: Vec<_> = ports.map(Proxy::tcp).collect();
+    let addresses: Vec<_> = relays.iter().map(Proxy::address).collect();
     let url = format!("{}?timeout=1s", etcd.url_by(&addresses));
     let (first, second) = (connect(&url).await, connect(&url).await);
     let guard = take(&first, "x", LONG).await;
     for relay in &relays {
         let waiting = wait_behind(&etcd, &second, "x", 1).await;
-        relay.hold(true);
+        relay.hold_both(true);
         until_renewed(&guard).await;
-        soon(take(&first, "y", LONG).await.release()).await.unwrap();
+        take_and_release(&first, "y", LONG).await;
         waiting.abort();
         until("the waiter leaves", || etcd.keys("x/").len() == 1).await;
-        relay.hold(false);
+        relay.hold_both(false);
     }
     assert!(guard.is_held());
     soon(guard.release()).await.unwrap();
@@ -156,9 +150,7 @@ async fn each_member_in_turn_is_cut_off_from_the_clients() {
 /// Without a majority nothing is granted and nothing is renewed; with one all goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_is_away() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(3, &[]);
     let (first, second) = (client(&etcd).await, client(&etcd).await);
     let guard = take(&first, "x", TTL).await;
@@ -185,7 +177,7 @@ async fn a_majority_is_away() {
         &["no leader"],
     );
     for member in &etcd.members[1..] {
-        member.go_on();
+        member.resume();
     }
     etcd.until_ready();
     drop(guard);
@@ -199,9 +191,7 @@ async fn a_majority_is_away() {
 /// Locks are on disk; a waiter keeps its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_members_are_started_again() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(3, &[]);
     let (first, second) = (client(&etcd).await, client(&etcd).await);
     let guard = take(&first, "x", LONG * 2).await;
@@ -225,15 +215,13 @@ async fn all_members_are_started_again() {
 /// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if is_missing() || tap::is_impossible() {
-        return;
-    }
+    needs!(etcd, tracer);
     for (careless, remembers) in [("false", true), ("true", false)] {
         let disk = Disk::make();
         let setting = format!("--unsafe-no-fsync={careless}");
-        let etcd = Etcd::start_after(&disk.command_of_tap(), 1, &[&setting]);
+        let etcd = Etcd::start_after(&disk.traced_command(), 1, &[&setting]);
         let member = &etcd.members[0];
-        power::is_lost(&disk, &etcd.url(), FAR, remembers, |act| {
+        power::lose_power(&disk, &etcd.url(), FAR, remembers, |act| {
             member.kill();
             act(member.dir());
             member.start();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::partitions::{self, Trio};
 use crate::support::{LONG, TTL};
-use tenure_testkit::etcd::{Etcd, is_missing};
+use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::network::Network;
 
 impl Trio for Etcd {
@@ -34,30 +34,11 @@ impl Trio for Etcd {
 
 /// `None`: there is no etcd, or no network, which is said.
 fn start() -> Option<(Etcd, Network)> {
-    if is_missing() {
+    if skip_unless_installed() {
         return None;
     }
     let network = Network::new(3)?;
     Some((Etcd::start_on(&network), network))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_leader_is_cut_off_together_with_the_holder() {
-    if let Some((etcd, network)) = start() {
-        partitions::the_leader_is_cut_off_together_with_the_holder(etcd, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_is_cut_off_from_the_others() {
-    if let Some((etcd, network)) = start() {
-        partitions::one_is_cut_off_from_the_others(etcd, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_is_alone() {
-    if let Some((etcd, network)) = start() {
-        partitions::each_is_alone(etcd, network).await;
-    }
-}
+partitions::on_three_servers!(start);

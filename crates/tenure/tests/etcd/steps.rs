@@ -5,10 +5,11 @@ use std::time::Duration;
 use tenure::{ErrorKind, LostReason, State};
 
 use crate::support::{
-    SHARED, TTL, assert_says, direct, name, proxied, soon, take, until, until_renewed, wait_behind,
+    SHARED, TTL, assert_says, direct, name, proxied, soon, take, take_and_release, until,
+    until_renewed, wait_behind,
 };
-use tenure_testkit::etcd::is_missing;
-use tenure_testkit::grpc::Fault;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::Fault;
 
 /// Later than the client waits for an answer.
 const LATE: Duration = Duration::from_secs(3);
@@ -28,18 +29,14 @@ fn keys(name: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_of_unknown_fate_leaves_nothing() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     let other = direct().await;
     for waits in [false, true] {
         for fault in faults() {
             let name = name("acquire");
             // There is a session; so what gets lost is the request for the key.
-            soon(take(&client, &name, TTL).await.release())
-                .await
-                .unwrap();
+            take_and_release(&client, &name, TTL).await;
             let is_late = matches!(fault, Fault::Late(_));
             proxy.plan("acquire", fault);
             let lock = client.lock(&name).ttl(TTL);
@@ -58,18 +55,14 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
                     .unwrap();
             }
             until("nothing is left", || keys(&name) == 0).await;
-            soon(take(&other, &name, TTL).await.release())
-                .await
-                .unwrap();
+            take_and_release(&other, &name, TTL).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     let other = direct().await;
     for fault in faults() {
@@ -83,13 +76,7 @@ async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
         proxy.resume();
         until("the fault happened", || proxy.is_done()).await;
         // Once more, so that whatever comes late has come.
-        soon(
-            take(&client, &crate::support::name("after"), TTL)
-                .await
-                .release(),
-        )
-        .await
-        .unwrap();
+        take_and_release(&client, &crate::support::name("after"), TTL).await;
         assert_eq!(keys(&name), 1, "{fault:?} freed the next hold");
         soon(next.release()).await.unwrap();
     }
@@ -97,13 +84,11 @@ async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_renewal_is_neither_loss_nor_success() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     for step in ["renew", "keep-alive"] {
         for fault in [
-            Fault::Answer(14, "etcdserver: no leader"),
+            Fault::Answer("14 etcdserver: no leader"),
             Fault::CutBefore,
             Fault::CutAfter,
             Fault::NoReply,
@@ -122,9 +107,7 @@ async fn a_lost_renewal_is_neither_loss_nor_success() {
 /// The lease that was granted, and nobody was told, is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_grant_of_a_lease_leaves_no_lease() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     for fault in faults() {
         let (proxy, client) = proxied().await;
         let name = name("grant");
@@ -149,15 +132,13 @@ async fn a_lost_grant_of_a_lease_leaves_no_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_too_much_to_do_is_asked_again() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     for _ in 0..3 {
-        proxy.plan("acquire", Fault::Answer(8, "etcdserver: too many requests"));
+        proxy.plan("acquire", Fault::Answer("8 etcdserver: too many requests"));
     }
     let guard = take(&client, &name("busy"), TTL).await;
-    proxy.plan("release", Fault::Answer(8, "etcdserver: too many requests"));
+    proxy.plan("release", Fault::Answer("8 etcdserver: too many requests"));
     soon(guard.release()).await.unwrap();
     assert!(proxy.is_done());
 }
@@ -165,9 +146,7 @@ async fn a_server_with_too_much_to_do_is_asked_again() {
 /// The lease ends in the store, and before that the holder stops believing.
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
     let (other, name) = (direct().await, name("blocked"));
     let guard = take(&client, &name, TTL).await;
@@ -186,17 +165,13 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
     proxy.resume();
     soon(next.release()).await.unwrap();
     // And the client has a session again.
-    soon(take(&client, &name, TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL).await;
 }
 
 /// Told by the store, long before the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_gone_takes_its_holds_along() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let client = direct().await;
     let names = [name("gone"), name("gone")];
     let ttl = Duration::from_secs(6);

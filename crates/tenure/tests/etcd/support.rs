@@ -7,9 +7,11 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::grpc::Proxy;
+use tenure_testkit::proxy::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -28,7 +30,7 @@ pub(crate) fn name(tail: &str) -> String {
 
 /// A client of the shared member by way of a proxy of its own.
 pub(crate) async fn proxied() -> (Proxy, Client) {
-    let proxy = Proxy::start(SHARED.members[0].port());
+    let proxy = Proxy::etcd(SHARED.members[0].port());
     let url = SHARED.url_by(&[proxy.address()]);
     let client = connect(&format!("{url}?timeout=2s")).await;
     (proxy, client)
@@ -46,8 +48,7 @@ pub(crate) async fn wait_behind(
     name: &str,
     others: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || {
         etcd.keys(&format!("{name}/")).len() > others
     })

@@ -7,15 +7,14 @@ use tenure::ErrorKind;
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, until, wait_behind,
 };
-use tenure_testkit::etcd::{Etcd, is_missing};
-use tenure_testkit::grpc::{Fault, Proxy};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 /// etcd-io/etcd#11456: the lease of a waiter ran out while it waited, and it was told that it holds the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (holder, waiter, name) = (direct().await, direct().await, name("a1"));
     let path = format!("{name}/");
     for round in 0..10 {
@@ -49,9 +48,7 @@ async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
 /// Both kinds of waiters: near ones, that count down by themselves, and far ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_key_is_deleted_queues_again() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (holder, name) = (direct().await, name("deleted"));
     let path = format!("{name}/");
     let guard = take(&holder, &name, TTL).await;
@@ -83,9 +80,7 @@ async fn a_waiter_whose_key_is_deleted_queues_again() {
 /// The judge is the order of the keys in the store: whoever is granted has the oldest one.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let name = name("fifo");
     let holder = direct().await;
     let guard = take(&holder, &name, TTL).await;
@@ -118,12 +113,10 @@ async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_breaks_is_opened_again() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let holder = direct().await;
     for fault in [
-        Fault::Answer(14, "etcdserver: no leader"),
+        Fault::Answer("14 etcdserver: no leader"),
         Fault::CutBefore,
         Fault::CutAfter,
         Fault::NoReply,
@@ -153,9 +146,7 @@ async fn a_watch_that_breaks_is_opened_again() {
 /// The hand-over is told to nobody: the watch says nothing, and everything else works.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_not_trusted_for_ever() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, waiter) = proxied().await;
     let (holder, name) = (direct().await, name("silent"));
     let guard = take(&holder, &name, TTL).await;
@@ -174,11 +165,9 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
 /// etcd-io/etcd#18089, #19179: what happened is compacted away before a watch could tell.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_loses_no_wake_up() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::start(etcd.members[0].port());
+    let proxy = Proxy::etcd(etcd.members[0].port());
     let holder = connect(&etcd.url()).await;
     let waiter = connect(&format!(
         "{}?timeout=500ms",
@@ -210,9 +199,7 @@ async fn a_compaction_loses_no_wake_up() {
 /// Its answer is lost, or never comes; the key goes all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_leaves_leaves_nothing() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (holder, name) = (direct().await, name("leaves"));
     let path = format!("{name}/");
     let guard = take(&holder, &name, TTL).await;

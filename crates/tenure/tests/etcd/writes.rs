@@ -1,121 +1,78 @@
-//! Writes that count only while the lock is held.
+//! Writes that count only while the lock is held; what happens is in `common::writes`.
 
 use std::sync::LazyLock;
 
-use tenure::{ErrorKind, Guard};
+use crate::common::writes::{Data, Server};
+use crate::support::{SHARED, TTL, direct, name, proxied, soon, take, until};
+use tenure_testkit::etcd::{Etcd, base64};
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Fault};
 
-use crate::support::{SHARED, TTL, assert_says, direct, name, proxied, soon, take, until};
-use tenure_testkit::etcd::{base64, is_missing};
-use tenure_testkit::grpc::{Direction, Fault};
+impl Server for Etcd {
+    fn read(&self, key: &str) -> String {
+        let keys = self.keys(key);
+        keys.first()
+            .map_or_else(String::new, |key| key.value.clone())
+    }
 
-fn read(key: &str) -> String {
-    let keys = SHARED.keys(key);
-    keys.first()
-        .map_or_else(String::new, |key| key.value.clone())
+    fn evict(&self, name: &str) {
+        self.delete(&format!("{name}/"));
+    }
 }
 
-/// What it is refused with when it is late, and that nothing came of it.
-async fn assert_refused(guard: &Guard, key: &str) {
-    let before = read(key);
-    for outcome in [
-        soon(guard.put(key, "late")).await,
-        soon(guard.delete(key)).await,
-    ] {
-        assert_says(outcome, ErrorKind::Lost, &["nothing was written"]);
+fn total() -> Data<'static, Etcd> {
+    Data {
+        server: &SHARED,
+        key: name("total"),
     }
-    assert_eq!(read(key), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_writes_and_a_former_one_does_not() {
-    if is_missing() {
-        return;
-    }
-    LazyLock::force(&SHARED);
-    let (first, second) = (direct().await, direct().await);
-    let (lock, total) = (name("written"), name("total"));
-    let old = take(&first, &lock, TTL).await;
-    soon(old.put(&total, "one")).await.unwrap();
-    assert_eq!(read(&total), "one");
-    soon(old.delete(&total)).await.unwrap();
-    soon(old.delete(&total)).await.unwrap();
-    assert_eq!(read(&total), "");
-    // Its key goes, it does not know that yet, and somebody else is next.
-    SHARED.delete(&format!("{lock}/"));
-    assert_refused(&old, &total).await;
-    let next = take(&second, &lock, TTL).await;
-    soon(next.put(&total, "two")).await.unwrap();
-    assert_refused(&old, &total).await;
-    soon(next.release()).await.unwrap();
+    needs!(etcd);
+    let (clients, lock) = ([direct().await, direct().await], name("written"));
+    total().refuses_a_former_holder(clients, &lock).await;
 }
 
-/// It checks that it holds, stops for a minute, and writes: the one case that no lease can prevent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_arrives_late_does_not_count() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, first) = proxied().await;
-    let (lock, total) = (name("late"), name("late-total"));
+    let (lock, total) = (name("late"), total());
     let old = take(&first, &lock, TTL).await;
     proxy.take_seen();
     proxy.hold(Direction::Up, true);
-    let key = total.clone();
-    let writing = tokio::spawn(async move { (old.put(&key, "late").await, old) });
+    let writing = total.write_late(old);
     until("it is on its way", || {
         proxy.take_seen().contains(&"write".to_owned())
     })
     .await;
-    let next = direct().await.lock(&lock).ttl(TTL);
-    let next = soon(next.acquire()).await.unwrap();
-    soon(next.put(&total, "two")).await.unwrap();
-    let (outcome, old) = soon(writing).await.unwrap();
-    assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
-    proxy.resume();
-    assert_refused(&old, &total).await;
-    assert_eq!(read(&total), "two");
-    soon(next.release()).await.unwrap();
+    let (other, arrive) = ((direct().await, lock.as_str()), async || proxy.resume());
+    total.refuses_a_late_write(writing, other, arrive).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     let (proxy, client) = proxied().await;
-    let (lock, total) = (name("unsure"), name("unsure-total"));
-    let guard = take(&client, &lock, TTL).await;
-    for (fault, written) in [(Fault::CutBefore, ""), (Fault::CutAfter, "one")] {
-        proxy.plan("write", fault);
-        let outcome = soon(guard.put(&total, "one")).await;
-        assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
-        assert_eq!(read(&total), written);
-    }
-    soon(guard.release()).await.unwrap();
+    let guard = take(&client, &name("unsure"), TTL).await;
+    let (faults, plan) = ([Fault::CutBefore, Fault::CutAfter], |it| {
+        proxy.plan("write", it)
+    });
+    total().loses_an_answer(guard, faults, plan).await;
 }
 
-/// All names must still be held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_under_several_names_wants_all_of_them() {
-    if is_missing() {
-        return;
-    }
-    let client = direct().await;
-    let (locks, total) = ([name("w"), name("w"), name("w")], name("all"));
-    let guard = soon(client.lock_all(&locks).ttl(TTL).acquire())
-        .await
-        .unwrap();
-    soon(guard.put(&total, "one")).await.unwrap();
-    SHARED.delete(&format!("{}/", locks[1]));
-    assert_refused(&guard, &total).await;
+    needs!(etcd);
+    let (client, names) = (direct().await, [name("w"), name("w"), name("w")]);
+    total().wants_all_names(client, names).await;
 }
 
 /// A transaction of the user's own, by a client of the user's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
-    if is_missing() {
-        return;
-    }
+    needs!(etcd);
     LazyLock::force(&SHARED);
     let client = direct().await;
     let lock_name = name("compare");

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use crate::common::{connect, soon, until};
 use crate::mask::mask;
-use tenure_testkit::database::File;
 use tenure_testkit::etcd;
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::jute::Wire;
+use tenure_testkit::jute::Session;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Row;
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Directory;
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
+use tenure_testkit::redis::Redis;
+use tenure_testkit::sql_client::Row;
+use tenure_testkit::sqlite::DatabaseFile;
+use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 const NAME: &str = "orders/42";
 const TTL: Duration = Duration::from_secs(600);
@@ -72,18 +73,18 @@ fn redis_keys(server: &Redis) -> Vec<String> {
             "list" => server.order(&["LRANGE", key, "0", "-1"]),
             "hash" => server.order(&["HGETALL", key]),
             "zset" => server.order(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
+            // The key was deleted between the two requests: the waiter has left the queue.
+            "none" => return None,
             other => panic!("{key} is a {other}"),
         };
-        format!("{key} ({kind}): {}", content.text())
+        Some(format!("{key} ({kind}): {}", content.text()))
     };
-    keys.iter().map(|key| line(&key.text())).collect()
+    keys.iter().filter_map(|key| line(&key.text())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for (store, options, shows) in [
         ("redis", "", Shows::HolderAndWaiter),
         ("redis-redisson", "&dialect=redisson", Shows::Nothing),
@@ -99,9 +100,7 @@ async fn redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start(1, &[]);
     let dump = || {
         let keys = server.keys("");
@@ -113,7 +112,7 @@ async fn etcd() {
 }
 
 /// All nodes below this one.
-fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
+fn nodes(wire: &mut Session, path: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for child in wire.children(path) {
         let child = format!("{path}/{child}");
@@ -126,9 +125,7 @@ fn nodes(wire: &mut Wire, path: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let url = format!(
         "zookeeper://{USER}:{PASSWORD}@127.0.0.1:{}/locks",
@@ -139,7 +136,7 @@ async fn zookeeper() {
         ("zookeeper-session-prefix", "?dialect=session-prefix"),
     ] {
         let dump = || {
-            let mut wire = server.wire();
+            let mut wire = server.session();
             wire.sync("/");
             nodes(&mut wire, "/locks")
         };
@@ -150,7 +147,7 @@ async fn zookeeper() {
             Shows::HolderAndWaiter,
         )
         .await;
-        server.wire().delete_all("/locks");
+        server.session().delete_all("/locks");
     }
 }
 
@@ -190,11 +187,9 @@ const HOLDERS_OF_POSTGRES: [&str; 6] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let operator = server.operator();
+    let operator = server.admin();
     let ask = |sql: &str| operator.rows(sql);
     let url = server.url_at(server.port());
     let table = |name: &str| format!("{}.{name}", mariadb::DATABASE);
@@ -214,11 +209,9 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
-    let inside = server.inside();
+    let inside = server.database_admin();
     let ask = |sql: &str| inside.rows(sql);
     let url = server.url_at(server.port());
     let by = format!("{url}?mode=table&tls=off");
@@ -233,7 +226,7 @@ async fn postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     init(&file.url()).await;
     let ask = |sql: &str| file.rows(sql);
     let dump = || lease_tables(&ask);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tenure::{Client, Guard};
 
-use crate::common::{connect, soon, take, until_renewed};
-use tenure_testkit::{PATIENCE, grpc, proxy};
+use crate::common::{connect, soon, start_acquire, take, until_renewed};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::proxy::Proxy;
 
 /// No renewal is due within a story.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -15,26 +16,11 @@ const LONG: Duration = Duration::from_secs(30 * 60);
 /// Renewed after a third of it.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// A proxy that knows what requests do.
-pub(crate) enum Traced {
-    Plain(proxy::Proxy),
-    Grpc(grpc::Proxy),
-}
-
-impl Traced {
-    fn take_seen(&self) -> Vec<String> {
-        match self {
-            Self::Plain(proxy) => proxy.take_seen(),
-            Self::Grpc(proxy) => proxy.take_seen(),
-        }
-    }
-}
-
-/// A store, by way of its proxies and past them.
+/// A store, by way of its proxy and past it.
 pub(crate) struct Site {
     traced_url: String,
     direct_url: String,
-    proxies: Vec<Traced>,
+    proxy: Proxy,
     counted: Counted,
     tells_who_waits: bool,
 }
@@ -52,11 +38,11 @@ pub(crate) enum Counted {
 const BY_TIME: [&str; 3] = ["board", "look", "peek"];
 
 impl Site {
-    pub(crate) fn new(traced_url: String, direct_url: String, proxies: Vec<Traced>) -> Self {
+    pub(crate) fn new(traced_url: String, direct_url: String, proxy: Proxy) -> Self {
         Self {
             traced_url,
             direct_url,
-            proxies,
+            proxy,
             counted: Counted::All,
             tells_who_waits: true,
         }
@@ -92,7 +78,7 @@ impl Site {
     /// The kinds of requests since the last call, with how many there were of each.
     fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for kind in self.proxies.iter().flat_map(Traced::take_seen) {
+        for kind in self.proxy.take_seen() {
             if !BY_TIME.contains(&kind.as_str()) {
                 *counts.entry(kind).or_default() += 1;
             }
@@ -164,8 +150,7 @@ async fn try_a_taken_lock(site: &Site) {
 async fn wait(site: &Site) {
     let (holder, client) = (site.direct().await, site.traced().await);
     let guard = take(&holder, "wait", LONG).await;
-    let lock = client.lock("wait").ttl(LONG);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock("wait").ttl(LONG));
     until_waiting(&holder, "wait").await;
     soon(guard.release()).await.unwrap();
     let granted: Guard = soon(waiting).await.unwrap().unwrap();
@@ -182,7 +167,7 @@ async fn until_waiting(client: &Client, name: &str) {
         if !queue.is_empty() {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "no client waits");
+        assert!(start.elapsed() < TEST_TIMEOUT, "no client waits");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

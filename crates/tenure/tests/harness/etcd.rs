@@ -1,118 +1,96 @@
 //! The backend on etcd, on real members that each test program starts once. Looks are by the published format of
 //! keys (docs/stores/etcd.md) and ask the members out of band.
 
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
-use tenure::guarantees::Guarantees;
-use tenure::{Client, Error};
 
+use super::server::{Opened, Store, at_once, methods_of_stores, open_at, requests_of};
 use tenure_testkit::etcd::{Etcd, Key, Member};
-use tenure_testkit::grpc::{Fault, Planner, Proxy};
+use tenure_testkit::proxy::{Fault, Planner, Proxy};
 use tenure_testkit::redis::{Certificates, PASSWORD};
-use tenure_testkit::relay::Relay;
 
 /// One member, each harness with a proxy of its own in front.
-pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
-    let proxy = Proxy::start(ETCD.members[0].port());
+    let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
-    Site {
+    open_at(format!("{url}?timeout=2s"), |store| Site {
         proxy: Some(proxy),
-        ..Site::new(&ETCD, format!("{url}?timeout=2s"))
-    }
-    .open()
+        ..Site::new(store, &ETCD)
+    })
 }
 
 /// Three members.
-pub(crate) fn open_three() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_three() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(3, &[]));
     let relays: Vec<_> = ETCD.members.iter().map(Member::port).collect();
-    let relays: Vec<_> = relays.into_iter().map(Relay::start).map(Arc::new).collect();
+    let relays: Vec<_> = relays.into_iter().map(Proxy::tcp).map(Arc::new).collect();
     let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
     let url = format!("{}?timeout=2s", ETCD.url_by(&addresses));
-    Site {
+    open_at(url, |store| Site {
         relays,
-        ..Site::new(&ETCD, url)
-    }
-    .open()
+        ..Site::new(store, &ETCD)
+    })
 }
 
 /// TLS, with certificates on both sides, and a password.
-pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start_tls(&CERTIFICATES, "server"));
-    let relay = Relay::start(ETCD.members[0].tls_port());
+    let relay = Proxy::tcp(ETCD.members[0].tls_port());
     let file = |name: &str| CERTIFICATES.file(name).display().to_string();
     let address = relay.address();
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
     let url = format!("{url}?timeout=2s&ca={ca}&cert={cert}&key={key}");
-    Site {
+    open_at(url, |store| Site {
         relays: vec![Arc::new(relay)],
         has_secret: true,
-        ..Site::new(&ETCD, url)
-    }
-    .open()
+        ..Site::new(store, &ETCD)
+    })
 }
 
 /// One member; every lock has a lease of its own, and stands behind a prefix.
-pub(crate) fn open_lease_per_lock() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_lease_per_lock() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
-    let relay = Relay::start(ETCD.members[0].port());
-    let url = ETCD.url_by(&[relay.address()]);
-    Site {
+    let relay = Proxy::tcp(ETCD.members[0].port());
+    let url = ETCD.url_by(&[relay.address()]) + "?timeout=2s&lease=lock&prefix=locks/";
+    open_at(url, |store| Site {
         relays: vec![Arc::new(relay)],
         prefix: "locks/",
-        ..Site::new(&ETCD, format!("{url}?timeout=2s&lease=lock&prefix=locks/"))
-    }
-    .open()
+        ..Site::new(store, &ETCD)
+    })
 }
 
 struct Site {
-    url: String,
+    store: Store,
     etcd: &'static Etcd,
     proxy: Option<Proxy>,
-    relays: Vec<Arc<Relay>>,
+    relays: Vec<Arc<Proxy>>,
     prefix: &'static str,
     has_secret: bool,
-    guarantees: Option<Guarantees>,
 }
 
 impl Site {
-    fn new(etcd: &'static Etcd, url: String) -> Self {
+    fn new(store: Store, etcd: &'static Etcd) -> Self {
         Self {
-            url,
+            store,
             etcd,
             proxy: None,
             relays: Vec::new(),
             prefix: "",
             has_secret: false,
-            guarantees: None,
         }
-    }
-
-    /// Asks a client for what is promised here.
-    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-        Box::pin(async move {
-            let client = tenure::connect(&self.url).await?;
-            self.guarantees = Some(client.guarantees().clone());
-            client.close().await;
-            Ok(Arc::new(self) as _)
-        })
     }
 
     /// Does this to all members.
     fn all(&self, act: impl Fn(&Member) + Send + 'static) -> Option<BoxFuture<Verdict>> {
         let etcd = self.etcd;
-        Some(Box::pin(async move {
-            etcd.members.iter().for_each(act);
-            Ok(())
-        }))
+        at_once(move || etcd.members.iter().for_each(act))
     }
 
     fn planner(&self) -> Option<Planner> {
@@ -121,16 +99,7 @@ impl Site {
 }
 
 impl Harness for Site {
-    fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.guarantees
-            .clone()
-            .expect("asked for when this was opened")
-    }
+    methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
         let keys = self.etcd.keys(&directory(self.prefix, name));
@@ -138,21 +107,9 @@ impl Harness for Site {
         Box::pin(std::future::ready(Ok(look)))
     }
 
-    fn leases(&self) -> bool {
-        true
-    }
-
     /// The shortest lease there is.
     fn ttl(&self) -> Duration {
         Duration::from_secs(3)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.url.clone())
-    }
-
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
     fn secret(&self) -> Option<String> {
@@ -165,42 +122,29 @@ impl Harness for Site {
 
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
         let (etcd, directory) = (self.etcd, directory(self.prefix, name));
-        Some(Box::pin(async move {
-            etcd.delete(&directory);
-            Ok(())
-        }))
+        at_once(move || etcd.delete(&directory))
     }
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
         let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer(14, "etcdserver: no leader"),
+            Trouble::RequestLost => Fault::Answer("14 etcdserver: no leader"),
             Trouble::ReplyLost => Fault::CutAfter,
             Trouble::ReplyNever => Fault::NoReply,
             Trouble::Late(by) => Fault::Late(by),
             _ => return None,
         };
-        let step = match step {
-            Step::Acquire => "acquire",
-            Step::Renew => "renew",
-            Step::Release => "release",
-            _ => "look",
-        };
-        Some(Box::pin(async move {
-            planner.plan(step, fault);
-            Ok(())
-        }))
+        at_once(move || planner.plan(requests_of(step), fault))
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
         let (planner, relays) = (self.planner(), self.relays.clone());
-        Some(Box::pin(async move {
+        at_once(move || {
             if let Some(planner) = planner {
                 planner.cut();
             }
             relays.iter().for_each(|relay| relay.cut());
-            Ok(())
-        }))
+        })
     }
 
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
@@ -210,32 +154,27 @@ impl Harness for Site {
     /// Also wakes up a member that was not stopped, which does no harm.
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         let (etcd, planner) = (self.etcd, self.planner());
-        Some(Box::pin(async move {
+        at_once(move || {
             if let Some(planner) = planner {
                 planner.resume();
             }
-            etcd.members.iter().for_each(Member::go_on);
+            etcd.members.iter().for_each(Member::resume);
             etcd.until_ready();
-            Ok(())
-        }))
+        })
     }
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let etcd = self.etcd;
-        Some(Box::pin(async move {
-            etcd.delete("");
-            Ok(())
-        }))
+        at_once(move || etcd.delete(""))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
         let etcd = self.etcd;
-        Some(Box::pin(async move {
+        at_once(move || {
             etcd.members.iter().for_each(Member::kill);
             etcd.members.iter().for_each(Member::start);
             etcd.until_ready();
-            Ok(())
-        }))
+        })
     }
 }
 
@@ -252,7 +191,7 @@ pub(crate) fn directory(prefix: &str, name: &str) -> String {
     directory + "/"
 }
 
-/// Who comes first holds, alone or with the others of its kind.
+/// The first key holds, alone or together with the following keys of its kind.
 fn look_at(keys: &[Key]) -> Look {
     let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
     let (mut holders, mut waiters, mut permits) = (0, 0, 0);

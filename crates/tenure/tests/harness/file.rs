@@ -1,4 +1,4 @@
-//! `file:`, one directory per behaviour. Asks the kernel who holds and who waits.
+//! `file:`, one directory per behaviour. The system tells how many hold and wait.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, BoxFuture, file};
+use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Verdict};
+use tenure::file;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
 
@@ -40,7 +41,7 @@ impl Harness for Directory {
     }
 
     fn guarantees(&self) -> Guarantees {
-        file::Backend::open(&self.dir)
+        file::Store::open(&self.dir)
             .expect("the temporary directory can be used")
             .guarantees()
             .clone()
@@ -68,8 +69,8 @@ impl Harness for Directory {
         Some(format!("file:{}", self.dir.display()))
     }
 
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
+    fn lock_holder(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
     }
 
     /// A thread that is blocked in the kernel cannot be called back.
@@ -121,7 +122,7 @@ fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
     })
 }
 
-/// Whether somebody has the kernel lock exclusively: asked with a lock of our own, for an instant.
+/// Whether another process or thread has the file locked exclusively. The test asks with a shared lock, for an instant.
 fn is_locked(path: &Path) -> std::io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -136,7 +137,7 @@ fn is_locked(path: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// How many threads, of this process and of its takers, are blocked in the kernel's lock call on this file.
+/// How many threads, of this process and of its holders, are blocked in the kernel's lock call on this file.
 ///
 /// Asked of each thread. The kernel's list of all locks, `/proc/locks`, would be simpler, but a list of more than
 /// a page is read in pieces, and what changes between two of them makes others appear twice or not at all.

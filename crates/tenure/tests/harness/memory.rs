@@ -4,13 +4,13 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
 use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
-use tenure::rt::Clock;
+use tenure::memory::{self, Disturbance};
 use tenure::{Client, Error, LockName};
+use tenure_core::rt::Clock;
 
 struct Memory {
     store: memory::Backend,

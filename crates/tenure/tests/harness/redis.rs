@@ -1,99 +1,89 @@
 //! The backends on Redis, on real servers that each test program starts once. Looks are by the published
 //! format of keys (docs/stores/redis.md) and ask the servers out of band.
 
-use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
-use tenure::guarantees::Guarantees;
-use tenure::{Client, Error};
 
-use tenure_testkit::proxy::{Fault, Proxy};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::{
-    Certificates, Cluster, PASSWORD, Redis, Watched, independent, redlock_url,
+    Certificates, Cluster, PASSWORD, Redis, SentinelSetup, independent, redlock_url,
 };
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
 /// One server that has every write on disk before it answers, each harness with a proxy of its own in front.
-pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open() -> Opened {
     static SERVER: LazyLock<Redis> =
         LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
     open_through_proxy(&SERVER, Kind::One, "")
 }
 
 /// The same with locks as Redisson has them.
-pub(crate) fn open_redisson() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_redisson() -> Opened {
     static SERVER: LazyLock<Redis> =
         LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
     open_through_proxy(&SERVER, Kind::Redisson, "&dialect=redisson")
 }
 
-fn open_through_proxy(
-    server: &'static Redis,
-    kind: Kind,
-    options: &str,
-) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    let proxy = Proxy::start(server.port());
+fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Opened {
+    let proxy = Proxy::redis(server.port());
     let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
-    Site {
+    open_at(url, move |store| Site {
         kind,
         proxy: Some(proxy),
         has_secret: true,
-        ..Site::new(url, vec![server])
-    }
-    .open()
+        ..Site::new(store, vec![server])
+    })
 }
 
 /// TLS, a password, no proxy: it cannot look into TLS.
-pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static SERVER: LazyLock<Redis> = LazyLock::new(|| Redis::start_tls(&CERTIFICATES));
     let ca = CERTIFICATES.file("ca.crt").display().to_string();
     let url = format!("{}?{FORGETS}&ca={ca}", SERVER.tls_url());
-    Site {
+    open_at(url, |store| Site {
         has_secret: true,
-        ..Site::new(url, vec![&SERVER])
-    }
-    .open()
+        ..Site::new(store, vec![&SERVER])
+    })
 }
 
 /// Failover is slow here, so that a primary that was stopped stays the primary: what a failover does
 /// is tested in `tests/redis`.
-pub(crate) fn open_sentinel() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    static WATCHED: LazyLock<Watched> = LazyLock::new(|| Watched::start(120_000));
+pub(crate) fn open_sentinel() -> Opened {
+    static WATCHED: LazyLock<SentinelSetup> = LazyLock::new(|| SentinelSetup::start(120_000));
     let url = format!("{}?{FORGETS}", WATCHED.url());
     // A primary that comes back empty empties its replica.
-    Site::new(url, vec![&WATCHED.servers[0]]).open()
+    open_at(url, |store| Site::new(store, vec![&WATCHED.servers[0]]))
 }
 
-pub(crate) fn open_cluster() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_cluster() -> Opened {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(false));
     let url = format!("{}?{FORGETS}", CLUSTER.url());
-    Site {
+    open_at(url, |store| Site {
         kind: Kind::Cluster,
-        ..Site::new(url, CLUSTER.masters().iter().collect())
-    }
-    .open()
+        ..Site::new(store, CLUSTER.masters().iter().collect())
+    })
 }
 
-pub(crate) fn open_redlock() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_redlock() -> Opened {
     static SERVERS: LazyLock<Vec<Redis>> = LazyLock::new(|| independent(5));
     let url = format!("{}?{FORGETS}", redlock_url(&SERVERS));
-    Site {
+    open_at(url, |store| Site {
         kind: Kind::Majority,
-        ..Site::new(url, SERVERS.iter().collect())
-    }
-    .open()
+        ..Site::new(store, SERVERS.iter().collect())
+    })
 }
 
 /// These servers keep nothing on disk. With the guard no lease longer than their uptime would be granted.
 const FORGETS: &str = "timeout=2s&restart_guard=off";
 
-/// Which servers have a key, and of what kind it is.
+/// Which servers have a key, and the format of the key.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     One,
@@ -103,43 +93,28 @@ enum Kind {
 }
 
 struct Site {
+    store: Store,
     kind: Kind,
-    url: String,
     servers: Vec<&'static Redis>,
     proxy: Option<Proxy>,
     has_secret: bool,
-    guarantees: Option<Guarantees>,
 }
 
 impl Site {
-    fn new(url: String, servers: Vec<&'static Redis>) -> Self {
+    fn new(store: Store, servers: Vec<&'static Redis>) -> Self {
         Self {
+            store,
             kind: Kind::One,
-            url,
             servers,
             proxy: None,
             has_secret: false,
-            guarantees: None,
         }
-    }
-
-    /// Asks a client for what is promised here.
-    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-        Box::pin(async move {
-            let client = tenure::connect(&self.url).await?;
-            self.guarantees = Some(client.guarantees().clone());
-            client.close().await;
-            Ok(Arc::new(self) as _)
-        })
     }
 
     /// Does this to all servers.
     fn all(&self, act: impl Fn(&Redis) + Send + 'static) -> Option<BoxFuture<Verdict>> {
         let servers = self.servers.clone();
-        Some(Box::pin(async move {
-            servers.into_iter().for_each(act);
-            Ok(())
-        }))
+        at_once(move || servers.into_iter().for_each(act))
     }
 
     fn look_at(servers: &[&Redis], kind: Kind, name: &str) -> Look {
@@ -154,7 +129,7 @@ impl Site {
             Kind::One | Kind::Redisson | Kind::Cluster => {
                 seen.iter().flat_map(|(holder, _)| holder).count()
             }
-            // Who has more than half of the servers; there is one such at most.
+            // One if a client has more than half of the servers; there cannot be two such clients.
             Kind::Majority => {
                 seen.iter().flat_map(|(holder, _)| holder).count() / (servers.len() / 2 + 1)
             }
@@ -167,37 +142,16 @@ impl Site {
 }
 
 impl Harness for Site {
-    fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.guarantees
-            .clone()
-            .expect("asked for when this was opened")
-    }
+    methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
         let look = Self::look_at(&self.servers, self.kind, name);
         Box::pin(std::future::ready(Ok(look)))
     }
 
-    fn leases(&self) -> bool {
-        true
-    }
-
     /// The servers answer within a millisecond; two busy cores may need a tenth of this.
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.url.clone())
-    }
-
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
     fn secret(&self) -> Option<String> {
@@ -218,24 +172,8 @@ impl Harness for Site {
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let proxy = self.proxy.as_ref()?;
-        let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer("LOADING Redis is loading the dataset in memory"),
-            Trouble::ReplyLost => Fault::CutAfter,
-            Trouble::ReplyNever => Fault::NoReply,
-            Trouble::Late(by) => Fault::Late(by),
-            _ => return None,
-        };
-        let step = match step {
-            Step::Acquire => "acquire",
-            Step::Renew => "renew",
-            Step::Release => "release",
-            _ => "look",
-        };
-        let planner = proxy.planner();
-        Some(Box::pin(async move {
-            planner.plan(step, fault);
-            Ok(())
-        }))
+        let refusal = "LOADING Redis is loading the dataset in memory";
+        disturb(proxy.planner(), requests_of(step), trouble, refusal)
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
@@ -250,13 +188,12 @@ impl Harness for Site {
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         let planner = self.proxy.as_ref().map(Proxy::planner);
         let servers = self.servers.clone();
-        Some(Box::pin(async move {
+        at_once(move || {
             if let Some(planner) = planner {
                 planner.resume();
             }
-            servers.into_iter().for_each(Redis::go_on);
-            Ok(())
-        }))
+            servers.into_iter().for_each(Redis::resume);
+        })
     }
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
@@ -267,7 +204,7 @@ impl Harness for Site {
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
         let (servers, kind) = (self.servers.clone(), self.kind);
-        Some(Box::pin(async move {
+        at_once(move || {
             for server in &servers {
                 server.restart();
                 until("it has loaded", || {
@@ -275,7 +212,7 @@ impl Harness for Site {
                 });
             }
             if kind == Kind::Cluster {
-                // They serve nobody before they have found each other again, longer than a request takes.
+                // The nodes serve no request before they have found each other again, which takes longer than a request.
                 until("the cluster is whole", || {
                     servers.iter().all(|server| {
                         let info = server.ask(&["CLUSTER", "INFO"]).text();
@@ -283,8 +220,7 @@ impl Harness for Site {
                     })
                 });
             }
-            Ok(())
-        }))
+        })
     }
 }
 
@@ -321,10 +257,10 @@ impl Keys {
         }
     }
 
-    /// Who holds, if anybody does, and how many wait, as one server has it.
+    /// The holder, if there is one, and how many wait, as one server has it.
     fn look(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["GET", &self.lock]) {
-            // Reserved, and nobody's.
+            // The name is reserved, and there is no holder.
             Value::Bulk(value) if value == b"-" => None,
             Value::Bulk(value) => Some(value),
             _ => None,
@@ -337,7 +273,7 @@ impl Keys {
         (holder, waiters)
     }
 
-    /// There a lock is a hash with its owner as the field, and who waits listens to the lock's channel.
+    /// Redisson's lock is a hash with its owner as the field, and a waiter subscribes to the lock's channel.
     fn look_at_redisson(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["HLEN", &self.lock]) {
             Value::Int(1) => Some(server.ask(&["HKEYS", &self.lock]).text().into_bytes()),

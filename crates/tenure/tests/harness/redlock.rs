@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
-use tenure::backend::{Backend, BoxFuture, redlock};
+use tenure::backend::{Backend, BoxFuture};
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
-use tenure::rt::Clock;
+use tenure::majority;
+use tenure::memory::{self, Disturbance};
 use tenure::{Client, Error, LockName};
+use tenure_core::rt::Clock;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -45,10 +46,10 @@ fn open_over(
 }
 
 /// One client's view of the nodes. The suite makes replies late on purpose, so no node is given up early.
-fn store(nodes: &[memory::Backend]) -> Result<redlock::Backend, Error> {
+fn store(nodes: &[memory::Backend]) -> Result<majority::Backend, Error> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
-    let settings = redlock::Settings::default().with_node_limit(TTL * 2);
-    redlock::Backend::new(nodes.collect(), settings)
+    let settings = majority::Settings::default().with_node_limit(TTL * 2);
+    majority::Backend::new(nodes.collect(), settings)
 }
 
 impl Redlock {

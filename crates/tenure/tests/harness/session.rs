@@ -1,110 +1,82 @@
 //! Locks of sessions, on real servers that each test program starts once. Looks are by the published names of locks
 //! (docs/stores/mysql.md, docs/stores/postgres.md) and ask the servers out of band.
 
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
-use tenure::guarantees::Guarantees;
-use tenure::{Client, Error};
 
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::Operator;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::proxy::{Direction, Fault, Proxy};
-use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::until;
 
 /// MariaDB, each harness with a proxy of its own in front.
-pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_mysql() -> Opened {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
-    open(Server::MySql(&SERVER))
+    open(Database::MySql(&SERVER))
 }
 
 /// PostgreSQL, likewise.
-pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_postgres() -> Opened {
     static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
-    open(Server::Postgres(&SERVER))
+    open(Database::Postgres(&SERVER))
 }
 
 /// The suite asks for ttls of hours, on servers that were started a moment ago. What the guard does is tested in
 /// `tests/session`.
 const OPTIONS: &str = "tls=off&timeout=2s&restart_guard=off";
 
-fn open(server: Server) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    Box::pin(async move {
-        let proxy = match server {
-            Server::MySql(server) => statements::start(server.port(), Protocol::MySql),
-            Server::Postgres(server) => statements::start(server.port(), Protocol::Postgres),
-        };
-        let proxy = Arc::new(proxy);
-        let url = match server {
-            Server::MySql(server) => server.url_at(proxy.port()),
-            Server::Postgres(server) => server.url_at(proxy.port()),
-        };
-        let url = format!("{url}?{OPTIONS}");
-        let client = tenure::connect(&url).await?;
-        client.init().await?;
-        let guarantees = client.guarantees().clone();
-        client.close().await;
-        Ok(Arc::new(Site {
-            url,
-            server,
-            proxy,
-            guarantees,
-        }) as _)
+fn open(database: Database) -> Opened {
+    let (proxy, url) = match database {
+        Database::MySql(server) => {
+            let proxy = Proxy::mysql(server.port());
+            let url = server.url_at(proxy.port());
+            (proxy, url)
+        }
+        Database::Postgres(server) => {
+            let proxy = Proxy::postgres(server.port());
+            let url = server.url_at(proxy.port());
+            (proxy, url)
+        }
+    };
+    open_at(format!("{url}?{OPTIONS}"), move |store| Site {
+        store,
+        database,
+        proxy: Arc::new(proxy),
     })
 }
 
 #[derive(Clone, Copy)]
-enum Server {
+enum Database {
     MySql(&'static MariaDb),
     Postgres(&'static Postgres),
 }
 
 struct Site {
-    url: String,
-    server: Server,
+    store: Store,
+    database: Database,
     proxy: Arc<Proxy>,
-    guarantees: Guarantees,
 }
 
 impl Harness for Site {
-    fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.guarantees.clone()
-    }
+    methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let look = match self.server {
-            Server::MySql(server) => look_at_mysql(server, name),
-            Server::Postgres(server) => look_at_postgres(server, name),
+        let look = match self.database {
+            Database::MySql(server) => look_at_mysql(server, name),
+            Database::Postgres(server) => look_at_postgres(server, name),
         };
         Box::pin(std::future::ready(Ok(look)))
-    }
-
-    fn leases(&self) -> bool {
-        true
     }
 
     /// Ten round trips on a busy machine; MySQL has whole seconds.
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.url.clone())
-    }
-
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
     fn secret(&self) -> Option<String> {
@@ -125,105 +97,75 @@ impl Harness for Site {
     }
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
-        let fault = match (trouble, self.server) {
-            (Trouble::RequestLost, Server::MySql(_)) => Fault::Answer("1040 Too many connections"),
-            (Trouble::RequestLost, Server::Postgres(_)) => {
-                Fault::Answer("53300 sorry, too many clients already")
-            }
-            (Trouble::ReplyLost, _) => Fault::CutAfter,
-            (Trouble::ReplyNever, _) => Fault::NoReply,
-            (Trouble::Late(by), _) => Fault::Late(by),
-            _ => return None,
+        let refusal = match self.database {
+            Database::MySql(_) => "1040 Too many connections",
+            Database::Postgres(_) => "53300 sorry, too many clients already",
         };
-        let step = match step {
-            Step::Acquire => "acquire",
-            Step::Renew => "renew",
-            Step::Release => "release",
-            _ => "look",
-        };
-        let planner = self.proxy.planner();
-        Some(Box::pin(async move {
-            planner.plan(step, fault);
-            Ok(())
-        }))
+        disturb(self.proxy.planner(), requests_of(step), trouble, refusal)
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
         let planner = self.proxy.planner();
-        Some(Box::pin(async move {
-            planner.cut();
-            Ok(())
-        }))
+        at_once(move || planner.cut())
     }
 
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
-        match self.server {
-            Server::MySql(server) => Some(Box::pin(async move {
-                server.stop();
-                Ok(())
-            })),
+        match self.database {
+            Database::MySql(server) => at_once(move || server.stop()),
             // Its processes are many; so nothing gets through to them.
-            Server::Postgres(_) => {
+            Database::Postgres(_) => {
                 let proxy = self.proxy.clone();
-                Some(Box::pin(async move {
+                at_once(move || {
                     proxy.hold(Direction::Up, true);
                     proxy.hold(Direction::Down, true);
-                    Ok(())
-                }))
+                })
             }
         }
     }
 
     /// Also wakes up a server that was not stopped, which does no harm.
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
-        let (planner, server) = (self.proxy.planner(), self.server);
-        Some(Box::pin(async move {
+        let (planner, database) = (self.proxy.planner(), self.database);
+        at_once(move || {
             planner.resume();
-            if let Server::MySql(server) = server {
-                server.go_on();
+            if let Database::MySql(server) = database {
+                server.resume();
             }
-            Ok(())
-        }))
+        })
     }
 
     /// What a server forgets while it runs it forgets with its sessions.
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
-        let server = self.server;
-        Some(Box::pin(async move {
-            match server {
-                Server::MySql(server) => {
-                    let ids = server.operator().rows(
-                        "SELECT id FROM information_schema.processlist WHERE user = 'tenure'",
-                    );
-                    for id in ids.into_iter().flatten().flatten() {
-                        let _ = server.operator().try_rows(&format!("KILL {id}"));
-                    }
-                }
-                Server::Postgres(server) => {
-                    server.operator().rows(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenure'",
-                    );
+        let database = self.database;
+        at_once(move || match database {
+            Database::MySql(server) => {
+                let ids = server
+                    .admin()
+                    .rows("SELECT id FROM information_schema.processlist WHERE user = 'tenure'");
+                for id in ids.into_iter().flatten().flatten() {
+                    let _ = server.admin().try_rows(&format!("KILL {id}"));
                 }
             }
-            Ok(())
-        }))
+            Database::Postgres(server) => {
+                server.admin().rows(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenure'",
+                    );
+            }
+        })
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
-        let server = self.server;
-        Some(Box::pin(async move {
-            match server {
-                Server::MySql(server) => {
-                    server.kill();
-                    server.launch();
-                }
-                Server::Postgres(server) => {
-                    server.kill();
-                    server.launch();
-                }
+        let database = self.database;
+        at_once(move || match database {
+            Database::MySql(server) => {
+                server.kill();
+                server.launch();
             }
-            Ok(())
-        }))
+            Database::Postgres(server) => {
+                server.kill();
+                server.launch();
+            }
+        })
     }
 }
 
@@ -254,7 +196,7 @@ fn hex(name: &str) -> String {
 fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
     let key = mysql_key(name);
     let row = ask(
-        server.operator(),
+        server.admin(),
         &format!(
             "SELECT IS_USED_LOCK({key}) IS NOT NULL, (SELECT COUNT(*) FROM information_schema.processlist \
          WHERE state = 'User lock' AND INSTR(info, CONCAT('GET_LOCK(''', {key}, ''', 3600)')) > 0)"
@@ -264,9 +206,9 @@ fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
 }
 
 fn look_at_postgres(server: &Postgres, name: &str) -> Look {
-    static INSIDE: LazyLock<Mutex<Option<Operator>>> = LazyLock::new(Mutex::default);
+    static INSIDE: LazyLock<Mutex<Option<SqlClient>>> = LazyLock::new(Mutex::default);
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
-    let inside = inside.get_or_insert_with(|| server.inside());
+    let inside = inside.get_or_insert_with(|| server.database_admin());
     let row = ask(
         inside,
         &format!(
@@ -280,7 +222,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> Look {
 }
 
 /// After a restart the server's last words come first, and then the connection is broken.
-fn ask(operator: &Operator, sql: &str) -> Vec<Vec<Option<String>>> {
+fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
     let mut rows = None;
     until("the server answers", || {
         rows = operator.try_rows(sql).ok();

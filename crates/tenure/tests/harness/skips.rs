@@ -153,3 +153,23 @@ pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (
         "faults::a_broken_connection_does_not_end_a_lease",
     ],
 );
+
+/// Of a store without a proxy that counts its requests and loses them.
+pub(crate) const NO_PROXY: &[Skips] = &[
+    NO_LOST_REQUESTS,
+    NO_LOST_REQUESTS_OF_LEASES,
+    NO_COUNT,
+    NO_COUNT_OF_LEASES,
+];
+
+pub(crate) const ONLY_EXCLUSIVE: &[Skips] = &[NO_SHARED, NO_PERMITS];
+
+pub(crate) const IN_THIS_PROCESS: &[Skips] = &[NO_PROCESSES, NO_CONNECTION, NO_PASSWORD];
+
+pub(crate) const IN_MEMORY: &[Skips] = &[
+    NO_PROCESSES,
+    NO_CONNECTION,
+    NO_RESTART,
+    NO_WIPE,
+    NO_PASSWORD,
+];

@@ -2,7 +2,6 @@
 //! SQLite, a file for each harness. Looks are by the published format (docs/stores/table.md), over a connection
 //! of their own.
 
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -12,58 +11,62 @@ use sqlx::sqlite::SqliteConnection;
 use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
-use tenure::guarantees::Guarantees;
-use tenure::{Client, Error};
 
-use tenure_testkit::database::{self, File};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::operator::{Operator, Row};
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::proxy::{Direction, Fault, Planner, Proxy};
+use tenure_testkit::proxy::{Direction, Planner, Proxy};
+use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::{self, DatabaseFile};
 
 const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
 /// Each harness with a proxy of its own in front.
-pub(crate) fn open_mysql() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_mysql() -> Opened {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
-    let proxy = database::mysql(SERVER.port());
-    Site::new(
-        SERVER.url_at(proxy.port()) + OPTIONS,
-        Store::MySql(&SERVER),
-        Some(proxy),
-    )
-    .open()
+    let proxy = Proxy::mysql(SERVER.port());
+    let url = SERVER.url_at(proxy.port()) + OPTIONS;
+    open_site(url, Database::MySql(&SERVER), Some(proxy))
 }
 
-pub(crate) fn open_postgres() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    static SERVER: LazyLock<(Postgres, Operator)> = LazyLock::new(|| {
+pub(crate) fn open_postgres() -> Opened {
+    static SERVER: LazyLock<(Postgres, SqlClient)> = LazyLock::new(|| {
         let server = Postgres::start(&[]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         (server, inside)
     });
     let (server, inside) = &*SERVER;
-    let proxy = database::postgres(server.port());
+    let proxy = Proxy::postgres(server.port());
     let url = server.url_at(proxy.port()) + OPTIONS;
-    Site::new(url, Store::Postgres(server, inside), Some(proxy)).open()
+    open_site(url, Database::Postgres(server, inside), Some(proxy))
 }
 
-pub(crate) fn open_sqlite() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    let file = Arc::new(File::new());
+pub(crate) fn open_sqlite() -> Opened {
+    let file = Arc::new(DatabaseFile::new());
     let url = format!("{}?timeout=3s", file.url());
-    Site::new(url, Store::File(file), None).open()
+    open_site(url, Database::File(file), None)
+}
+
+fn open_site(url: String, database: Database, proxy: Option<Proxy>) -> Opened {
+    open_at(url, |store| Site {
+        store,
+        database,
+        proxy: proxy.map(Arc::new),
+        pause: Arc::default(),
+    })
 }
 
 #[derive(Clone)]
-enum Store {
+enum Database {
     MySql(&'static MariaDb),
-    Postgres(&'static Postgres, &'static Operator),
-    File(Arc<File>),
+    Postgres(&'static Postgres, &'static SqlClient),
+    File(Arc<DatabaseFile>),
 }
 
-impl Store {
+impl Database {
     fn rows(&self, sql: &str) -> Vec<Row> {
         match self {
-            Self::MySql(server) => server.operator().rows(sql),
+            Self::MySql(server) => server.admin().rows(sql),
             Self::Postgres(_, inside) => inside.rows(sql),
             Self::File(file) => file.rows(sql),
         }
@@ -100,64 +103,34 @@ impl Store {
 }
 
 struct Site {
-    url: String,
     store: Store,
+    database: Database,
     proxy: Option<Arc<Proxy>>,
-    guarantees: Option<Guarantees>,
     /// Keeps a file locked.
     pause: Arc<Mutex<Option<SqliteConnection>>>,
 }
 
 impl Site {
-    fn new(url: String, store: Store, proxy: Option<Proxy>) -> Self {
-        Self {
-            url,
-            store,
-            proxy: proxy.map(Arc::new),
-            guarantees: None,
-            pause: Arc::default(),
-        }
-    }
-
-    /// Makes the tables, and asks for what is promised here.
-    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-        Box::pin(async move {
-            let client = tenure::connect(&self.url).await?;
-            client.init().await?;
-            self.guarantees = Some(client.guarantees().clone());
-            client.close().await;
-            Ok(Arc::new(self) as _)
-        })
-    }
-
     fn planner(&self) -> Option<Planner> {
         self.proxy.as_ref().map(|proxy| proxy.planner())
     }
 
     fn order(&self, sql: String) -> Option<BoxFuture<Verdict>> {
-        let store = self.store.clone();
-        Some(Box::pin(async move {
-            store.rows(&sql);
-            Ok(())
-        }))
+        let database = self.database.clone();
+        at_once(move || drop(database.rows(&sql)))
     }
 }
 
 impl Harness for Site {
-    fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.guarantees
-            .clone()
-            .expect("asked for when this was opened")
-    }
+    methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let (table, now, name) = (self.store.table(), self.store.now(), self.store.name(name));
-        let rows = self.store.rows(&format!(
+        let (table, now, name) = (
+            self.database.table(),
+            self.database.now(),
+            self.database.name(name),
+        );
+        let rows = self.database.rows(&format!(
             "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner<>'' AND until-delay>{now}),
                     (SELECT COUNT(*) FROM {table}_waiters WHERE name={name} AND until>{now})"
         ));
@@ -175,20 +148,8 @@ impl Harness for Site {
         Box::pin(std::future::ready(Ok(look)))
     }
 
-    fn leases(&self) -> bool {
-        true
-    }
-
     fn ttl(&self) -> Duration {
         Duration::from_secs(4)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.url.clone())
-    }
-
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
     fn secret(&self) -> Option<String> {
@@ -205,54 +166,34 @@ impl Harness for Site {
     }
 
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
-        let (table, name) = (self.store.table(), self.store.name(name));
+        let (table, name) = (self.database.table(), self.database.name(name));
         self.order(format!("DELETE FROM {table} WHERE name={name}"))
     }
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
-        let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer(""),
-            Trouble::ReplyLost => Fault::CutAfter,
-            Trouble::ReplyNever => Fault::NoReply,
-            Trouble::Late(by) => Fault::Late(by),
-            _ => return None,
-        };
-        let step = match step {
-            Step::Acquire => "acquire",
-            Step::Renew => "renew",
-            Step::Release => "release",
-            _ => "look",
-        };
-        Some(Box::pin(async move {
-            planner.plan(step, fault);
-            Ok(())
-        }))
+        disturb(planner, requests_of(step), trouble, "")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
-        Some(Box::pin(async move {
-            planner.cut();
-            Ok(())
-        }))
+        at_once(move || planner.cut())
     }
 
-    /// Behind a proxy that passes nothing on; a file is locked by somebody else.
+    /// The proxy passes no reply on; a file is locked by another connection.
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
         if let Some(proxy) = self.proxy.clone() {
-            return Some(Box::pin(async move {
-                // What is asked is done, so that nothing is under way any more when this ends.
-                proxy.hold(Direction::Down, true);
-                Ok(())
-            }));
+            return at_once(
+                move || // What is asked is done, so that nothing is under way any more when this ends.
+                proxy.hold(Direction::Down, true),
+            );
         }
-        let Store::File(file) = self.store.clone() else {
+        let Database::File(file) = self.database.clone() else {
             return None;
         };
         let pause = self.pause.clone();
         Some(Box::pin(async move {
-            let mut link = database::open(&file.path()).await;
+            let mut link = sqlite::open(&file.path()).await;
             link.execute("BEGIN IMMEDIATE")
                 .await
                 .map_err(Failure::new)?;
@@ -276,29 +217,26 @@ impl Harness for Site {
     }
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
-        let table = self.store.table();
+        let table = self.database.table();
         self.order(format!("DELETE FROM {table}; DELETE FROM {table}_waiters"))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
-        let store = self.store.clone();
-        if matches!(store, Store::File(_)) {
+        let database = self.database.clone();
+        if matches!(database, Database::File(_)) {
             return None;
         }
-        Some(Box::pin(async move {
-            match store {
-                Store::MySql(server) => {
-                    server.kill();
-                    server.launch();
-                }
-                Store::Postgres(server, inside) => {
-                    server.kill();
-                    inside.hang_up();
-                    server.launch();
-                }
-                Store::File(_) => {}
+        at_once(move || match database {
+            Database::MySql(server) => {
+                server.kill();
+                server.launch();
             }
-            Ok(())
-        }))
+            Database::Postgres(server, inside) => {
+                server.kill();
+                inside.disconnect();
+                server.launch();
+            }
+            Database::File(_) => {}
+        })
     }
 }

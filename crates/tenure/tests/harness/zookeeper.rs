@@ -1,30 +1,33 @@
 //! The backend on ZooKeeper, on real servers that each test program starts once. Looks are by the published
 //! layout (docs/stores/zookeeper.md) and ask the servers out of band.
 
-use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
-use tenure::guarantees::Guarantees;
-use tenure::{Client, Error};
 
-use tenure_testkit::jute::{self, Wire};
-use tenure_testkit::proxy::{Fault, Proxy};
+use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use tenure_testkit::jute::Session;
+use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
 
 /// Under it all locks of the suite lie.
 const ROOT: &str = "/tests/locks";
 
-/// One server, each harness with a proxy of its own in front; and a user, whose nodes are nobody else's.
-pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+/// One server, each harness with its own proxy in front, and a user to whom the nodes belong.
+pub(crate) fn open() -> Opened {
     static SERVER: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start_with(EAGER, &[]));
-    let proxy = jute::proxy(SERVER.port());
+    let proxy = Proxy::zookeeper(SERVER.port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
-    Site::new(&hosts, "", vec![&SERVER], vec![proxy]).open()
+    open_at(url(&hosts), |store| Site {
+        store,
+        servers: vec![&SERVER],
+        proxies: vec![proxy],
+        sees_requests: true,
+    })
 }
 
 /// Containers are collected as soon as they are empty, as in a minute they may be anywhere.
@@ -36,90 +39,64 @@ const EAGER: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
 const PATIENT: &str = "syncLimit=50";
 
 /// Three servers, each with a proxy in front that is left alone.
-pub(crate) fn open_ensemble() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_ensemble() -> Opened {
     static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_with(&[], &[PATIENT]));
     let servers: Vec<_> = ENSEMBLE.nodes.iter().collect();
-    let proxies: Vec<_> = servers.iter().map(|it| jute::proxy(it.port())).collect();
+    let proxies: Vec<_> = servers
+        .iter()
+        .map(|it| Proxy::zookeeper(it.port()))
+        .collect();
     let host = |proxy: &Proxy| format!("127.0.0.1:{}", proxy.port());
     let hosts: Vec<_> = proxies.iter().map(host).collect();
-    Site::new(&hosts.join(","), "", servers, proxies).open()
+    open_at(url(&hosts.join(",")), |store| Site {
+        store,
+        servers,
+        proxies,
+        sees_requests: true,
+    })
 }
 
 /// TLS, of which the proxy sees nothing.
-pub(crate) fn open_tls() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
+pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static SERVER: LazyLock<Zookeeper> =
         LazyLock::new(|| Zookeeper::start_tls(&CERTIFICATES, "server"));
     let ca = CERTIFICATES.file("ca.crt").display().to_string();
-    let proxy = jute::proxy(SERVER.tls_port());
+    let proxy = Proxy::zookeeper(SERVER.tls_port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
-    let options = format!("&tls=on&ca={ca}");
-    let site = Site::new(&hosts, &options, vec![&SERVER], vec![proxy]);
-    Site {
+    let url = url(&hosts) + "&tls=on&ca=" + &ca;
+    open_at(url, |store| Site {
+        store,
+        servers: vec![&SERVER],
+        proxies: vec![proxy],
         sees_requests: false,
-        ..site
-    }
-    .open()
+    })
+}
+
+fn url(hosts: &str) -> String {
+    format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=2s")
 }
 
 struct Site {
-    url: String,
+    store: Store,
     servers: Vec<&'static Zookeeper>,
     proxies: Vec<Proxy>,
     sees_requests: bool,
-    guarantees: Option<Guarantees>,
 }
 
 impl Site {
-    fn new(
-        hosts: &str,
-        options: &str,
-        servers: Vec<&'static Zookeeper>,
-        proxies: Vec<Proxy>,
-    ) -> Self {
-        Self {
-            url: format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=2s{options}"),
-            servers,
-            proxies,
-            sees_requests: true,
-            guarantees: None,
-        }
-    }
-
-    /// Asks a client for what is promised here.
-    fn open(mut self) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-        Box::pin(async move {
-            let client = tenure::connect(&self.url).await?;
-            self.guarantees = Some(client.guarantees().clone());
-            client.close().await;
-            Ok(Arc::new(self) as _)
-        })
-    }
-
     /// Does this to all servers.
     fn all(&self, act: impl Fn(&Zookeeper) + Send + 'static) -> Option<BoxFuture<Verdict>> {
         let servers = self.servers.clone();
-        Some(Box::pin(async move {
-            servers.into_iter().for_each(act);
-            Ok(())
-        }))
+        at_once(move || servers.into_iter().for_each(act))
     }
 }
 
 impl Harness for Site {
-    fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.guarantees
-            .clone()
-            .expect("asked for when this was opened")
-    }
+    methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let mut wire = self.servers[0].wire();
+        let mut wire = self.servers[0].session();
         let queue = Queue::read(&mut wire, name);
         let holders = queue.holders();
         let look = Look {
@@ -129,21 +106,9 @@ impl Harness for Site {
         Box::pin(std::future::ready(Ok(look)))
     }
 
-    fn leases(&self) -> bool {
-        true
-    }
-
     /// The servers answer within a millisecond, and measure sessions to a fifth of this.
     fn ttl(&self) -> Duration {
         Duration::from_secs(3)
-    }
-
-    fn url(&self) -> Option<String> {
-        Some(self.url.clone())
-    }
-
-    fn taker(&self) -> Option<PathBuf> {
-        Some(env!("CARGO_BIN_EXE_tenure-taker").into())
     }
 
     fn secret(&self) -> Option<String> {
@@ -161,14 +126,13 @@ impl Harness for Site {
 
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
         let (server, name) = (self.servers[0], name.to_owned());
-        Some(Box::pin(async move {
-            let mut wire = server.wire();
+        at_once(move || {
+            let mut wire = server.session();
             let queue = Queue::read(&mut wire, &name);
             for (_, child) in &queue.all[..queue.holders()] {
                 wire.delete(&format!("{}/{child}", queue.dir));
             }
-            Ok(())
-        }))
+        })
     }
 
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
@@ -178,32 +142,17 @@ impl Harness for Site {
         if !self.sees_requests {
             return None;
         }
-        let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer("throttled"),
-            Trouble::ReplyLost => Fault::CutAfter,
-            Trouble::ReplyNever => Fault::NoReply,
-            Trouble::Late(by) => Fault::Late(by),
-            _ => return None,
+        let requests = match step {
+            // The first request of an inspection.
+            Step::Inspect => "sync",
+            step => requests_of(step),
         };
-        let step = match step {
-            Step::Acquire => "acquire",
-            Step::Renew => "renew",
-            Step::Release => "release",
-            _ => "sync",
-        };
-        let planner = proxy.planner();
-        Some(Box::pin(async move {
-            planner.plan(step, fault);
-            Ok(())
-        }))
+        disturb(proxy.planner(), requests, trouble, "throttled")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
         let planners: Vec<_> = self.proxies.iter().map(Proxy::planner).collect();
-        Some(Box::pin(async move {
-            planners.iter().for_each(|planner| planner.cut());
-            Ok(())
-        }))
+        at_once(move || planners.iter().for_each(|planner| planner.cut()))
     }
 
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
@@ -214,36 +163,31 @@ impl Harness for Site {
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         let planners: Vec<_> = self.proxies.iter().map(Proxy::planner).collect();
         let servers = self.servers.clone();
-        Some(Box::pin(async move {
+        at_once(move || {
             planners.iter().for_each(|planner| planner.resume());
-            servers.iter().for_each(|server| server.go_on());
+            servers.iter().for_each(|server| server.resume());
             for server in servers {
                 server.until_serving();
             }
-            Ok(())
-        }))
+        })
     }
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let server = self.servers[0];
-        Some(Box::pin(async move {
-            server.wire().delete_all("/tests");
-            Ok(())
-        }))
+        at_once(move || server.session().delete_all("/tests"))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
         let servers = self.servers.clone();
-        Some(Box::pin(async move {
+        at_once(move || {
             servers.iter().for_each(|server| server.kill());
             servers.iter().for_each(|server| server.begin());
             servers.iter().for_each(|server| server.until_serving());
-            Ok(())
-        }))
+        })
     }
 }
 
-/// Who wants a name, by the published layout and not by the library's code.
+/// The queue of a name, by the published layout and not by the library's code.
 struct Queue {
     dir: String,
     /// Number and node, first come first.
@@ -251,7 +195,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn read(wire: &mut Wire, name: &str) -> Self {
+    fn read(wire: &mut Session, name: &str) -> Self {
         let dir = format!("{ROOT}/{}", encoded(name));
         wire.sync("/");
         let numbered = |child: String| {

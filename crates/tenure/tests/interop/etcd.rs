@@ -3,13 +3,12 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
-use tenure::{Client, ErrorKind, Guard};
-use tokio::task::JoinHandle;
+use tenure::ErrorKind;
 
 use crate::etcd_peers::{Etcd, They};
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, add_one, is_refused, soon, take, until, waiting,
+    self, Driver, LONG, PATIENCE, granted_by_mistake, or_skip, our_holder, soon, take, try_fails,
+    until, waiting,
 };
 
 /// As short as a lease can be here: the server gives no shorter one than one and a half elections.
@@ -54,19 +53,12 @@ async fn until_queued(etcd: &Etcd, name: &str, count: usize) {
     until(&what, || etcd.keys(name).len() == count).await;
 }
 
-async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
-    // Long enough to be granted by mistake.
-    tokio::time::timeout(Duration::from_millis(50), guard)
-        .await
-        .is_ok()
-}
-
 async fn we_wait_for_them(etcd: Etcd, mut they: They) {
     for (options, name) in OURS {
         let we = etcd.client(options).await;
         let key = they.take(name, LONG).await;
         assert_eq!(etcd.keys(name), from_ref(&key));
-        assert!(is_refused(&we, name).await);
+        assert!(try_fails(&we, name).await);
         assert!(we.inspect(name).await.unwrap().is_held());
         let short = we.lock(name).wait(Duration::from_millis(50));
         let error = short.acquire().await.unwrap_err();
@@ -75,10 +67,13 @@ async fn we_wait_for_them(etcd: Etcd, mut they: They) {
 
         let mut waiting = waiting(&we, name);
         until_queued(&etcd, name, 2).await;
-        assert!(!is_held(&mut waiting).await, "we have not waited");
+        assert!(
+            !granted_by_mistake(&mut waiting).await,
+            "we have not waited"
+        );
         they.unlock(name).await;
         let guard = soon("our turn", waiting).await.unwrap();
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         assert_eq!(etcd.keys(name).len(), 1, "they have left a key");
         guard.release().await.unwrap();
         assert_eq!(etcd.keys(name), [] as [String; 0]);
@@ -92,14 +87,14 @@ async fn they_wait_for_us(etcd: Etcd, mut they: They) {
         let guard = take(&we, name).await;
         let ours = etcd.keys(name);
         assert_eq!(ours.len(), 1);
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         they.begin(name, LONG).await;
         until_queued(&etcd, name, 2).await;
         assert_eq!(etcd.keys(name)[0], ours[0], "we hold");
         guard.release().await.unwrap();
         let key = they.granted().await;
         assert_eq!(etcd.keys(name), [key]);
-        assert!(is_refused(&we, name).await);
+        assert!(try_fails(&we, name).await);
         they.unlock(name).await;
         assert_eq!(etcd.keys(name), [] as [String; 0]);
     }
@@ -120,10 +115,10 @@ async fn all_are_served_in_order(etcd: Etcd, mut they: They) {
     let first_token = guard.token();
     guard.release().await.unwrap();
     they.granted().await;
-    assert!(!is_held(&mut second).await && !is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut second).await && !granted_by_mistake(&mut third).await);
     they.unlock("a").await;
     let second = soon("the second one's turn", second).await.unwrap();
-    assert!(!is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut third).await);
     let tokens = (first_token, second.token());
     assert!(tokens.0 < tokens.1, "{tokens:?}");
     they.begin("a", LONG).await;
@@ -146,11 +141,8 @@ async fn they_are_killed(etcd: Etcd, mut they: They) {
 }
 
 async fn we_are_killed(etcd: Etcd, mut they: They) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&etcd.url(""), "a", "--ttl", "2s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
-    assert!(they.is_refused("a").await);
+    let mut we = our_holder(&etcd.url(""), "a", "2s").await;
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.begin("a", LONG).await;
     let key = they.granted().await;
@@ -161,9 +153,7 @@ async fn we_are_killed(etcd: Etcd, mut they: They) {
 #[tokio::test]
 async fn a_lease_for_each_lock_is_the_key_of_their_package() {
     let Some(etcd) = Etcd::start() else { return };
-    let Some(mut they) = They::go(&etcd).await else {
-        return;
-    };
+    let mut they = or_skip!(They::go(&etcd).await);
     let is_theirs = |key: &str| {
         let lease = key.strip_prefix("a/").unwrap();
         let digits = lease.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -184,9 +174,7 @@ async fn a_lease_for_each_lock_is_the_key_of_their_package() {
 #[tokio::test]
 async fn a_slash_in_a_name() {
     let Some(etcd) = Etcd::start() else { return };
-    let Some(mut they) = They::go(&etcd).await else {
-        return;
-    };
+    let mut they = or_skip!(They::go(&etcd).await);
     let we = etcd.client("").await;
     // Ours lies beside it.
     let guard = take(&we, "a/b").await;
@@ -195,21 +183,21 @@ async fn a_slash_in_a_name() {
     guard.release().await.unwrap();
     // Theirs lies in it.
     they.take("a/b", LONG).await;
-    assert!(is_refused(&we, "a").await);
-    assert!(!is_refused(&we, "a/b").await, "another one to them");
+    assert!(try_fails(&we, "a").await);
+    assert!(!try_fails(&we, "a/b").await, "another one to them");
     they.unlock("a/b").await;
     // As it is written, it is the same lock to both.
     let raw = etcd.client("?names=raw").await;
     they.take("a/b", LONG).await;
-    assert!(is_refused(&raw, "a/b").await);
+    assert!(try_fails(&raw, "a/b").await);
     they.unlock("a/b").await;
     let guard = take(&raw, "a/b").await;
-    assert!(they.is_refused("a/b").await);
+    assert!(they.try_fails("a/b").await);
     guard.release().await.unwrap();
     // With a prefix it is the part behind that.
     let prefixed = etcd.client("?prefix=app/").await;
     let guard = take(&prefixed, "a").await;
-    assert!(they.is_refused("app/a").await);
+    assert!(they.try_fails("app/a").await);
     guard.release().await.unwrap();
 }
 
@@ -228,34 +216,8 @@ async fn a_key_that_they_delete_is_a_lost_lock() {
 }
 
 async fn no_increment_is_lost(etcd: Etcd, mut they: Driver) {
-    const TASKS: u64 = 3;
-    const EACH: u64 = 25;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
-    let client = etcd.client("").await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(count(client, file));
-    }
-    async fn count(client: Client, file: std::path::PathBuf) -> u32 {
-        let mut after_them = 0;
-        for _ in 0..EACH {
-            let guard = client.lock("a").acquire().await.unwrap();
-            after_them += u32::from(add_one(&file).await != "tenure");
-            guard.release().await.unwrap();
-        }
-        after_them
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    let ours = (&etcd.client("").await, Duration::ZERO);
+    support::no_increment_is_lost((&mut they, "30000"), ours, "a", [3, 25]).await;
 }
 
 #[tokio::test]

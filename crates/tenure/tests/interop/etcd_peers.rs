@@ -9,14 +9,14 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tenure::Client;
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::support::{Driver, LONG, PATIENCE, Server, millis, soon, until};
 use tenure_testkit::etcd::{self, base64, unbase64};
-use tenure_testkit::is_missing;
+use tenure_testkit::skip_unless_installed;
 
 /// A server of its own for each test.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Etcd(Arc<etcd::Etcd>);
 impl Etcd {
     /// `None` where it is not installed.
     pub(crate) fn start() -> Option<Self> {
-        (!etcd::is_missing()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
+        (!etcd::skip_unless_installed()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
     }
 
     pub(crate) fn url(&self, options: &str) -> String {
@@ -95,7 +95,7 @@ pub(crate) struct They {
 enum Foreign {
     Driver(Driver),
     /// Runs while it waits or holds, says its key when it holds, and lets go at a SIGTERM.
-    Etcdctl(Option<Taker>),
+    Etcdctl(Option<LockHolder>),
     /// A call of the Lock service that waits, and the lease; then the key that it gave.
     Service {
         call: Option<JoinHandle<String>>,
@@ -117,8 +117,8 @@ impl They {
     }
 
     pub(crate) async fn etcdctl(etcd: &Etcd) -> Option<Self> {
-        let is_missing = is_missing(&["etcdctl"]);
-        (!is_missing).then(|| Self::new(etcd, Foreign::Etcdctl(None)))
+        let is_skipped = skip_unless_installed(&["etcdctl"]);
+        (!is_skipped).then(|| Self::new(etcd, Foreign::Etcdctl(None)))
     }
 
     /// The Lock service by plain HTTP.
@@ -147,7 +147,7 @@ impl They {
                 command.env("ETCDCTL_API", "3");
                 command.arg(format!("--endpoints=127.0.0.1:{}", self.etcd.port()));
                 command.args(["lock", name, &format!("--ttl={}", ttl.as_secs())]);
-                *process = Some(Taker::spawn(command).unwrap());
+                *process = Some(LockHolder::spawn(command).unwrap());
             }
             Foreign::Service { call, lease, .. } => {
                 *lease = self.etcd.grant(ttl);
@@ -185,13 +185,13 @@ impl They {
     }
 
     /// Whether it would have to wait; if not, it holds.
-    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+    pub(crate) async fn try_fails(&mut self, name: &str) -> bool {
         if let Foreign::Driver(driver) = &mut self.client {
-            return driver.is_refused(name).await;
+            return driver.try_fails(name).await;
         }
         let before = self.etcd.keys(name);
         self.begin(name, LONG).await;
-        let is_refused = loop {
+        let try_fails = loop {
             let moment = Duration::from_millis(5);
             if tokio::time::timeout(moment, self.next_key()).await.is_ok() {
                 break false;
@@ -202,11 +202,11 @@ impl They {
                 break true;
             }
         };
-        if is_refused {
+        if try_fails {
             self.go_away().await;
             until("they are gone", || self.etcd.keys(name) == before).await;
         }
-        is_refused
+        try_fails
     }
 
     /// Ends its waiting or its hold.

@@ -1,14 +1,12 @@
 //! `dialect=redisson` and the locks of Redisson itself: hash, channel, watchdog, fencing token.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tenure::conformance::taker::Taker;
 use tenure::{Client, ErrorKind, Renew};
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Redis, Scratch, add_one, is_refused, millis, say, soon, take, until,
-    waiting,
+    self, Driver, LONG, PATIENCE, Redis, millis, or_skip, our_holder, say, soon, take, try_fails,
+    until, waiting,
 };
 
 const SHORT: Duration = Duration::from_secs(1);
@@ -50,14 +48,12 @@ async fn until_they_wait(redis: &Redis) {
 
 #[tokio::test]
 async fn we_wait_for_them() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     for (name, _) in NAMES {
         they.take(name, LONG).await;
         let hash = redis.hash(name);
         assert_eq!((hash.len(), hash[0].1.as_str()), (1, "1"), "{hash:?}");
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         assert!(we.inspect(name).await.unwrap().is_held());
         assert_eq!(redis.hash(name), hash, "we have changed their hold");
         let waiting = waiting(&we, name);
@@ -65,7 +61,7 @@ async fn we_wait_for_them() {
         assert_eq!(redis.hash(name), hash, "we have not waited");
         they.unlock(name).await;
         let guard = soon("our turn", waiting).await.unwrap();
-        assert!(they.is_refused(name).await);
+        assert!(they.try_fails(name).await);
         guard.release().await.unwrap();
         assert!(!redis.exists(name), "{name}");
     }
@@ -73,22 +69,20 @@ async fn we_wait_for_them() {
 
 #[tokio::test]
 async fn they_wait_for_us() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     for (name, _) in NAMES {
         let guard = take(&we, name).await;
         let hash = redis.hash(name);
         assert_eq!((hash.len(), hash[0].1.as_str()), (1, "1"), "{hash:?}");
         assert!((1..=30_000).contains(&redis.ttl(name)));
-        assert!(they.is_refused(name).await, "{name}");
+        assert!(they.try_fails(name).await, "{name}");
         assert_eq!(they.ask(&["locked", name]).await, "yes");
         assert_eq!(they.ask(&["lock", name, "200", "30000"]).await, "busy");
         they.tell(&["lock", name, &millis(PATIENCE), "30000"]);
         until_they_wait(&redis).await;
         guard.release().await.unwrap();
         they.held().await;
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         they.unlock(name).await;
         assert!(!redis.exists(name), "{name}");
     }
@@ -98,9 +92,7 @@ async fn they_wait_for_us() {
 #[tokio::test]
 async fn a_release_wakes_the_other_side() {
     const ROUNDS: usize = 20;
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         they.take(NAME, LONG).await;
@@ -143,12 +135,10 @@ async fn our_release_says_0_on_their_channel() {
 
 #[tokio::test]
 async fn their_watchdog_keeps_us_out() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     they.take(NAME, Duration::ZERO).await;
     assert!((20_000..=30_000).contains(&redis.ttl(NAME)));
-    assert!(is_refused(&we, NAME).await);
+    assert!(try_fails(&we, NAME).await);
     they.unlock(NAME).await;
 
     let quick = Driver::start_with("java", &redis, &[&millis(SHORT)]).await;
@@ -166,23 +156,19 @@ async fn their_watchdog_keeps_us_out() {
 
 #[tokio::test]
 async fn our_renewal_keeps_them_out() {
-    let Some((_redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (_redis, we, mut they) = or_skip!(everybody().await);
     let lock = we.lock(NAME).ttl(SHORT);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     let wait = millis(SHORT * 7 / 2);
     assert_eq!(they.ask(&["lock", NAME, &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    assert!(!they.is_refused(NAME).await);
+    assert!(!they.try_fails(NAME).await);
 }
 
 #[tokio::test]
 async fn tokens_grow_over_both_sides() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     they.ask(&["kind", "fenced"]).await;
     for (name, tagged) in NAMES {
         let mut last = 0;
@@ -212,9 +198,7 @@ fn stored_token(redis: &Redis, tagged: &str) -> u64 {
 /// Also when the lock is handed from waiter to waiter.
 #[tokio::test]
 async fn tokens_grow_over_waiters_of_both_sides() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     they.ask(&["kind", "fenced"]).await;
     let mut last: u64 = they.take(NAME, LONG).await.parse().unwrap();
     for _ in 0..5 {
@@ -234,9 +218,7 @@ async fn tokens_grow_over_waiters_of_both_sides() {
 
 #[tokio::test]
 async fn what_is_not_ours_we_do_not_release() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     let lock = we.lock(NAME).ttl(SHORT).renew(Renew::Never);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     until("the end of our hold", || !redis.exists(NAME)).await;
@@ -247,7 +229,7 @@ async fn what_is_not_ours_we_do_not_release() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(they.ask(&["depth", NAME]).await, "depth\t2");
     they.unlock(NAME).await;
-    assert!(is_refused(&we, NAME).await, "they have left once of twice");
+    assert!(try_fails(&we, NAME).await, "they have left once of twice");
     let waiting = waiting(&we, NAME);
     until_we_wait(&redis, NAME).await;
     they.unlock(NAME).await;
@@ -257,9 +239,7 @@ async fn what_is_not_ours_we_do_not_release() {
 
 #[tokio::test]
 async fn what_is_not_theirs_they_do_not_release() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     they.take(NAME, Duration::from_millis(100)).await;
     until("the end of their hold", || !redis.exists(NAME)).await;
     let guard = take(&we, NAME).await;
@@ -267,15 +247,13 @@ async fn what_is_not_theirs_they_do_not_release() {
     assert_eq!(they.ask(&["unlock", NAME]).await, "not-held");
     assert_eq!(redis.hash(NAME), hash);
     assert!(guard.is_held());
-    assert!(they.is_refused(NAME).await);
+    assert!(they.try_fails(NAME).await);
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
 async fn they_are_killed() {
-    let Some((_redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (_redis, we, mut they) = or_skip!(everybody().await);
     they.take(NAME, SHORT).await;
     let waiting = waiting(&we, NAME);
     they.kill();
@@ -285,14 +263,9 @@ async fn they_are_killed() {
 
 #[tokio::test]
 async fn we_are_killed() {
-    let Some((redis, _we, mut they)) = everybody().await else {
-        return;
-    };
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&redis.url("&dialect=redisson"), NAME, "--ttl", "1s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
-    assert!(they.is_refused(NAME).await);
+    let (redis, _we, mut they) = or_skip!(everybody().await);
+    let mut we = our_holder(&redis.url("&dialect=redisson"), NAME, "1s").await;
+    assert!(they.try_fails(NAME).await);
     we.kill().unwrap();
     they.tell(&["lock", NAME, &millis(PATIENCE), "30000"]);
     they.held().await;
@@ -300,39 +273,9 @@ async fn we_are_killed() {
 
 #[tokio::test]
 async fn no_increment_is_lost() {
-    const TASKS: u64 = 4;
-    const EACH: u64 = 500;
-    let Some((_redis, we, mut they)) = everybody().await else {
-        return;
-    };
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", NAME, &tasks, &each, file.to_str().unwrap(), "0"]);
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        ours.spawn(count(we.clone(), file.clone(), EACH));
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    assert_eq!(number_in(&file), 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
-}
-
-async fn count(we: Client, file: std::path::PathBuf, each: u64) -> u32 {
-    let mut after_them = 0;
-    for _ in 0..each {
-        let guard = we.lock(NAME).acquire().await.unwrap();
-        after_them += u32::from(add_one(&file).await != "tenure");
-        guard.release().await.unwrap();
-    }
-    after_them
-}
-
-fn number_in(file: &Path) -> u64 {
-    let text = std::fs::read_to_string(file).unwrap();
-    text.split(' ').next().unwrap().parse().unwrap()
+    let (_redis, we, mut they) = or_skip!(everybody().await);
+    let ours = (&we, Duration::ZERO);
+    support::no_increment_is_lost((&mut they, "0"), ours, NAME, [4, 500]).await;
 }
 
 /// The lock of somebody with another format: no guess, and not a wait for ever.
@@ -356,9 +299,7 @@ async fn a_string_under_the_name_is_one_clear_error() {
 /// And the two of ours: whoever forgets the option is told, and nobody enters.
 #[tokio::test]
 async fn a_hold_of_theirs_is_an_error_to_the_other_dialect() {
-    let Some((redis, we, mut they)) = everybody().await else {
-        return;
-    };
+    let (redis, we, mut they) = or_skip!(everybody().await);
     let other = redis.client().await;
     they.take(NAME, LONG).await;
     let error = other.lock(NAME).try_acquire().await.unwrap_err();

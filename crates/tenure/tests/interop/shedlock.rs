@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::{Client, Renew};
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, Server, add_one, hex, is_refused, soon, take, waiting,
+    Driver, LONG, PATIENCE, Scratch, Server, add_one, hex, soon, take, try_fails, waiting,
 };
 use tenure_testkit::{mariadb, postgres};
 
@@ -46,12 +46,13 @@ impl Server for Database {
 
 impl Database {
     async fn in_mysql() -> Option<(Self, Driver)> {
-        let server = (!mariadb::is_missing()).then(|| mariadb::MariaDb::start(&[]))?;
+        let server = (!mariadb::skip_unless_installed()).then(|| mariadb::MariaDb::start(&[]))?;
         Self::MySql(server).with_driver("mysql").await
     }
 
     async fn in_postgres() -> Option<(Self, Driver)> {
-        let server = (!postgres::is_missing()).then(|| postgres::Postgres::start(&[]))?;
+        let server =
+            (!postgres::skip_unless_installed()).then(|| postgres::Postgres::start(&[]))?;
         Self::Postgres(server).with_driver("postgres").await
     }
 
@@ -80,10 +81,10 @@ async fn each_excludes_the_other(database: Database, mut they: Driver) {
     for name in ["job", "orders/42", "Größe 🔒 a b"] {
         for round in 0..3 {
             let guard = take(&client, name).await;
-            assert!(they.is_refused(name).await, "{name}, round {round}");
+            assert!(they.try_fails(name).await, "{name}, round {round}");
             guard.release().await.unwrap();
             let by = they.take(name, LONG).await;
-            assert!(is_refused(&client, name).await, "{name}, round {round}");
+            assert!(try_fails(&client, name).await, "{name}, round {round}");
             let status = client.inspect(name).await.unwrap();
             assert_eq!(hex(status.holds[0].holder.host.as_bytes()), by);
             let next = waiting(&client, name);
@@ -104,7 +105,7 @@ async fn a_program_that_died_is_followed(database: Database, mut they: Driver) {
     let client = database.client().await;
     they.take("job", Duration::from_secs(3)).await;
     they.kill();
-    assert!(is_refused(&client, "job").await);
+    assert!(try_fails(&client, "job").await);
     let lock = client.lock("job").ttl(LONG).wait(PATIENCE);
     let next = lock.acquire().await.unwrap();
     next.release().await.unwrap();
@@ -118,7 +119,7 @@ async fn ours_runs_out_for_them(database: Database, mut they: Driver) {
     they.held().await;
     assert!(!guard.is_held(), "two believe");
     assert!(guard.release().await.is_err());
-    assert!(is_refused(&client, "job").await, "theirs was freed");
+    assert!(try_fails(&client, "job").await, "theirs was freed");
     they.unlock("job").await;
 }
 

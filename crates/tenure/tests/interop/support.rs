@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tenure::{Client, Guard, OwnerId};
 use tokio::task::JoinHandle;
 
@@ -93,7 +93,7 @@ pub(crate) struct Redis(redis::Redis);
 impl Redis {
     /// `None` where it is not installed.
     pub(crate) fn start() -> Option<Self> {
-        (!redis::is_missing()).then(|| Self(redis::Redis::start(&[])))
+        (!redis::skip_unless_installed()).then(|| Self(redis::Redis::start(&[])))
     }
 
     pub(crate) fn url(&self, options: &str) -> String {
@@ -186,7 +186,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// A process with a foreign client in it; `interop/README.md` has its language. Killed when dropped.
 pub(crate) struct Driver {
-    process: Taker,
+    process: LockHolder,
 }
 
 impl Driver {
@@ -210,7 +210,7 @@ impl Driver {
         command.args(["127.0.0.1", &server.port().to_string()]);
         command.args(options);
         let mut driver = Self {
-            process: Taker::spawn(command).unwrap(),
+            process: LockHolder::spawn(command).unwrap(),
         };
         let ready = driver.answer().await;
         assert!(ready.starts_with("ready\t"), "{language}: {ready}");
@@ -247,7 +247,7 @@ impl Driver {
         self.held().await
     }
 
-    pub(crate) async fn is_refused(&mut self, name: &str) -> bool {
+    pub(crate) async fn try_fails(&mut self, name: &str) -> bool {
         match self.ask(&["try", name, &millis(LONG)]).await.as_str() {
             "busy" => true,
             answer if answer.starts_with("held\t") => false,
@@ -272,8 +272,8 @@ pub(crate) async fn take(client: &Client, name: &str) -> Guard {
     taken.expect("the name is free")
 }
 
-/// Whether a try of ours finds it busy.
-pub(crate) async fn is_refused(client: &Client, name: &str) -> bool {
+/// Tries once; whether another holder was in the way.
+pub(crate) async fn try_fails(client: &Client, name: &str) -> bool {
     client.lock(name).try_acquire().await.unwrap().is_none()
 }
 
@@ -282,6 +282,70 @@ pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
     let lock = client.lock(name).ttl(LONG).wait(PATIENCE);
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
+
+/// A process of ours that holds the lock.
+pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> LockHolder {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
+    command.args([url, name, "--ttl", ttl]);
+    let mut holder = LockHolder::spawn(command).unwrap();
+    holder.held().await.unwrap();
+    holder
+}
+
+/// So many tasks on either side count in one file, so many times each, by a read and a write under the lock: a count
+/// is lost when two hold it. `ttl` is what the foreign client is told; our tasks pause after each release.
+pub(crate) async fn no_increment_is_lost(
+    (they, ttl): (&mut Driver, &str),
+    (we, pause): (&Client, Duration),
+    name: &'static str,
+    [tasks, each]: [u64; 2],
+) {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("counter");
+    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
+    let (theirs, their_each) = (tasks.to_string(), each.to_string());
+    let path = file.to_str().unwrap();
+    they.tell(&["count", name, &theirs, &their_each, path, ttl]);
+    let mut ours = tokio::task::JoinSet::new();
+    for _ in 0..tasks {
+        let (lock, file) = (we.lock(name), file.clone());
+        ours.spawn(async move {
+            let mut after_them = 0;
+            for _ in 0..each {
+                let guard = lock.acquire().await.unwrap();
+                after_them += u32::from(add_one(&file).await != "tenure");
+                guard.release().await.unwrap();
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            after_them
+        });
+    }
+    let after_them = soon("our tasks", ours.join_all()).await;
+    assert_eq!(they.answer().await, "counted");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(value, 2 * tasks * each);
+    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+}
+
+/// Waits for long enough that a waiter would be granted by mistake; whether it was.
+pub(crate) async fn granted_by_mistake(guard: &mut JoinHandle<Guard>) -> bool {
+    let moment = Duration::from_millis(50);
+    tokio::time::timeout(moment, guard).await.is_ok()
+}
+
+/// What was started. Where it cannot be started, which has been said, the test returns.
+macro_rules! or_skip {
+    ($start:expr) => {
+        match $start {
+            Some(started) => started,
+            None => return,
+        }
+    };
+}
+pub(crate) use or_skip;
 
 /// Reads, lets others run, writes: loses counts unless it is alone. Tells who wrote before.
 pub(crate) async fn add_one(file: &Path) -> String {

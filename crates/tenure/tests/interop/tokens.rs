@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
 use tenure::{ErrorKind, Guard, Renew};
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Redis, Scratch, add_one, hex, is_refused, millis, soon, take, until,
-    waiting,
+    self, Driver, LONG, PATIENCE, Redis, hex, millis, or_skip, our_holder, soon, take, try_fails,
+    until, waiting,
 };
 
 /// Long enough to be renewed by a busy machine, short enough to be waited for.
@@ -59,7 +58,7 @@ async fn we_wait_for_them(redis: Redis, mut they: Driver) {
     let value = they.take("a", LONG).await;
     assert_eq!(redis.value("a"), value);
     assert!((1..=30_000).contains(&redis.ttl("a")));
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert!(we.inspect("a").await.unwrap().is_held());
     let short = we.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
@@ -73,16 +72,16 @@ async fn we_wait_for_them(redis: Redis, mut they: Driver) {
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_wait_for_us(redis: Redis, mut they: Driver) {
     let we = redis.client().await;
     let guard = take(&we, "a").await;
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     assert_eq!(they.ask(&["locked", "a"]).await, "yes");
     let order = ["lock", "a", "200", "30000"];
     assert_eq!(they.ask(&order).await, "busy");
@@ -99,7 +98,7 @@ async fn they_wait_for_us(redis: Redis, mut they: Driver) {
     guard.release().await.unwrap();
     let value = they.held().await;
     assert_eq!(redis.value("a"), value);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     assert!(!redis.exists("a"));
 }
@@ -112,7 +111,7 @@ async fn what_is_not_theirs_they_do_not_release(redis: Redis, mut they: Driver) 
     assert_eq!(they.ask(&["unlock", "a"]).await, "not-held");
     assert_eq!(redis.value("a"), value_of(&guard));
     assert!(guard.is_held());
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
@@ -137,7 +136,7 @@ async fn our_renewal_keeps_them_out(redis: Redis, mut they: Driver) {
     assert_eq!(they.ask(&["lock", "a", &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_are_killed(redis: Redis, mut they: Driver) {
@@ -150,11 +149,8 @@ async fn they_are_killed(redis: Redis, mut they: Driver) {
 }
 
 async fn we_are_killed(redis: Redis, mut they: Driver) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&redis.url(""), "a", "--ttl", "1s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
-    assert!(they.is_refused("a").await);
+    let mut we = our_holder(&redis.url(""), "a", "1s").await;
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "30000"]);
     let value = they.held().await;
@@ -162,36 +158,9 @@ async fn we_are_killed(redis: Redis, mut they: Driver) {
 }
 
 async fn no_increment_is_lost(redis: Redis, mut they: Driver) {
-    const TASKS: u64 = 4;
-    const EACH: u64 = 100;
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
-    let client = redis.client().await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(async move {
-            let mut after_them = 0;
-            for _ in 0..EACH {
-                let guard = client.lock("a").acquire().await.unwrap();
-                after_them += u32::from(add_one(&file).await != "tenure");
-                guard.release().await.unwrap();
-                // Else we would hand it from task to task until the last one is done.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            after_them
-        });
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    // Without a pause we would hand it from task to task until the last one is done.
+    let (we, pause) = (redis.client().await, Duration::from_millis(5));
+    support::no_increment_is_lost((&mut they, "30000"), (&we, pause), "a", [4, 100]).await;
 }
 
 async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
@@ -206,11 +175,11 @@ async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
     ] {
         let value = they.take(name, LONG).await;
         assert_eq!(redis.value(name), value, "{name}");
-        assert!(is_refused(&we, name).await, "{name}");
+        assert!(try_fails(&we, name).await, "{name}");
         they.unlock(name).await;
         let guard = take(&we, name).await;
         assert_eq!(redis.value(name), value_of(&guard), "{name}");
-        assert!(they.is_refused(name).await, "{name}");
+        assert!(they.try_fails(name).await, "{name}");
         guard.release().await.unwrap();
         assert!(!redis.exists(name), "{name}");
     }
@@ -220,16 +189,14 @@ async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
 #[tokio::test]
 async fn a_prefix_is_part_of_their_name() {
     let Some(redis) = Redis::start() else { return };
-    let Some(mut they) = Driver::start("python", &redis).await else {
-        return;
-    };
+    let mut they = or_skip!(Driver::start("python", &redis).await);
     let we = tenure::connect(&redis.url("&prefix=app:")).await.unwrap();
     they.take("app:a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("app:a").await;
     let guard = take(&we, "a").await;
-    assert!(they.is_refused("app:a").await);
-    assert!(!they.is_refused("a").await);
+    assert!(they.try_fails("app:a").await);
+    assert!(!they.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
@@ -237,13 +204,11 @@ async fn a_prefix_is_part_of_their_name() {
 #[tokio::test]
 async fn a_foreign_key_without_ttl_is_waited_for() {
     let Some(redis) = Redis::start() else { return };
-    let Some(mut they) = Driver::start("python", &redis).await else {
-        return;
-    };
+    let mut they = or_skip!(Driver::start("python", &redis).await);
     let we = redis.client().await;
     they.take("a", Duration::ZERO).await;
     assert_eq!(redis.ttl("a"), -1);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert_eq!(redis.ttl("a"), -1, "we have given it a ttl");
     let waiting = waiting(&we, "a");
     let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
-use tenure::{Client, ErrorKind, Guard};
-use tokio::task::JoinHandle;
+use tenure::ErrorKind;
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, add_one, hex, is_refused, millis, soon, take, waiting,
+    self, Driver, LONG, PATIENCE, granted_by_mistake, hex, millis, or_skip, our_holder, soon, take,
+    try_fails, waiting,
 };
 use crate::zookeeper_peers::{SESSION, SHORT_SESSION, Zookeeper, number, start};
 
@@ -48,12 +47,6 @@ with_each_client! {
     paths_are_taken_as_written
 }
 
-async fn is_held(guard: &mut JoinHandle<Guard>) -> bool {
-    // Long enough to be granted by mistake.
-    let moment = Duration::from_millis(50);
-    tokio::time::timeout(moment, guard).await.is_ok()
-}
-
 /// What Curator and its family would take for a contender, and sort by its number.
 fn is_curators(node: &str) -> bool {
     let rest = node.strip_prefix("_c_").unwrap_or_default();
@@ -65,15 +58,13 @@ fn is_curators(node: &str) -> bool {
 }
 
 async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let we = zookeeper.client("").await;
     let node = they.take("a", LONG).await;
     let nodes = zookeeper.nodes("a").await;
     assert_eq!(nodes.len(), 1);
     assert_eq!(hex(nodes[0].as_bytes()), node);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     assert!(we.inspect("a").await.unwrap().is_held());
     let short = we.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
@@ -82,25 +73,26 @@ async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
 
     let mut waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
-    assert!(!is_held(&mut waiting).await, "we have not waited");
+    assert!(
+        !granted_by_mistake(&mut waiting).await,
+        "we have not waited"
+    );
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.is_refused("a").await);
+    assert!(!they.try_fails("a").await);
 }
 
 async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let we = zookeeper.client("").await;
     let guard = take(&we, "a").await;
     let ours = zookeeper.nodes("a").await;
     assert!(ours.len() == 1 && is_curators(&ours[0]), "{ours:?}");
     let data = zookeeper.data(&format!("/a/{}", ours[0])).await;
     assert!(data.contains(&std::process::id().to_string()), "{data}");
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     assert_eq!(they.ask(&["locked", "a"]).await, "yes");
     assert_eq!(they.ask(&["lock", "a", "200", "0"]).await, "busy");
     zookeeper.until_queued("a", 1).await;
@@ -111,16 +103,14 @@ async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
     guard.release().await.unwrap();
     let node = they.held().await;
     assert_eq!(hex(zookeeper.nodes("a").await[0].as_bytes()), node);
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
 }
 
 /// Whoever came first is served first, whatever program it runs.
 async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     // A client asks for a name once, however many of its tasks want it.
     let (we, other) = (zookeeper.client("").await, zookeeper.client("").await);
     let last = zookeeper.client("").await;
@@ -134,10 +124,10 @@ async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
     let first_token = first.token();
     first.release().await.unwrap();
     they.held().await;
-    assert!(!is_held(&mut second).await && !is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut second).await && !granted_by_mistake(&mut third).await);
     they.unlock("a").await;
     let second = soon("the second one's turn", second).await.unwrap();
-    assert!(!is_held(&mut third).await);
+    assert!(!granted_by_mistake(&mut third).await);
     let second_token = second.token();
     assert!(first_token < second_token);
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
@@ -151,9 +141,7 @@ async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SHORT_SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SHORT_SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
     they.kill();
@@ -163,14 +151,9 @@ async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&zookeeper.url(""), "a", "--ttl", "2s"]);
-    let mut we = Taker::spawn(command).unwrap();
-    we.held().await.unwrap();
-    assert!(they.is_refused("a").await);
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let mut we = our_holder(&zookeeper.url(""), "a", "2s").await;
+    assert!(they.try_fails("a").await);
     we.kill().unwrap();
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     let node = they.held().await;
@@ -178,60 +161,30 @@ async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 }
 
 async fn no_increment_is_lost(zookeeper: Zookeeper, who: (&str, &str)) {
-    const TASKS: u64 = 3;
-    const EACH: u64 = 25;
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
-    let scratch = Scratch::new();
-    let file = scratch.path().join("counter");
-    std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
-    let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "0"]);
-    let client = zookeeper.client("").await;
-    let mut ours = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, file) = (client.clone(), file.clone());
-        ours.spawn(count(client, file));
-    }
-    async fn count(client: Client, file: std::path::PathBuf) -> u32 {
-        let mut after_them = 0;
-        for _ in 0..EACH {
-            let guard = client.lock("a").acquire().await.unwrap();
-            after_them += u32::from(add_one(&file).await != "tenure");
-            guard.release().await.unwrap();
-        }
-        after_them
-    }
-    let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(value, 2 * TASKS * EACH);
-    assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let ours = (&zookeeper.client("").await, Duration::ZERO);
+    support::no_increment_is_lost((&mut they, "0"), ours, "a", [3, 25]).await;
 }
 
 /// A root in our URL, or a path as a name, is the same directory to them. They need no parents made for them.
 async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
-    let Some(mut they) = start(&zookeeper, who, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
     let raw = zookeeper.client("?names=raw").await;
     let rooted = zookeeper.client("locks/app").await;
     let path = "locks/app/orders-42";
     they.take(path, LONG).await;
-    assert!(is_refused(&raw, path).await);
-    assert!(is_refused(&rooted, "orders-42").await);
-    assert!(!is_refused(&rooted, "orders-43").await);
+    assert!(try_fails(&raw, path).await);
+    assert!(try_fails(&rooted, "orders-42").await);
+    assert!(!try_fails(&rooted, "orders-43").await);
     they.unlock(path).await;
     for (client, name) in [(&raw, path), (&rooted, "orders-42")] {
         let guard = take(client, name).await;
-        assert!(they.is_refused(path).await, "{name}");
+        assert!(they.try_fails(path).await, "{name}");
         guard.release().await.unwrap();
     }
     // A directory that we have made is theirs, too.
     let guard = take(&raw, "made/by/us").await;
-    assert!(they.is_refused("made/by/us").await);
+    assert!(they.try_fails("made/by/us").await);
     guard.release().await.unwrap();
     they.take("made/by/us", LONG).await;
 }
@@ -239,55 +192,45 @@ async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
 /// Its own names are not those of the family: it does not see ours, and nobody else sees its. We do.
 #[tokio::test]
 async fn kazoo_as_it_is_barges_past_us_and_we_wait_for_it() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, ("python", "kazoo"), SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, ("python", "kazoo"), SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     // As docs/stores/zookeeper.md says.
-    assert!(!they.is_refused("a").await, "kazoo has learned of us");
+    assert!(!they.try_fails("a").await, "kazoo has learned of us");
     assert!(guard.is_held());
 }
 
 /// `extra_lock_patterns=["-lock-"]` makes it wait for the family, and us for it; Curator would still barge past it.
 #[tokio::test]
 async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let client = ("python", "kazoo-patterns");
-    let Some(mut they) = start(&zookeeper, client, SESSION).await else {
-        return;
-    };
+    let mut they = or_skip!(start(&zookeeper, client, SESSION).await);
     let we = zookeeper.client("").await;
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
     they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     zookeeper.until_queued("a", 2).await;
     guard.release().await.unwrap();
     they.held().await;
-    let Some(mut curator) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let mut curator = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     assert!(
-        !curator.is_refused("a").await,
+        !curator.try_fails("a").await,
         "Curator has learned of kazoo"
     );
     assert!(
-        is_refused(&we, "a").await,
+        try_fails(&we, "a").await,
         "two hold, and we are not a third"
     );
 }
@@ -295,17 +238,13 @@ async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
 /// Curator's read and write locks do not see a mutex, and we take both for exclusive ones.
 #[tokio::test]
 async fn read_and_write_locks_of_curator_are_waited_for() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     let we = zookeeper.client("").await;
     for kind in ["read", "write"] {
         assert_eq!(they.ask(&["kind", kind]).await, format!("kind\t{kind}"));
         they.take("a", LONG).await;
-        assert!(is_refused(&we, "a").await, "{kind}");
+        assert!(try_fails(&we, "a").await, "{kind}");
         let waiting = waiting(&we, "a");
         zookeeper.until_queued("a", 2).await;
         they.unlock("a").await;
@@ -317,16 +256,12 @@ async fn read_and_write_locks_of_curator_are_waited_for() {
 /// ZooKeeper's own recipe looks at numbers only, as we do, but takes the text behind the last dash for one.
 #[tokio::test]
 async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
-    let Some(mut they) = start(&zookeeper, CURATOR, SESSION).await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
+    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     let we = zookeeper.client("?dialect=session-prefix").await;
     assert_eq!(they.ask(&["kind", "recipe"]).await, "kind\trecipe");
     they.take("a", LONG).await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     let waiting = waiting(&we, "a");
     zookeeper.until_queued("a", 2).await;
     they.unlock("a").await;
@@ -337,25 +272,23 @@ async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
     zookeeper.until_watched("a").await;
     guard.release().await.unwrap();
     they.held().await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     they.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
     // Last, because the watch of who was refused stays, and puts a node there again when it fires.
     let _guard = take(&we, "a").await;
-    assert!(they.is_refused("a").await);
+    assert!(they.try_fails("a").await);
 }
 
 /// What does not end in ten digits contends with nobody.
 #[tokio::test]
 async fn a_stray_node_is_nobodys() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let we = zookeeper.client("").await;
     take(&we, "a").await.release().await.unwrap();
     zookeeper.put_plain_node("/a/notes").await;
     let guard = take(&we, "a").await;
-    assert!(is_refused(&we, "a").await);
+    assert!(try_fails(&we, "a").await);
     guard.release().await.unwrap();
 }
 
@@ -364,9 +297,7 @@ type Drivers = (Driver, Driver);
 /// Two foreign clients and ours in one queue.
 #[tokio::test]
 async fn three_families_in_one_queue() {
-    let Some(zookeeper) = Zookeeper::start().await else {
-        return;
-    };
+    let zookeeper = or_skip!(Zookeeper::start().await);
     let pair = (
         start(&zookeeper, CURATOR, SESSION).await,
         start(&zookeeper, KAZOO, SESSION).await,
@@ -385,7 +316,7 @@ async fn three_families_in_one_queue() {
     curator.tell(&["lock", "a", &millis(PATIENCE), "0"]);
     kazoo.held().await;
     zookeeper.until_queued("a", 3).await;
-    assert!(!is_held(&mut ours).await, "kazoo was before us");
+    assert!(!granted_by_mistake(&mut ours).await, "kazoo was before us");
     kazoo.unlock("a").await;
     let guard = soon("our turn", ours).await.unwrap();
     zookeeper.until_queued("a", 2).await;

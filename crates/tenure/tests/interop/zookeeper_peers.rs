@@ -17,7 +17,7 @@ pub(crate) struct Zookeeper {
 impl Zookeeper {
     /// `None` where it is not installed.
     pub(crate) async fn start() -> Option<Self> {
-        if zookeeper::is_missing() {
+        if zookeeper::skip_unless_installed() {
             return None;
         }
         let server = zookeeper::Zookeeper::start(&[]);

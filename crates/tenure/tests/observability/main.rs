@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../common/memory.rs"]
+mod memory_store;
 mod recorder;
 mod spans;
 mod subscriber;
@@ -9,10 +11,11 @@ mod subscriber;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::backend::memory::{self, Disturbance};
 use tenure::error::Step;
+use tenure::memory::{self, Disturbance};
 use tenure::{Client, ErrorKind, LostReason, Owner, Renew};
 
+use memory_store::settle;
 use recorder::Memory;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -20,16 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn store() -> (memory::Backend, Client) {
     subscriber::enable_all_spans();
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
-    (store, client)
-}
-
-/// Lets every task run until all of them wait.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
+    memory_store::store()
 }
 
 /// Runs `test` on this thread alone, where the recorder of this test is the one in use.

@@ -5,8 +5,11 @@ use std::path::Path;
 use tenure::Client;
 use tenure::ErrorKind::{Backend, Denied};
 
-use crate::support::{TTL, assert_says, connect, soon, take, until, until_renewed};
-use tenure_testkit::redis::{self, Cluster, Redis, Watched};
+use crate::support::{
+    TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
 use tenure_testkit::resp::Value;
 
 /// Neither in an access list nor anywhere else.
@@ -76,8 +79,7 @@ async fn everything(first: &Client, second: &Client, name: &str) {
         "{findings:?}"
     );
     let guard = take(first, name, TTL).await;
-    let lock = second.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock(name).ttl(TTL));
     until_renewed(&guard).await;
     // Dropped in the queue.
     let lock = first.lock(name).ttl(TTL);
@@ -100,14 +102,12 @@ async fn everything(first: &Client, second: &Client, name: &str) {
     );
     soon(guard.lost()).await;
     assert!(soon(guard.release()).await.is_err());
-    soon(take(second, name, TTL).await.release()).await.unwrap();
+    take_and_release(second, name, TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for (user, options) in [("jobs", ""), ("redisson", "&dialect=redisson")] {
         let server = Redis::start(KEEPS);
         introduce(user, [&server]);
@@ -134,9 +134,7 @@ async fn a_user_of_one_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_a_cluster() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     introduce("cluster", cluster.masters());
     for node in cluster.masters() {
@@ -160,10 +158,8 @@ async fn a_user_of_a_cluster() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sentinels() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(60_000);
+    needs!(redis);
+    let watched = SentinelSetup::start(60_000);
     introduce("sentinel", &watched.sentinels);
     introduce("jobs", &watched.servers);
     let url = watched.url().replace("://", &format!("://jobs:{WORD}@"));

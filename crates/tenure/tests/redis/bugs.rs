@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use crate::support::{
-    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, until, waiting,
+    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, take_and_release, until,
+    waiting,
 };
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// A thousand names waited for at once: one connection, one subscription, and each has its turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_waiters_share_one_subscription() {
     const WAITERS: usize = 1_000;
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let ttl = TTL * 30;
@@ -45,13 +45,11 @@ async fn a_thousand_waiters_share_one_subscription() {
     }
 }
 
-/// Of many clients that wait one is told, and the others are not asked to race.
+/// One of many waiting clients is woken, and the others do not race.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_sends_one_message() {
     const CLIENTS: i64 = 50;
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let ttl = TTL * 30;
     let holder = take(&client_of(&server).await, "x", ttl).await;
@@ -71,14 +69,12 @@ async fn a_release_sends_one_message() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A release that arrives when somebody else holds the lock: it is nobody's.
+/// A release that arrives when another client holds the lock releases nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_release_does_not_hit_the_next_holder() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let url = server.url_by(proxy.port());
     let first = connect(&format!("{url}?timeout=20s&restart_guard=off")).await;
     let second = client_of(&server).await;
@@ -92,7 +88,7 @@ async fn a_late_release_does_not_hit_the_next_holder() {
     assert!(next.token() > token);
     assert!(!releasing.is_finished(), "it was not late enough");
     let value = owner(&server, "x");
-    // Whatever it is told, it is told by the server.
+    // The outcome is the server's.
     let released = soon(releasing).await.unwrap();
     assert!(released.is_err(), "it was not its own any more");
     assert_eq!(owner(&server, "x"), value);
@@ -103,9 +99,7 @@ async fn a_late_release_does_not_hit_the_next_holder() {
 /// Tries that fail leave no lease, no place in a queue and no key, and cost one request each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_failed_tries_leave_nothing() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let guard = take(&first, "x", TTL * 30).await;
@@ -120,16 +114,14 @@ async fn a_thousand_failed_tries_leave_nothing() {
     }
     assert_eq!(keys(&server).len(), before.len());
     soon(guard.release()).await.unwrap();
-    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&second, "x", TTL).await;
 }
 
-/// The server's wall clock stands still, so that no key of a dead holder ever runs out: nobody is granted it,
-/// and waits end all the same, by the client's clock. Tokens grow even so.
+/// The server's wall clock stands still, so the key of a dead holder never expires: no client is granted the lock, and
+/// waits end all the same, by the client's clock. Tokens still grow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -151,19 +143,17 @@ async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
     let guard = take(&first, "z", TTL).await;
     server.stop();
     soon(guard.lost()).await;
-    server.go_on();
+    server.resume();
     clock.set(0);
     let lock = second.lock("y").ttl(TTL);
     let guard = soon(lock.acquire()).await.unwrap();
     soon(guard.release()).await.unwrap();
 }
 
-/// After the lock is given back nothing of its renewal goes on.
+/// After its release a lock is not renewed any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_its_lock() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let ttl = Duration::from_millis(300);
@@ -178,7 +168,7 @@ async fn no_renewal_outlives_its_lock() {
         }
     }
     assert_eq!(owner(&server, "x"), "");
-    // A stranger's key of that name runs out when it is due.
+    // The key of another program with that name expires in time.
     server.order(&["SET", "x", "somebody", "PX", "300"]);
     until("it runs out", || owner(&server, "x").is_empty()).await;
 }

@@ -1,18 +1,19 @@
 //! The server's wall clock jumps. Redis ends leases by it, so a jump forward voids claims; what must hold
 //! all the same is the order of tokens.
 
-use crate::support::{TRUSTED, TTL, assert_all_expire, connect, owner, soon, take};
-use tenure_testkit::PATIENCE;
+use crate::support::{
+    TRUSTED, TTL, assert_all_expire, connect, owner, soon, start_acquire, take, take_and_release,
+};
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
 const HOUR: i64 = 3_600;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_forward() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -37,9 +38,7 @@ async fn the_clock_jumps_forward() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_back() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let server = Redis::start_with_clock(&clock, &[]);
     let url = format!("{}{TRUSTED}", server.url());
@@ -58,7 +57,7 @@ async fn the_clock_jumps_back() {
             soon(guard.release()).await.unwrap();
         }
     }
-    // Who holds and renews keeps it, and is not in the way for longer than it is there.
+    // A holder that renews keeps the lock, and its lease does not outlast it for long.
     clock.set(0);
     let guard = take(&first, "x", TTL).await;
     clock.set(-HOUR);
@@ -80,16 +79,14 @@ async fn the_clock_jumps_back() {
         "{left} ms are left"
     );
     soon(guard.release()).await.unwrap();
-    soon(take(&second, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&second, "x", TTL).await;
     assert_all_expire(&server);
 }
 
-/// Those who wait do so by their own clock.
+/// Waiters wait by their own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_while_one_waits() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     for jump in [HOUR, -HOUR] {
         let clock = Clock::make();
         let server = Redis::start_with_clock(&clock, &[]);
@@ -97,11 +94,10 @@ async fn the_clock_jumps_while_one_waits() {
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
         let start = std::time::Instant::now();
-        let lock = second.lock("x").ttl(TTL).wait(TTL * 2);
-        let limited = tokio::spawn(async move { lock.acquire().await });
+        let limited = start_acquire(second.lock("x").ttl(TTL).wait(TTL * 2));
         crate::support::until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         clock.set(jump);
-        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, limited).await;
+        let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, limited).await;
         let waited = waited.expect("the wait ends").unwrap();
         match waited {
             // Forward: the holder's lease was over at once.
@@ -114,11 +110,10 @@ async fn the_clock_jumps_while_one_waits() {
                 assert!(start.elapsed() >= TTL * 2);
             }
         }
-        // A release is noticed by whoever waits, whatever the clock says.
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        // A release wakes the waiter, whatever the clock says.
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         let _ = soon(holder.release()).await;
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         soon(guard.release()).await.unwrap();
     }

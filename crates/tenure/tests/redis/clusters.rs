@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use tenure::{ErrorKind, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, take, until,
+    TTL, assert_all_expire, assert_clear, assert_says, connect, owner, soon, start_acquire, take,
+    take_and_release, until,
 };
-use tenure_testkit::PATIENCE;
-use tenure_testkit::redis::{self, Cluster, Redis};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Cluster, Redis};
 
 fn url(cluster: &Cluster) -> String {
     format!("{}?timeout=500ms&restart_guard=off", cluster.url())
@@ -20,9 +22,7 @@ const LONG: Duration = Duration::from_secs(9);
 /// Names in many slots are held and renewed together, though no script may touch two slots.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_all_slots_are_renewed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let client = connect(&url(&cluster)).await;
     let mut names: Vec<_> = (0..60).map(|number| format!("x{number}")).collect();
@@ -54,22 +54,19 @@ async fn locks_of_all_slots_are_renewed() {
     }
 }
 
-/// A waiter is told of its turn whichever node it is, and whichever node has the lock.
+/// A waiter is woken whichever node has the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_are_told_by_every_node() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
-    // Of a ttl that nobody waits for here.
+    // With a ttl that is longer than this test.
     let long = Duration::from_secs(3_600);
     for number in 0..12 {
         let name = format!("x{number}");
         let node = cluster.owner(cluster.slot(&name));
         let holder = take(&first, &name, long).await;
-        let lock = second.lock(&name).ttl(long);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock(&name).ttl(long));
         until("it waits", || crate::support::waiting(node, &name) == 1).await;
         soon(holder.release()).await.unwrap();
         let guard = soon(waiter).await.unwrap().unwrap();
@@ -81,9 +78,7 @@ async fn waiters_are_told_by_every_node() {
 /// then all goes on at the new node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_moves_while_its_lock_is_held() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
     let slot = cluster.slot("x");
@@ -95,8 +90,7 @@ async fn a_slot_moves_while_its_lock_is_held() {
             "{} follows {last}",
             guard.token()
         );
-        let lock = second.lock("x").ttl(LONG);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(LONG));
         let from = cluster.owner(slot);
         until("it waits", || crate::support::waiting(from, "x") == 1).await;
         let to = cluster
@@ -122,12 +116,12 @@ async fn a_slot_moves_while_its_lock_is_held() {
         let start = Instant::now();
         while start.elapsed() < LONG || guard.state() != State::Held {
             assert!(guard.is_held(), "{:?}", guard.state());
-            assert!(start.elapsed() < LONG + PATIENCE, "{:?}", guard.state());
+            assert!(start.elapsed() < LONG + TEST_TIMEOUT, "{:?}", guard.state());
             tokio::time::sleep(TTL / 20).await;
         }
         last = guard.token().get();
         soon(guard.release()).await.unwrap();
-        let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+        let next = tokio::time::timeout(LONG + TEST_TIMEOUT, waiter).await;
         let next = next.expect("its turn comes").unwrap().unwrap();
         assert!(next.token().get() > last, "{} follows {last}", next.token());
         last = next.token().get();
@@ -140,9 +134,7 @@ async fn a_slot_moves_while_its_lock_is_held() {
 /// The replica takes over; locks of other masters notice nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_is_killed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
     let names: Vec<_> = (0..12).map(|number| format!("x{number}")).collect();
@@ -193,18 +185,14 @@ async fn a_master_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn some_nodes_of_the_url_are_down() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(true);
     let down = tenure_testkit::process::Port::reserve();
     let nodes = [down.number(), cluster.nodes[1].port()].map(|port| format!("127.0.0.1:{port}"));
     let options = "?timeout=500ms&restart_guard=off";
     let client = connect(&format!("redis+cluster://{}{options}", nodes.join(","))).await;
     for name in ["a", "b", "c", "d"] {
-        soon(take(&client, name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&client, name, TTL).await;
     }
     let refused = soon(tenure::connect(&format!(
         "redis+cluster://{}{options}",

@@ -4,20 +4,23 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::support::{TTL, assert_all_expire, assert_says, connect, owner, soon, take, until};
-use tenure_testkit::PATIENCE;
-use tenure_testkit::redis::{self, Redis, SERVICE, Watched};
+use crate::support::{
+    TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
+};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::needs;
+use tenure_testkit::redis::{Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
 const DOWN_AFTER: u32 = 1_000;
 /// Longer than a failover takes, and that twice.
 const LONG: Duration = Duration::from_secs(9);
 
-fn url(watched: &Watched) -> String {
+fn url(watched: &SentinelSetup) -> String {
     format!("{}?timeout=500ms&restart_guard=off", watched.url())
 }
 
-async fn until_replaced(watched: &Watched, before: u16) {
+async fn until_replaced(watched: &SentinelSetup, before: u16) {
     until("another primary", || watched.primary_port() != before).await;
     until("it is one", || {
         watched.primary().info("replication", "role") == "master"
@@ -25,17 +28,14 @@ async fn until_replaced(watched: &Watched, before: u16) {
     .await;
 }
 
-/// What the replica had by then goes on: holds are renewed there, waiters are served there.
+/// What the replica had by then continues there: holds are renewed, waiters are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_killed() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(DOWN_AFTER);
+    needs!(redis);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let guard = take(&first, "x", LONG).await;
-    let lock = second.lock("x").ttl(LONG);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(LONG));
     let [primary, replica] = &watched.servers;
     until("it waits", || crate::support::waiting(replica, "x") == 1).await;
     let value = owner(replica, "x");
@@ -56,7 +56,7 @@ async fn the_primary_is_killed() {
     assert_eq!(owner(replica, "x"), value);
     let token = guard.token();
     soon(guard.release()).await.unwrap();
-    let next = tokio::time::timeout(LONG + PATIENCE, waiter).await;
+    let next = tokio::time::timeout(LONG + TEST_TIMEOUT, waiter).await;
     let next = next.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > token);
     soon(next.release()).await.unwrap();
@@ -67,10 +67,8 @@ async fn the_primary_is_killed() {
 /// `SENTINEL FAILOVER`: the old primary goes on answering for a while, and is not asked any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_replaced_by_order() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(DOWN_AFTER);
+    needs!(redis);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", LONG).await;
     let [primary, replica] = &watched.servers;
@@ -93,7 +91,7 @@ async fn the_primary_is_replaced_by_order() {
             }
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "locks go on being taken at the old primary"
         );
         tokio::time::sleep(TTL / 20).await;
@@ -114,10 +112,8 @@ async fn the_primary_is_replaced_by_order() {
 /// What the table gives up: a replica that has not heard of the lock takes over. Tokens grow all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_takes_over() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(DOWN_AFTER);
+    needs!(redis);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let [primary, replica] = &watched.servers;
     let (first, second) = (connect(&url(&watched)).await, connect(&url(&watched)).await);
     let careful = connect(&format!("{}&wait_replicas=1", url(&watched))).await;
@@ -129,7 +125,7 @@ async fn a_replica_that_lags_takes_over() {
         1
     );
     let old = take(&first, "x", LONG * 10).await;
-    // Who asks for it is told.
+    // A client that asks gets an error that says so.
     let refused = soon(careful.lock("y").ttl(TTL).try_acquire()).await;
     assert_says(
         refused,
@@ -139,13 +135,13 @@ async fn a_replica_that_lags_takes_over() {
     assert_eq!(owner(primary, "y"), "");
     let before = primary.port();
     primary.kill();
-    replica.go_on();
+    replica.resume();
     until_replaced(&watched, before).await;
     let start = Instant::now();
     let next = loop {
         match soon(second.lock("x").ttl(TTL).try_acquire()).await {
             Ok(Some(next)) => break next,
-            other => assert!(start.elapsed() < PATIENCE, "{other:?}"),
+            other => assert!(start.elapsed() < TEST_TIMEOUT, "{other:?}"),
         }
         tokio::time::sleep(TTL / 20).await;
     };
@@ -167,10 +163,8 @@ async fn a_replica_that_lags_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_are_down() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(DOWN_AFTER);
+    needs!(redis);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
     let guard = take(&client, "x", TTL).await;
     watched.sentinels[0].kill();
@@ -192,10 +186,8 @@ async fn sentinels_are_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_do_not_know_the_service() {
-    if redis::is_missing() {
-        return;
-    }
-    let watched = Watched::start(DOWN_AFTER);
+    needs!(redis);
+    let watched = SentinelSetup::start(DOWN_AFTER);
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;
     let err = refused.unwrap_err();

@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use tenure::backend::Severity;
 
-use crate::support::{TTL, assert_all_expire, client_of, keys, owner, soon, take, until};
-use tenure_testkit::PATIENCE;
-use tenure_testkit::redis::{self, Redis};
+use crate::support::{
+    TTL, assert_all_expire, client_of, keys, owner, soon, start_acquire, take, until,
+};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::needs;
+use tenure_testkit::redis::Redis;
 
 /// Real eviction: the memory is filled until the keys of the lock are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_evicted() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["maxmemory 4mb", "maxmemory-policy allkeys-random"]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let findings = soon(first.check()).await.unwrap();
@@ -38,7 +39,7 @@ async fn a_lock_is_evicted() {
             break;
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TEST_TIMEOUT,
             "the keys of the lock are never evicted"
         );
     }
@@ -56,12 +57,10 @@ async fn a_lock_is_evicted() {
     soon(next.release()).await.unwrap();
 }
 
-/// Any one of the keys goes: nobody is stuck, tokens grow, and the next one has it within the ttl.
+/// One of the keys is deleted: no client is stuck, tokens grow, and the next client has the lock within the ttl.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_of_a_lock_is_deleted() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second, third) = (
         client_of(&server).await,
@@ -77,8 +76,7 @@ async fn one_key_of_a_lock_is_deleted() {
             holder.token()
         );
         last = holder.token().get();
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         assert_eq!(server.order(&["DEL", key]).int(), 1, "{key}");
         if key != "x" {
@@ -86,7 +84,7 @@ async fn one_key_of_a_lock_is_deleted() {
             assert!(holder.is_held(), "lost without {key}: {:?}", holder.state());
         }
         let _ = soon(holder.release()).await;
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         assert!(
             guard.token().get() > last,
@@ -104,12 +102,10 @@ async fn one_key_of_a_lock_is_deleted() {
     }
 }
 
-/// Everything at once, while ten hold and ten wait.
+/// All keys are deleted at once, while ten clients hold locks and ten wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_flushed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let (first, second) = (client_of(&server).await, client_of(&server).await);
     let names: Vec<_> = (0..10).map(|number| format!("x{number}")).collect();
@@ -123,7 +119,7 @@ async fn everything_is_flushed() {
     }
     server.order(&["FLUSHALL"]);
     for (holder, waiter) in holders.into_iter().zip(waiters) {
-        let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         assert!(guard.token() > holder.token());
         soon(holder.lost()).await;

@@ -1,18 +1,19 @@
 //! Many who give up or die leave nothing: no key without a ttl, no place in a queue, no subscription, no
 //! connection, no task.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
-    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, take, until, waiting,
+    TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, start_acquire, take,
+    take_and_release, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// Connections of clients, ours for looking not counted.
 fn connections(server: &Redis) -> usize {
@@ -28,34 +29,12 @@ fn channels(server: &Redis) -> usize {
 /// that is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_dropped_acquires() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-    };
-    let before = tasks();
+    let before = alive_tasks();
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let holder = take(&other, "held", TTL * 100).await;
-    for number in 0..10_000_u32 {
-        let name = match number % 4 {
-            0 => "held".to_owned(),
-            _ => format!("free{}", number % 97),
-        };
-        let lock = client.lock(&name).ttl(TTL);
-        let mut acquire = pin!(lock.acquire());
-        let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..number % 5 {
-            if let Poll::Ready(guard) = acquire.as_mut().poll(&mut cx) {
-                drop(guard.unwrap());
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
+    drop_acquires(&client, TTL, 10_000, 97).await;
     until("nothing is held, nobody waits", || {
         let left = keys(&server);
         waiting(&server, "held") == 0
@@ -67,18 +46,16 @@ async fn ten_thousand_dropped_acquires() {
     assert!(holder.is_held(), "{:?}", holder.state());
     assert_all_expire(&server);
     for name in ["free1", "free96"] {
-        soon(take(&other, name, TTL).await.release()).await.unwrap();
+        take_and_release(&other, name, TTL).await;
     }
     soon(holder.release()).await.unwrap();
-    soon(take(&client, "held", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, "held", TTL).await;
     assert_eq!(connections(&server), 2);
     soon(client.close()).await;
     soon(other.close()).await;
     drop((client, other));
     until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
     })
     .await;
 }
@@ -88,9 +65,7 @@ async fn ten_thousand_dropped_acquires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_queued_clients_die() {
     const CLIENTS: usize = 1_000;
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -130,11 +105,10 @@ async fn a_thousand_queued_clients_die() {
     assert_eq!(channels(&server), 1);
 
     let behind = connect(&format!("{}{TRUSTED}", server.url())).await;
-    let lock = behind.lock("x").ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(behind.lock("x").ttl(TTL));
     soon(holder.release()).await.unwrap();
     // At the moment of its grant one of them may have looked alive: that costs one place.
-    let guard = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+    let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
     let guard = guard.expect("its turn comes").unwrap().unwrap();
     assert_eq!(waiting(&server, "x"), 0, "the dead are skipped");
     soon(guard.release()).await.unwrap();
@@ -149,16 +123,9 @@ async fn a_thousand_queued_clients_die() {
 /// Clients that come and go leave no subscription and no task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_clients_come_and_go() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
-    let tasks = || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-    };
-    let before = tasks();
+    let before = alive_tasks();
     for number in 0..100 {
         let client = client_of(&server).await;
         let guard = take(&client, "x", TTL).await;
@@ -182,7 +149,7 @@ async fn a_hundred_clients_come_and_go() {
         until("it is free again", || owner(&server, "x").is_empty()).await;
     }
     until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && tasks() <= before
+        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
     })
     .await;
     assert_all_expire(&server);
@@ -193,12 +160,10 @@ async fn a_hundred_clients_come_and_go() {
 /// lock back. Redisson's waiters make such a request whenever they have just subscribed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for dialect in ["", "&dialect=redisson"] {
         let server = Redis::start(&[]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let options = format!("{TRUSTED}{dialect}");
         let late = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
         let other = connect(&format!("{}{options}", server.url())).await;
@@ -214,7 +179,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         waiter.abort();
         assert!(waiter.await.unwrap_err().is_cancelled());
         soon(guard.release()).await.unwrap();
-        soon(take(&other, "x", ttl).await.release()).await.unwrap();
+        take_and_release(&other, "x", ttl).await;
         assert!(!is_held());
 
         // The request arrives, and the answer does not yet.
@@ -223,8 +188,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         until("it is granted for a moment", is_held).await;
         let tried = soon(other.lock("x").ttl(ttl).try_acquire()).await.unwrap();
         assert!(tried.is_none(), "the name is not free");
-        let lock = other.lock("x").ttl(ttl);
-        let next = tokio::spawn(async move { lock.acquire().await });
+        let next = start_acquire(other.lock("x").ttl(ttl));
         proxy.hold(Direction::Down, false);
         // The moment ends, and the waiter has the lock.
         let next = soon(next).await.unwrap().unwrap();
@@ -232,4 +196,38 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         assert!(!is_held());
         assert_eq!(waiting(&server, "x"), 0);
     }
+}
+
+/// `close` waits for the request that ends a subscription: no request of ours is sent after `close` has returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_waits_until_a_subscription_has_ended() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let options = format!("{TRUSTED}&dialect=redisson");
+    let client = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
+    let other = connect(&format!("{}{options}", server.url())).await;
+    let holder = take(&other, "x", TTL * 100).await;
+    let subscribers = || {
+        let count = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"];
+        server.ask(&count).items()[1].int()
+    };
+    let waiter = start_acquire(client.lock("x").ttl(TTL * 100));
+    until("it is subscribed", || subscribers() == 1).await;
+    proxy.take_seen();
+    proxy.delay(Direction::Up, Duration::from_millis(200));
+    soon(client.close()).await;
+    assert_eq!(subscribers(), 0);
+    // The release may be sent twice: by the wait that ends and by the client that closes.
+    let seen = proxy.take_seen();
+    assert_eq!(
+        seen.last().map(String::as_str),
+        Some("unsubscribe"),
+        "{seen:?}"
+    );
+    assert_eq!(
+        soon(waiter).await.unwrap().unwrap_err().kind(),
+        tenure::ErrorKind::Closed
+    );
+    soon(holder.release()).await.unwrap();
 }

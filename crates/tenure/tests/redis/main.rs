@@ -9,19 +9,20 @@ mod common;
 mod support;
 
 mod access;
+mod batches;
 mod bugs;
 mod clocks;
 mod clusters;
-mod crowds;
 mod failovers;
 mod forgetting;
 mod holders;
 mod leaks;
+#[cfg(feature = "redlock")]
 mod majorities;
 mod proxy;
 mod refusals;
 mod restarts;
-mod shapes;
+mod servers;
 mod steps;
 mod tls;
 mod writes;

@@ -8,12 +8,13 @@ use tenure::backend::{Answer, Backend, Hold, Release, Request};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 
 use crate::support::{
-    TRUSTED, TTL, assert_says, calls, connect, owner, soon, take, until, waiting,
+    TRUSTED, TTL, assert_says, calls, connect, owner, soon, start_acquire, take, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis, independent, redlock_url};
+use tenure_testkit::redis::{Redis, independent, redlock_url};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -32,7 +33,7 @@ async fn agreeing(client: &Client, name: &str) -> usize {
 async fn until_agreeing(client: &Client, name: &str, count: usize) {
     let start = Instant::now();
     while agreeing(client, name).await != count {
-        assert!(start.elapsed() < PATIENCE, "never on {count} nodes");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never on {count} nodes");
         tokio::time::sleep(TTL / 40).await;
     }
 }
@@ -62,7 +63,7 @@ impl OneOfThem {
     /// As another client, or one that has heard of nothing yet.
     async fn another(servers: &[Redis]) -> Arc<dyn Backend> {
         let url = format!("{}{TRUSTED}", redlock_url(servers));
-        let nodes = tenure::backend::redis::Backend::masters(&url).await;
+        let nodes = tenure::redis::Store::connect_independent(&url).await;
         nodes.unwrap().swap_remove(0)
     }
 
@@ -73,7 +74,7 @@ impl OneOfThem {
         Arc::new(request)
     }
 
-    /// A hold, and somebody who waits for it to end.
+    /// A hold, and a waiter for it.
     async fn contended(&self) -> (Hold, tokio::task::JoinHandle<Result<Answer, tenure::Error>>) {
         let first = Self::request(false);
         let token = granted(soon(self.node.acquire(first.clone())).await);
@@ -90,13 +91,11 @@ fn granted(answer: Result<Answer, tenure::Error>) -> u64 {
     }
 }
 
-/// Whoever releases names the token after its own, so that all of them hand over under one; were it each one's clock,
-/// a second round of requests would have to make them agree.
+/// A release names the token after its own, so that all servers hand over under one token. If each used its clock, a
+/// second round of requests would have to make them agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_under_the_next_token() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
     assert_eq!(hold.token, 7_000);
@@ -106,10 +105,8 @@ async fn a_hand_over_is_under_the_next_token() {
 
 /// The same where a node's answer had not come when the others were a majority already: it is released unseen.
 #[tokio::test(flavor = "multi_thread")]
-async fn so_is_that_of_a_grant_that_nobody_has_seen() {
-    if redis::is_missing() {
-        return;
-    }
+async fn so_is_the_hand_over_of_a_grant_whose_reply_was_not_read() {
+    needs!(redis);
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
     let unaware = OneOfThem::another(&all.servers).await;
@@ -120,9 +117,7 @@ async fn so_is_that_of_a_grant_that_nobody_has_seen() {
 /// And where it still waits: the release is the only request that it takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_ends_the_wait_for_what_it_releases() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let all = OneOfThem::start().await;
     // The server knows all scripts from now on.
     let before = OneOfThem::request(false);
@@ -162,7 +157,7 @@ async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
         server.order(&["SET", "x", "somebody"]);
     }
     // Cut off from C, it is not told; else it would notice at once that it has two nodes left.
-    let proxy = Proxy::start(servers[2].port());
+    let proxy = Proxy::redis(servers[2].port());
     let address = format!("127.0.0.1:{}", proxy.port());
     let client = connect(&url.replace(&servers[2].address(), &address)).await;
     // Renewals would bring it to the others meanwhile, and so would requests that wait there.
@@ -198,9 +193,7 @@ async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
 /// D1: what the delayed restart is for. Clients enforce it; the servers know nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_forgot_has_no_vote() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let after = one_of_three_forgets("restart_guard=8s", Duration::from_secs(8)).await;
     assert!(!after.both, "two claim to hold it");
     assert!(after.second.token() > after.first.token());
@@ -211,21 +204,17 @@ async fn a_node_that_forgot_has_no_vote() {
 /// The same without the rule: this is what it prevents.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_guard_two_hold_it() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let after = one_of_three_forgets("restart_guard=off", LONG).await;
     assert!(after.both, "the first one cannot know");
     // The fence is what is left: C, which both had, has forgotten the first token.
     assert!(after.second.token() > after.first.token());
 }
 
-/// D2: a node that forgot gets the hold back; one that has somebody else by then keeps that one.
+/// D2: a node that forgot the hold gets it back; a node that has granted the lock to another client keeps that grant.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_heal_and_steal_nothing() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (client, other) = (client_of(&servers).await, client_of(&servers).await);
     let guard = take(&client, "x", TTL).await;
@@ -254,8 +243,7 @@ async fn use_it(clients: [&Client; 2]) {
     for turn in 0..3 {
         let [first, second] = clients;
         let guard = take(first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         if turn == 0 {
             assert_kept(&guard).await;
         }
@@ -270,9 +258,7 @@ async fn use_it(clients: [&Client; 2]) {
 /// SIGSTOP: it takes connections and requests, and answers nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_stopped_for_ever() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (first, second) = (client_of(&servers).await, client_of(&servers).await);
     servers[2].stop();
@@ -284,9 +270,7 @@ async fn a_node_is_stopped_for_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_are_dead_and_then_three() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let servers = independent(5);
     let (first, second) = (client_of(&servers).await, client_of(&servers).await);
     servers[0].kill();
@@ -315,7 +299,7 @@ async fn two_nodes_are_dead_and_then_three() {
     let mut next = None;
     let start = Instant::now();
     while next.is_none() {
-        assert!(start.elapsed() < PATIENCE, "never granted again");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never granted again");
         // What the dead holder has left keeps it busy until its ttl is over.
         next = soon(lock.try_acquire()).await.ok().flatten();
     }
@@ -331,9 +315,7 @@ async fn two_nodes_are_dead_and_then_three() {
 /// D5 on a minority: its leases end at once, and those of the others hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_of_one_node_jumps() {
-    if Clock::is_impossible() {
-        return;
-    }
+    needs!(redis, "cc");
     let clock = Clock::make();
     let mut servers = independent(4);
     servers.push(Redis::start_with_clock(&clock, &[]));

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 use tenure_testkit::resp::{Connection, Value};
 use tenure_testkit::until;
 
@@ -19,7 +20,7 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let server = Redis::start(&[]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         Self { server, proxy }
     }
 
@@ -38,9 +39,7 @@ fn acquire() -> [&'static str; 4] {
 
 #[test]
 fn requests_pass_and_are_counted() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let mut client = site.connect();
     assert_eq!(client.ask(&["PING"]).unwrap(), Value::Text("PONG".into()));
@@ -53,9 +52,7 @@ fn requests_pass_and_are_counted() {
 
 #[test]
 fn a_request_is_answered_in_the_servers_place_and_in_its_turn() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let mut client = site.connect();
     site.proxy.plan("acquire", Fault::Answer("LOADING not yet"));
@@ -73,9 +70,7 @@ fn a_request_is_answered_in_the_servers_place_and_in_its_turn() {
 
 #[test]
 fn a_script_is_known_by_its_digest() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let mut client = site.connect();
     let unknown = client
@@ -97,9 +92,7 @@ fn a_script_is_known_by_its_digest() {
 
 #[test]
 fn a_connection_is_cut_before_or_after_the_request() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     for (fault, count) in [(Fault::CutBefore, ""), (Fault::CutAfter, "1")] {
         let mut client = site.connect();
@@ -115,9 +108,7 @@ fn a_connection_is_cut_before_or_after_the_request() {
 
 #[test]
 fn a_reply_stays_away_until_the_proxy_resumes() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let (mut client, mut other) = (site.connect(), site.connect());
     site.proxy.plan("release", Fault::NoReply);
@@ -134,9 +125,7 @@ fn a_reply_stays_away_until_the_proxy_resumes() {
 
 #[test]
 fn a_request_arrives_late_and_a_reply_byte_by_byte() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let mut client = site.connect();
     let start = std::time::Instant::now();
@@ -156,9 +145,7 @@ fn a_request_arrives_late_and_a_reply_byte_by_byte() {
 
 #[test]
 fn a_direction_is_held_or_delayed() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     let mut client = site.connect();
     site.proxy.hold(Direction::Down, true);
@@ -181,9 +168,7 @@ fn a_direction_is_held_or_delayed() {
 
 #[test]
 fn pushes_are_no_replies() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new();
     for protocol in ["2", "3"] {
         let (mut client, mut other) = (site.connect(), site.connect());

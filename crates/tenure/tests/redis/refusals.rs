@@ -7,10 +7,12 @@ use std::net::TcpListener;
 use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
 
 use crate::support::{
-    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take, until,
+    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take,
+    take_and_release, until,
 };
+use tenure_testkit::needs;
 use tenure_testkit::process::{Port, new_directory};
-use tenure_testkit::redis::{self, Cluster, PASSWORD, Redis, USER};
+use tenure_testkit::redis::{Cluster, PASSWORD, Redis, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_listens_there() {
@@ -67,9 +69,7 @@ async fn a_listener_speaks_something_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_missing_wrong_or_too_much() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let secured = Redis::start_secured(&[]);
     let at = secured.address();
     let refused = soon(tenure::connect(&format!("redis://{at}/"))).await;
@@ -90,9 +90,7 @@ async fn the_password_is_missing_wrong_or_too_much() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_may_not_do_what_a_lock_needs() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start_secured(&[]);
     for (rules, connects) in [
         (&["~*", "&*", "+@all", "-@scripting"][..], true),
@@ -121,9 +119,7 @@ async fn the_user_may_not_do_what_a_lock_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_keeps_no_locks() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let primary = Redis::start(&[]);
     let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
     let url = format!("{}{TRUSTED}", replica.url());
@@ -147,9 +143,7 @@ async fn a_replica_keeps_no_locks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_is_full() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["maxmemory-policy noeviction"]);
     let client = client_of(&server).await;
     let guard = take(&client, "held", TTL).await;
@@ -170,16 +164,12 @@ async fn the_memory_is_full() {
     soon(guard.release()).await.unwrap();
     assert_eq!(owner(&server, "held"), "");
     server.order(&["CONFIG", "SET", "maxmemory", "0"]);
-    soon(take(&client, "new", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, "new", TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_cannot_save() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let gone = new_directory("gone");
     let server = Redis::start(&["save 3600 1", &format!("dir {}", gone.display())]);
     let client = client_of(&server).await;
@@ -193,14 +183,12 @@ async fn the_server_cannot_save() {
     let refused = soon(client.lock("x").ttl(TTL).acquire()).await;
     assert_says(refused, Backend, &["save"]);
     server.order(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn something_else_lies_under_the_name() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     for (make, kind) in [
@@ -224,7 +212,7 @@ async fn something_else_lies_under_the_name() {
         assert_eq!(keys(&server), ["x"]);
         server.order(&["DEL", "x"]);
     }
-    // A string is a lock, whoever wrote it.
+    // A string is a lock, also one that another program wrote.
     server.order(&["SET", "x", "somebody"]);
     assert!(
         soon(client.lock("x").try_acquire())
@@ -244,9 +232,7 @@ async fn something_else_lies_under_the_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_no_server_of_its_own() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}{TRUSTED}", cluster.nodes[0].url());
     match soon(tenure::connect(&url)).await {
@@ -266,9 +252,7 @@ async fn a_node_of_a_cluster_is_no_server_of_its_own() {
 /// by then is not what it will say: it must not be taken for a server that keeps nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_still_loads_is_not_ready() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     // The delay, in µs, is for each key; between two answers lie a thousand keys.
     let server = Redis::start(&["appendonly yes", "appendfsync always", "key-load-delay 300"]);
     let url = format!("{}?timeout=5s", server.url());
@@ -296,7 +280,7 @@ async fn a_server_that_still_loads_is_not_ready() {
         server.info("persistence", "loading") == "0"
     })
     .await;
-    // It has every write, so it is trusted at once, and nobody else is granted what we hold.
+    // The server has every write, so it is trusted at once, and grants no other client what we hold.
     let next = connect(&url).await;
     assert!(
         soon(next.lock("held").try_acquire())
@@ -304,10 +288,8 @@ async fn a_server_that_still_loads_is_not_ready() {
             .unwrap()
             .is_none()
     );
-    soon(take(&next, "new", TTL).await.release()).await.unwrap();
-    soon(take(&client, "newer", TTL).await.release())
-        .await
-        .unwrap();
+    take_and_release(&next, "new", TTL).await;
+    take_and_release(&client, "newer", TTL).await;
     assert!(guard.is_held(), "{:?}", guard.state());
     soon(guard.release()).await.unwrap();
 }
@@ -326,9 +308,7 @@ async fn connect_or_none(url: &str) -> Option<tenure::Client> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["busy-reply-threshold 50"]);
     let client = client_of(&server).await;
     let mut busy = server.connection();
@@ -341,5 +321,5 @@ async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
     assert_says(refused, Unreachable, &["busy"]);
     server.order(&["SCRIPT", "KILL"]);
     until("it is killed", || server.ask(&["PING"]).text() == "PONG").await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
 }

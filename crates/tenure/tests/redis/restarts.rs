@@ -5,14 +5,15 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, Guard};
 
 use crate::common::power;
-use crate::support::{TTL, assert_says, connect, owner, soon, take, until};
+use crate::support::{TTL, assert_says, connect, owner, soon, start_acquire, take, until};
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::disk::Disk;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::{PATIENCE, is_missing};
+use tenure_testkit::redis::Redis;
 
-/// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
-/// after it.
+/// The holder of before the restart, which is cut off and so does not learn of the restart, and the first holder
+/// after the restart.
 struct Restarted {
     old: Guard,
     next: Guard,
@@ -23,7 +24,7 @@ struct Restarted {
 
 /// `ttl`: that of the old holder. Everybody waits for as long as it takes.
 async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let old = soon(first.lock("x").ttl(ttl).acquire()).await.unwrap();
     for direction in [Direction::Up, Direction::Down] {
@@ -32,7 +33,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     server.restart();
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = second.lock("x").ttl(TTL);
-    let next = tokio::time::timeout(ttl + PATIENCE, lock.acquire()).await;
+    let next = tokio::time::timeout(ttl + TEST_TIMEOUT, lock.acquire()).await;
     let next = next.expect("it is granted in the end").unwrap();
     let both = old.is_held();
     assert!(
@@ -49,32 +50,29 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     }
 }
 
-/// Who waits when the server forgets is no better than who comes later: its next request goes to a fresh server,
-/// where the name is free.
+/// A client that waits when the server forgets is guarded like one that comes later: its next request goes to a fresh
+/// server, where the name is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_is_guarded_as_well() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
     // long as the longest ttl of all, as it has to be.
     let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = first.lock("x").ttl(ttl);
-    let old = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+    let old = tokio::time::timeout(TEST_TIMEOUT, lock.acquire()).await;
     let old = old.expect("the guard passes").unwrap();
-    let lock = second.lock("x").ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock("x").ttl(TTL));
     until("it waits", || crate::support::waiting(&server, "x") == 1).await;
     for direction in [Direction::Up, Direction::Down] {
         proxy.hold(direction, true);
     }
     server.restart();
-    // It may hold the key for a moment, and gives it back before it believes that it holds the lock.
-    let waited = tokio::time::timeout(ttl + PATIENCE, waiter).await;
+    // The waiter may get the key for a moment, and releases it before it believes to hold the lock.
+    let waited = tokio::time::timeout(ttl + TEST_TIMEOUT, waiter).await;
     assert!(!old.is_held(), "two hold it");
     let next = waited.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > old.token());
@@ -86,9 +84,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     // The guard is the longest ttl in use, as documented.
     let server = Redis::start(&[]);
     let after = restart(&server, "timeout=3s&restart_guard=4s", TTL).await;
@@ -101,9 +97,7 @@ async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
 /// What the option costs: this is why the guard is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let after = restart(&server, "timeout=3s&restart_guard=off", LONG).await;
     assert!(after.both, "two hold it, and the first one cannot know");
@@ -113,15 +107,13 @@ async fn a_server_that_forgets_without_a_guard_grants_what_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&["appendonly yes", "appendfsync always"]);
     let after = restart(&server, "timeout=3s", TTL).await;
     assert!(!after.both, "both claim to hold it");
     soon(after.next.release()).await.unwrap();
 
-    // With its connection, the holder keeps it over any number of restarts, and nobody else is granted it.
+    // With its connection, the holder keeps the lock over any number of restarts, and no other client is granted it.
     let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = take(&first, "y", TTL * 3).await;
     let value = owner(&server, "y");
@@ -150,9 +142,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
 /// The server says itself when it was started: no client has to have seen it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_comes_later_is_guarded_too() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = connect(&format!("{}?timeout=3s&restart_guard=60s", server.url())).await;
     let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
@@ -178,26 +168,23 @@ async fn a_client_that_comes_later_is_guarded_too() {
     assert!(says, "{findings:?}");
 }
 
-/// Those who wait when the server dies wait on, and are served when it is back.
+/// Waiters go on waiting when the server dies, and are served when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_outlast_a_restart() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
         let server = Redis::start(lines);
         let url = format!("{}?timeout=3s&restart_guard=off", server.url());
         let (first, second) = (connect(&url).await, connect(&url).await);
         let holder = take(&first, "x", TTL).await;
-        let lock = second.lock("x").ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(second.lock("x").ttl(TTL));
         until("it waits", || crate::support::waiting(&server, "x") == 1).await;
         server.kill();
         tokio::time::sleep(TTL / 4).await;
         server.launch();
-        // It may be told that it lost the lock, or keep it; then it gives it back.
+        // The holder may learn that it lost the lock, or keep the lock and release it.
         let released = soon(holder.release()).await;
-        let waited = tokio::time::timeout(TTL * 2 + PATIENCE, waiter).await;
+        let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = waited.expect("its turn comes").unwrap();
         match guard {
             Ok(guard) => soon(guard.release()).await.unwrap(),
@@ -206,12 +193,10 @@ async fn waiters_outlast_a_restart() {
     }
 }
 
-/// `kill -9` between request and answer, a hundred times: tokens grow, and nobody holds it twice.
+/// `kill -9` between request and answer, a hundred times: tokens grow, and no two clients hold the lock at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_killed_again_and_again() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = std::sync::Arc::new(Redis::start(&["appendonly yes", "appendfsync always"]));
     let url = format!("{}?timeout=500ms", server.url());
     let claims = std::sync::Arc::new(std::sync::Mutex::new((0_u64, 0_u32)));
@@ -264,15 +249,13 @@ async fn a_server_is_killed_again_and_again() {
 /// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if redis::is_missing() || is_missing(&["cc"]) {
-        return;
-    }
+    needs!(redis, "cc");
     for (fsync, remembers) in [("always", true), ("no", false)] {
         let disk = Disk::make();
         let lines = ["appendonly yes", &format!("appendfsync {fsync}")];
         let server = Redis::start_with(&disk.command(), &lines);
         let url = server.url() + crate::support::TRUSTED;
-        let tokens = power::is_lost(&disk, &url, TTL * 10, remembers, |act| {
+        let tokens = power::lose_power(&disk, &url, TTL * 10, remembers, |act| {
             server.kill();
             act(server.dir());
             server.launch();
@@ -280,4 +263,29 @@ async fn the_power_is_lost() {
         .await;
         assert!(tokens.new > tokens.old);
     }
+}
+
+/// While the server is away a waiter pauses between its attempts to connect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_pauses_between_attempts_to_connect() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let (ttl, options) = (TTL * 10, "timeout=3s&restart_guard=off");
+    let client = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let other = connect(&format!("{}?{options}", server.url())).await;
+    let holder = take(&other, "x", ttl).await;
+    let waiter = start_acquire(client.lock("x").ttl(ttl));
+    until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+    let before = proxy.connections();
+    server.kill();
+    // Longer than the waiter's place in the queue lasts.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    // After some short ones, a pause lasts an eighth of a second or longer.
+    let attempts = proxy.connections() - before;
+    assert!(attempts < 150, "{attempts} attempts");
+    server.launch();
+    let next = soon(waiter).await.unwrap().unwrap();
+    soon(next.release()).await.unwrap();
+    drop(holder);
 }

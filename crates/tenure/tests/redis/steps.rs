@@ -1,5 +1,5 @@
-//! Each request of each step goes wrong in each way. Whatever happens: who believes to hold has the key,
-//! the same client can go on, the next one gets the lock with a greater token, and nothing stays behind.
+//! Each request of each step goes wrong in each way. In every case a client that believes to hold the lock has the key,
+//! the same client can go on, the next client gets the lock with a greater token, and nothing stays behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use tenure::ErrorKind::{self, Backend, Indeterminate, Unreachable};
 use tenure::{Client, Error, Guard, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon, take,
-    until, waiting,
+    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon,
+    start_acquire, take, take_and_release, until, waiting,
 };
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
-use tenure_testkit::redis::{self, Redis};
+use tenure_testkit::redis::Redis;
 
 /// What a request meets, and the error that comes of it when it is not repeated.
 pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
@@ -24,50 +25,36 @@ pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
     (Fault::Garbage(b"$5\r\nab"), Some(Indeterminate)),
     (Fault::Garbage(b"+what?\r\n"), Some(Indeterminate)),
     (Fault::Garbage(b"*2\r\n:7\r\n:7\r\n"), Some(Indeterminate)),
-    (
-        Fault::Answer("LOADING Redis is loading the dataset in memory"),
-        Some(Unreachable),
+    answered(
+        "LOADING Redis is loading the dataset in memory",
+        Unreachable,
     ),
-    (
-        Fault::Answer("READONLY You can't write against a read only replica."),
-        Some(Unreachable),
+    answered(
+        "READONLY You can't write against a read only replica.",
+        Unreachable,
     ),
-    (
-        Fault::Answer("TRYAGAIN Multiple keys request during rehashing of slot"),
-        Some(Unreachable),
+    answered(
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        Unreachable,
     ),
-    (
-        Fault::Answer("CLUSTERDOWN The cluster is down"),
-        Some(Unreachable),
+    answered("CLUSTERDOWN The cluster is down", Unreachable),
+    answered("MASTERDOWN Link with MASTER is down", Unreachable),
+    answered("NOREPLICAS Not enough good replicas to write.", Unreachable),
+    answered("BUSY Redis is busy running a script.", Unreachable),
+    answered(
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        Backend,
     ),
-    (
-        Fault::Answer("MASTERDOWN Link with MASTER is down"),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("NOREPLICAS Not enough good replicas to write."),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("BUSY Redis is busy running a script."),
-        Some(Unreachable),
-    ),
-    (
-        Fault::Answer("OOM command not allowed when used memory > 'maxmemory'."),
-        Some(Backend),
-    ),
-    (
-        Fault::Answer("MISCONF Redis is configured to save RDB snapshots"),
-        Some(Backend),
-    ),
-    (
-        Fault::Answer("ERR something that nobody has ever heard of"),
-        Some(Backend),
-    ),
+    answered("MISCONF Redis is configured to save RDB snapshots", Backend),
+    answered("ERR something that nobody has ever heard of", Backend),
     (Fault::Answer("NOSCRIPT No matching script."), None),
     (Fault::Trickle(Duration::from_millis(2)), None),
     (Fault::Late(Duration::from_millis(50)), None),
 ];
+
+const fn answered(text: &'static str, due: ErrorKind) -> (Fault, Option<ErrorKind>) {
+    (Fault::Answer(text), Some(due))
+}
 
 /// Less than a third of [`TTL`], so that a renewal can be repeated.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -89,7 +76,7 @@ impl Site {
     /// With a proxy and clients of its own.
     pub(crate) async fn on(server: &Arc<Redis>) -> Self {
         let server = server.clone();
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let url = server.url_by(proxy.port());
         let timeout = TIMEOUT.as_millis();
         let client = connect(&format!("{url}?timeout={timeout}ms&restart_guard=off")).await;
@@ -102,10 +89,10 @@ impl Site {
         }
     }
 
-    /// The next one, whoever it is: it gets the lock within the ttl, under a greater token than `token`.
+    /// The next client gets the lock within the ttl, under a greater token than `token`.
     pub(crate) async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
         let lock = client.lock(name).ttl(TTL);
-        let guard = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let guard = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
         let guard = guard
             .expect("the name is free by the end of the ttl")
             .unwrap();
@@ -142,9 +129,7 @@ fn check<T: std::fmt::Debug>(fault: &Fault, due: Option<ErrorKind>, outcome: &Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         let name = format!("acquire{i}");
@@ -181,14 +166,11 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(
 /// The request of a waiter goes wrong: what it had may be lost, but it is served all the same, or told.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong_while_it_waits() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     at_once(async |site, name, fault| {
         let holder = take(&site.other, &name, TTL).await;
         let token = holder.token().get();
-        let lock = site.client.lock(&name).ttl(TTL);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let waiter = start_acquire(site.client.lock(&name).ttl(TTL));
         until("it waits", || waiting(&site.server, &name) == 1).await;
         // The next sign of life.
         site.proxy.plan("acquire", fault.clone());
@@ -214,9 +196,7 @@ async fn an_acquire_goes_wrong_while_it_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     at_once(async |site, name, fault| {
         let guard = take(&site.client, &name, TTL).await;
         site.proxy.plan("renew", fault.clone());
@@ -230,7 +210,7 @@ async fn a_renewal_goes_wrong() {
         while start.elapsed() < TTL || guard.state() != State::Held {
             let state = guard.state();
             assert!(guard.is_held(), "{state:?} after {fault:?}");
-            assert!(start.elapsed() < PATIENCE, "{state:?} after {fault:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{state:?} after {fault:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let claimed = guard.remaining().as_millis();
@@ -247,9 +227,7 @@ async fn a_renewal_goes_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         for drops in [false, true] {
@@ -272,11 +250,27 @@ async fn a_release_goes_wrong() {
     }
 }
 
+/// The client sends a failed release again as it was: the next holder gets a token from the server's clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_release_is_sent_again_unchanged() {
+    needs!(redis);
+    let site = Site::new().await;
+    let holder = take(&site.client, "again", TTL * 10).await;
+    let token = holder.token().get();
+    let waiter = start_acquire(site.other.lock("again").ttl(TTL * 10));
+    until("it waits", || waiting(&site.server, "again") == 1).await;
+    site.proxy.plan("release", Fault::CutBefore);
+    drop(holder);
+    let next = soon(waiter).await.unwrap().unwrap();
+    // The clock counts microseconds, and the release took longer than one of them.
+    assert!(next.token().get() > token + 1);
+    soon(next.release()).await.unwrap();
+    site.settles("again").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_goes_wrong() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     let guard = take(&site.client, "look", TTL * 100).await;
     for (fault, due) in FAULTS {
@@ -309,12 +303,10 @@ async fn a_look_goes_wrong() {
     site.settles("look").await;
 }
 
-/// `SCRIPT FLUSH` by somebody else: every step brings its text again.
+/// `SCRIPT FLUSH` by another program: every step sends its text again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_forgotten_while_we_hold() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
     let flush = || server.order(&["SCRIPT", "FLUSH"]);
@@ -338,15 +330,13 @@ async fn the_scripts_are_forgotten_while_we_hold() {
         soon(guard.release()).await.unwrap();
     }
     flush();
-    soon(take(&client, "a", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "a", TTL).await;
 }
 
 /// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_network_is_gone_for_longer_than_the_ttl() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for directions in [
         &[Direction::Up, Direction::Down][..],
@@ -360,7 +350,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
             site.proxy.hold(*direction, true);
         }
         let lock = site.other.lock(&name).ttl(TTL);
-        let next = tokio::time::timeout(TTL * 3 + PATIENCE, lock.acquire()).await;
+        let next = tokio::time::timeout(TTL * 3 + TEST_TIMEOUT, lock.acquire()).await;
         let next = next.expect("the lease ends").unwrap();
         assert!(!old.is_held(), "both claim to hold it");
         assert!(next.token().get() > token);
@@ -374,9 +364,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
         assert_eq!(owner(&site.server, &name), value);
         soon(next.release()).await.unwrap();
         site.settles(&name).await;
-        soon(take(&site.client, &name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&site.client, &name, TTL).await;
         site.settles(&name).await;
     }
 }
@@ -384,9 +372,7 @@ async fn the_network_is_gone_for_longer_than_the_ttl() {
 /// A slow link is not a broken one.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_takes_forty_milliseconds() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let site = Site::new().await;
     for direction in [Direction::Up, Direction::Down] {
         site.proxy.delay(direction, Duration::from_millis(40));
@@ -395,8 +381,7 @@ async fn every_way_takes_forty_milliseconds() {
     let guard = take(&site.client, name, TTL).await;
     tokio::time::sleep(TTL * 2).await;
     assert_eq!(guard.state(), State::Held);
-    let lock = site.other.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(site.other.lock(name).ttl(TTL));
     until("it waits", || waiting(&site.server, name) == 1).await;
     soon(guard.release()).await.unwrap();
     soon(soon(waiter).await.unwrap().unwrap().release())

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenure::Client;
 
 pub(crate) use crate::common::{
-    assert_clear, assert_says, connect, soon, take, until, until_renewed,
+    assert_clear, assert_says, connect, soon, start_acquire, take, take_and_release, until,
+    until_renewed,
 };
 use tenure_testkit::redis::Redis;
 

@@ -3,6 +3,7 @@
 use tenure::ErrorKind::{Denied, Invalid, Unreachable};
 
 use crate::support::{assert_says, connect, soon};
+use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
 
 /// Nothing here is slow but a server that does not understand us and says nothing.
@@ -20,9 +21,7 @@ fn option(key: &str, certificates: &Certificates, file: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_is_not_good_enough_is_named_with_its_fault() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let ca = option("ca", &certificates, "ca.crt");
     let stranger = option("ca", &certificates, "stranger.crt");
@@ -54,9 +53,7 @@ async fn a_certificate_that_is_not_good_enough_is_named_with_its_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_on_one_side_only_says_which_scheme_to_write() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let server = Redis::start_tls(&certificates);
     // What a server makes of a greeting that it does not understand depends on the bytes in there.
@@ -73,9 +70,7 @@ async fn tls_on_one_side_only_says_which_scheme_to_write() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_may_want_a_certificate_of_ours() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     let server = Redis::start_tls_as(&certificates, "server", true);
     let ca = option("ca", &certificates, "ca.crt");
@@ -95,9 +90,7 @@ async fn a_server_may_want_a_certificate_of_ours() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_are_no_certificates_or_keys_are_named() {
-    if Certificates::is_impossible() {
-        return;
-    }
+    needs!(redis, "openssl");
     let certificates = Certificates::make();
     std::fs::write(certificates.file("empty"), "").unwrap();
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";

@@ -9,12 +9,13 @@ use tenure::{Client, Guard};
 use crate::common::{connect, soon, take};
 use tenure_testkit::PASSWORD;
 use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::mariadb::{self, DATABASE, MariaDb};
-use tenure_testkit::operator::Operator;
-use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::redis::{self, Redis, USER};
+use tenure_testkit::mariadb::{DATABASE, MariaDb};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::redis::{Redis, USER};
 use tenure_testkit::resp::Value;
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::sql_client::SqlClient;
+use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -40,10 +41,10 @@ async fn assert_ended(guard: Guard, may: bool) {
 /// `key`: what the name is in a statement. `whoever`: accounts, and whether they may end the connection.
 async fn sessions(
     client: &Client,
-    stranger: &Operator,
+    stranger: &SqlClient,
     take_first: [&str; 2],
-    end: impl Fn(&Operator) -> bool,
-    whoever: &[(&Operator, bool)],
+    end: impl Fn(&SqlClient) -> bool,
+    whoever: &[(&SqlClient, bool)],
 ) {
     // Whoever may log in may take the name before us.
     let [lock, unlock] = take_first;
@@ -61,19 +62,17 @@ async fn sessions(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let root = server.operator();
+    let root = server.admin();
     root.rows(&format!(
         "CREATE USER stranger@'%' IDENTIFIED BY '{PASSWORD}';
          CREATE USER admin@'%' IDENTIFIED BY '{PASSWORD}';
          GRANT CONNECTION ADMIN ON *.* TO admin@'%'"
     ));
-    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.operator_as(user));
+    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.client_as(user));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
-    let end = |who: &Operator| {
+    let end = |who: &SqlClient| {
         let connection = root.value("SELECT IS_USED_LOCK('door')");
         who.try_rows(&format!("KILL {connection}")).is_ok()
     };
@@ -84,18 +83,16 @@ async fn a_session_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
-    let root = server.inside();
+    let root = server.database_admin();
     for (role, rest) in [("stranger", ""), ("signaller", "IN ROLE pg_signal_backend")] {
         root.rows(&format!(
             "CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {rest}"
         ));
     }
     let [stranger, signaller, same] =
-        ["stranger", "signaller", USER].map(|role| server.inside_as(role));
+        ["stranger", "signaller", USER].map(|role| server.database_client_as(role));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
     let guard = take(&client, "door", TTL).await;
     let key = root.value(
@@ -103,7 +100,7 @@ async fn a_session_in_postgres() {
          WHERE locktype = 'advisory' AND objsubid = 1",
     );
     assert_kept(guard).await;
-    let end = |who: &Operator| {
+    let end = |who: &SqlClient| {
         let session =
             root.value("SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND granted");
         who.try_rows(&format!("SELECT pg_terminate_backend({session})::text"))
@@ -117,9 +114,7 @@ async fn a_session_in_postgres() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_etcd() {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let server = Etcd::start_secured(&[]);
     let stranger = json!({ "name": "stranger", "password": PASSWORD });
     server.order("auth/user/add", &stranger);
@@ -147,15 +142,13 @@ async fn a_key_in_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_in_zookeeper() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (port, own) = (server.port(), format!("{USER}:{PASSWORD}"));
     let ends = |login: Option<&str>, root: &str| {
         let dir = format!("{root}/door");
-        let node = server.wire_as(Some(&own)).children(&dir).remove(0);
-        server.wire_as(login).delete(&format!("{dir}/{node}"))
+        let node = server.session_as(Some(&own)).children(&dir).remove(0);
+        server.session_as(login).delete(&format!("{dir}/{node}"))
     };
     let guarded = format!("zookeeper://{own}@127.0.0.1:{port}/guarded?ttl=20s&timeout=3s");
     let open = format!("zookeeper://127.0.0.1:{port}/open?ttl=20s&timeout=3s");
@@ -174,9 +167,7 @@ async fn a_node_in_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_redis() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     let server = Redis::start(&[]);
     let client = connect(&format!("{}?prefix=jobs:&restart_guard=off", server.url())).await;
     for (who, rules, ends, may) in [
@@ -210,7 +201,7 @@ async fn a_key_in_redis() {
 }
 
 /// `table`: as a statement calls it. `whoever`: accounts, and whether they may write the row.
-async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operator, bool)]) {
+async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&SqlClient, bool)]) {
     let client = connect(&format!("{url}?mode=table&tls=off&timeout=3s")).await;
     soon(client.init()).await.unwrap();
     grant();
@@ -224,11 +215,9 @@ async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&Operato
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
-    let (root, table) = (server.operator(), format!("{DATABASE}.tenure_locks"));
+    let (root, table) = (server.admin(), format!("{DATABASE}.tenure_locks"));
     for who in ["stranger", "reader", "writer"] {
         root.rows(&format!("CREATE USER {who}@'%' IDENTIFIED BY '{PASSWORD}'"));
     }
@@ -237,7 +226,7 @@ async fn a_row_in_mysql() {
         root.rows(&format!("GRANT SELECT, UPDATE ON {table} TO writer@'%'"));
     };
     let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|user| server.operator_as(user));
+        ["stranger", "reader", "writer", USER].map(|user| server.client_as(user));
     let whoever = [
         (&stranger, false),
         (&reader, false),
@@ -249,11 +238,9 @@ async fn a_row_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_in_postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
-    let root = server.inside();
+    let root = server.database_admin();
     for who in ["stranger", "reader", "writer"] {
         root.rows(&format!("CREATE ROLE {who} LOGIN PASSWORD '{PASSWORD}'"));
     }
@@ -262,7 +249,7 @@ async fn a_row_in_postgres() {
         root.rows("GRANT SELECT, UPDATE ON tenure_locks TO writer");
     };
     let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|role| server.inside_as(role));
+        ["stranger", "reader", "writer", USER].map(|role| server.database_client_as(role));
     let whoever = [
         (&stranger, false),
         (&reader, false),

@@ -9,12 +9,13 @@ use tenure::{Error, Guard};
 
 use crate::logs;
 use crate::support::soon;
-use tenure_testkit::etcd::{self, Etcd, base64};
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::etcd::{Etcd, base64};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Port;
-use tenure_testkit::redis::{self, Redis};
-use tenure_testkit::zookeeper::{self, Zookeeper};
+use tenure_testkit::redis::Redis;
+use tenure_testkit::zookeeper::Zookeeper;
 
 /// Who logs in with it.
 const USER: &str = "bird";
@@ -332,9 +333,7 @@ async fn a_life(server: Server) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_redis() {
-    if redis::is_missing() {
-        return;
-    }
+    needs!(redis);
     for options in ["", "&dialect=redisson"] {
         let redis = Redis::start_secured(&[]);
         let word = format!(">{PASSWORD}");
@@ -351,9 +350,7 @@ async fn a_life_with_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_etcd() {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
     let user = serde_json::json!({ "name": USER, "password": PASSWORD });
     etcd.order("auth/user/add", &user);
@@ -370,9 +367,7 @@ async fn a_life_with_etcd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_zookeeper() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let zookeeper = Zookeeper::start(&[]);
     a_life(Server {
         scheme: "zookeeper",
@@ -385,12 +380,10 @@ async fn a_life_with_zookeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     for options in ["&restart_guard=off", "&mode=table"] {
         let mariadb = MariaDb::start(&[]);
-        mariadb.operator().rows(&format!(
+        mariadb.admin().rows(&format!(
             "CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON locks.* TO {USER}@'%'"
         ));
         a_life(Server {
@@ -405,15 +398,13 @@ async fn a_life_with_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_with_postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     for options in ["&restart_guard=off", "&mode=table"] {
         let postgres = Postgres::start(&[]);
-        let operator = postgres.operator();
+        let operator = postgres.admin();
         operator.rows(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
         postgres
-            .inside()
+            .database_admin()
             .rows(&format!("GRANT ALL ON SCHEMA public TO {USER}"));
         a_life(Server {
             scheme: "postgres",

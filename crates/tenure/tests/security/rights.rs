@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::{Client, Error};
 
+use crate::common::start_acquire;
 use crate::support::{assert_says, soon};
-use tenure_testkit::PATIENCE;
-use tenure_testkit::etcd::{self, Etcd, base64};
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::etcd::{Etcd, base64};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::redis::PASSWORD;
 
 const TTL: Duration = Duration::from_secs(5);
@@ -22,8 +24,7 @@ async fn connect(url: &str) -> Client {
 /// What two clients do with a lock, up to the first error; how many holds are listed.
 async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize, Error> {
     let guard = soon(first.lock(name).ttl(TTL).acquire()).await?;
-    let lock = second.lock(name).ttl(TTL);
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waiter = start_acquire(second.lock(name).ttl(TTL));
     let inspected = soon(second.inspect(name)).await;
     let listed = soon(second.list("")).await;
     soon(guard.release()).await?;
@@ -37,9 +38,7 @@ async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_on_a_prefix_of_etcd() {
-    if etcd::is_missing() {
-        return;
-    }
+    needs!(etcd);
     let page = include_str!("../../../../docs/stores/etcd.md");
     assert!(page.contains("--prefix=true readwrite PREFIX"));
     let server = Etcd::start_secured(&[]);
@@ -102,7 +101,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
             if let Err(err) = everything(&first, &second, &name).await {
                 break err;
             }
-            assert!(start.elapsed() < PATIENCE, "{missing} is not needed");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{missing} is not needed");
         };
         let is_clear = matches!(err.kind(), Denied | Unsupported);
         assert!(
@@ -123,15 +122,13 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let page = include_str!("../../../../docs/stores/mysql.md");
     assert!(page.contains("`GRANT SELECT, INSERT, UPDATE, DELETE ON DATABASE.tenure_holders`"));
     let server = MariaDb::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.operator();
+    let operator = server.admin();
     operator.rows(&format!("CREATE USER jobs@'%' IDENTIFIED BY '{PASSWORD}'; CREATE TABLE locks.door (x int); GRANT SELECT ON locks.door TO jobs@'%'"));
     let url = format!("mysql://jobs:{PASSWORD}@127.0.0.1:{}/locks", server.port());
     let sql = |sql: &str| drop(operator.rows(sql));
@@ -140,15 +137,13 @@ async fn a_user_of_sessions_in_mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_sessions_in_postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let page = include_str!("../../../../docs/stores/postgres.md");
     assert!(page.contains("`GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders`"));
     let server = Postgres::start(&[]);
     let owner = connect(&format!("{}?restart_guard=off", server.url())).await;
     soon(owner.init()).await.unwrap();
-    let operator = server.inside();
+    let operator = server.database_admin();
     operator.rows(&format!("CREATE ROLE jobs LOGIN PASSWORD '{PASSWORD}'"));
     let url = format!(
         "postgres://jobs:{PASSWORD}@127.0.0.1:{}/locks",

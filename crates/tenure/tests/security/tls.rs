@@ -7,8 +7,8 @@ use crate::support::{assert_says, soon};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
+use tenure_testkit::recorder::{Recorder, Tamper};
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
-use tenure_testkit::wiretap::{Tamper, Wiretap};
 use tenure_testkit::zookeeper::Zookeeper;
 use tenure_testkit::{etcd, mariadb, postgres, zookeeper};
 
@@ -154,8 +154,8 @@ fn betrays(bytes: &[u8], secret: &str) -> bool {
 }
 
 /// What clients said to somebody who has no TLS.
-fn assert_discreet(store: &Store, tap: &Wiretap) {
-    let heard = tap.heard();
+fn assert_discreet(store: &Store, recorder: &Recorder) {
+    let heard = recorder.received();
     assert!(!heard.is_empty(), "nobody came");
     for said in &heard {
         assert!(!betrays(said, PASSWORD), "{said:?}");
@@ -206,48 +206,48 @@ async fn all_of_it(store: &Store) {
     // A server that has no TLS there.
     let own = plain.is_none().then(store.start_plain);
     let plain = plain.unwrap_or_else(|| own.as_ref().unwrap().1);
-    let tap = Wiretap::before(plain, AS_IT_IS);
-    let refused = soon(tenure::connect(&url(&local(tap.port()), "ca.crt"))).await;
+    let recorder = Recorder::in_front_of(plain, AS_IT_IS);
+    let refused = soon(tenure::connect(&url(&local(recorder.port()), "ca.crt"))).await;
     assert_says("plaintext", refused, Unreachable, &[store.plain]);
-    assert_discreet(store, &tap);
+    assert_discreet(store, &recorder);
 
     // Somebody in between takes TLS away: by what the protocol says of it, or by a word of TLS itself.
-    let tap = match store.before {
-        Before::Hello => Wiretap::instead(ALERT),
-        Before::Bytes(b"") => Wiretap::before(port, CANNOT),
-        Before::Bytes(_) => Wiretap::before(port, SAYS_NO),
+    let recorder = match store.before {
+        Before::Hello => Recorder::in_place_of_server(ALERT),
+        Before::Bytes(b"") => Recorder::in_front_of(port, CANNOT),
+        Before::Bytes(_) => Recorder::in_front_of(port, SAYS_NO),
     };
-    let refused = soon(tenure::connect(&url(&local(tap.port()), "ca.crt"))).await;
-    let at = local(tap.port());
+    let refused = soon(tenure::connect(&url(&local(recorder.port()), "ca.crt"))).await;
+    let at = local(recorder.port());
     assert_says("downgrade", refused, Unreachable, &[&at, "TLS"]);
-    assert_discreet(store, &tap);
+    assert_discreet(store, &recorder);
     drop(good);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_refuses() {
-    if !Certificates::is_impossible() {
+    if !Certificates::skip_unless_installed() {
         all_of_it(&REDIS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_refuses() {
-    if !etcd::is_missing() && !Certificates::is_impossible() {
+    if !etcd::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&ETCD).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper_refuses() {
-    if !zookeeper::is_missing_for_tls() {
+    if !zookeeper::skip_unless_installed_for_tls() {
         all_of_it(&ZOOKEEPER).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_refuses() {
-    if !mariadb::is_missing() && !Certificates::is_impossible() {
+    if !mariadb::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&MYSQL).await;
         beyond_this_machine(&MYSQL).await;
     }
@@ -255,7 +255,7 @@ async fn mysql_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_refuses() {
-    if !postgres::is_missing() && !Certificates::is_impossible() {
+    if !postgres::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&POSTGRES).await;
         beyond_this_machine(&POSTGRES).await;
     }
@@ -271,28 +271,28 @@ async fn beyond_this_machine(store: &Store) {
         Before::Bytes(b"") => CANNOT,
         _ => SAYS_NO,
     };
-    let tap = Wiretap::before(port, tamper);
-    let refused = soon(tenure::connect(&unsaid(tap.port()))).await;
+    let recorder = Recorder::in_front_of(port, tamper);
+    let refused = soon(tenure::connect(&unsaid(recorder.port()))).await;
     let words = ["found no common TLS", "tls=off"];
     assert_says("no TLS", refused, Unreachable, &words);
-    assert_discreet(store, &tap);
+    assert_discreet(store, &recorder);
 
     let refused = soon(tenure::connect(&unsaid(port))).await;
     let words = ["signed by an authority that is not trusted", "ca=FILE"];
     assert_says("its own authority", refused, Unreachable, &words);
 
-    let tap = Wiretap::before(port, AS_IT_IS);
-    let refused = soon(tenure::connect(&(unsaid(tap.port()) + "&tls=prefer"))).await;
+    let recorder = Recorder::in_front_of(port, AS_IT_IS);
+    let refused = soon(tenure::connect(&(unsaid(recorder.port()) + "&tls=prefer"))).await;
     let words = ["is for servers on this machine", "tls=on", "tls=off"];
     assert_says("prefer", refused, Invalid, &words);
-    assert!(tap.heard().is_empty(), "it was asked");
+    assert!(recorder.received().is_empty(), "it was asked");
 }
 
 /// A store that is new is in here, or has no network.
 #[test]
 fn the_stores_of_the_matrix_are_those_that_have_a_network() {
     let with_tls = ["redis", "etcd", "zookeeper", "mysql", "postgres"];
-    for scheme in tenure::client::SCHEMES {
+    for scheme in tenure::SCHEMES {
         let scheme = scheme.trim_end_matches(':').trim_end_matches("//");
         let known = with_tls.iter().any(|it| scheme.starts_with(it));
         // A majority of the first.

@@ -9,8 +9,9 @@ use crate::support::{
     Database, MARIADB, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone,
     soon, take,
 };
-use tenure_testkit::mariadb::{self, DATABASE, MariaDb, PASSWORD, USER};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::mariadb::{DATABASE, MariaDb, PASSWORD, USER};
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 
 on_both!(a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
 on_both_alone!(the_board_is_made_when_asked_for);
@@ -122,10 +123,8 @@ async fn the_board_is_made_when_asked_for(database: &dyn Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_of_connections_is_named() {
-    if mariadb::is_missing() || postgres::is_missing() {
-        return;
-    }
-    MARIADB.operator().rows(&format!(
+    needs!(mariadb, postgres);
+    MARIADB.admin().rows(&format!(
         "CREATE USER few@'%' IDENTIFIED BY '{PASSWORD}' WITH MAX_USER_CONNECTIONS 1; GRANT ALL ON {DATABASE}.* TO few@'%'"
     ));
     let url = Database::url(&*MARIADB).replacen("tenure:", "few:", 1);
@@ -135,7 +134,7 @@ async fn a_full_table_of_connections_is_named() {
         ErrorKind::Unreachable,
         &["no connection left", "MAX_USER_CONNECTIONS"],
     );
-    POSTGRES.operator().rows(&format!(
+    POSTGRES.admin().rows(&format!(
         "CREATE ROLE few LOGIN CONNECTION LIMIT 1 PASSWORD '{PASSWORD}'"
     ));
     let url = Database::url(&*POSTGRES).replacen("tenure:", "few:", 1);
@@ -149,9 +148,7 @@ async fn a_full_table_of_connections_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_refused() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&["--read-only=1"]);
     let outcome = soon(tenure::connect(&Database::url(&server))).await;
     assert_says(
@@ -163,9 +160,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_refused() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&[]);
     let client = connect(&Database::url(&server)).await;
     let guard = take(&client, "x").await;
@@ -178,9 +173,7 @@ async fn a_standby_is_refused() {
 /// PostgreSQL keeps all locks of all sessions in a table of a fixed size.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_of_locks_is_named() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Postgres::start(&["max_locks_per_transaction=10", "max_connections=20"]);
     let client = connect(&Database::url(&server)).await;
     let ttl = Duration::from_secs(60);

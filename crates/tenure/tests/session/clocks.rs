@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use tenure::ErrorKind;
 
 use crate::support::{Database, TTL, connect, name, soon, take, wait_as};
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
-use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 
 const HOURS: i64 = 4 * 3_600;
 
@@ -43,7 +44,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
         let waited = start.elapsed();
         assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
         assert!(
-            waited >= wait && waited < wait + PATIENCE,
+            waited >= wait && waited < wait + TEST_TIMEOUT,
             "waited {waited:?}"
         );
         assert!(guard.is_held(), "lost when the clock jumped by {jump} s");
@@ -58,9 +59,7 @@ async fn jumps(database: &dyn Database, clock: &Clock) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() || tenure_testkit::is_missing(&["cc"]) {
-        return;
-    }
+    needs!(mariadb, "cc");
     let clock = Clock::make();
     let server = MariaDb::start_with(&clock.command(), &[]);
     jumps(&server, &clock).await;
@@ -68,9 +67,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() || tenure_testkit::is_missing(&["cc"]) {
-        return;
-    }
+    needs!(postgres, "cc");
     let clock = Clock::make();
     let server = Postgres::start_with(&clock.command(), &[]);
     jumps(&server, &clock).await;

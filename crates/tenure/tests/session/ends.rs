@@ -3,15 +3,15 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::conformance::taker::Taker;
+use crate::common::holders;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
-    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take, until,
-    wait_as,
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
+    take_and_release, until, wait_as,
 };
-use tenure_testkit::proxy::Direction;
-use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
@@ -48,20 +48,18 @@ async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Data
     assert_eq!(database.holders(&names[0]).len(), 1);
     soon(next.release()).await.unwrap();
     // The client is as good as before.
-    soon(take(&client, &names[1]).await.release())
-        .await
-        .unwrap();
+    take_and_release(&client, &names[1]).await;
 }
 
-fn protocol(database: &dyn Database) -> Protocol {
+fn proxy(database: &dyn Database) -> Proxy {
     match database.url_at(1).starts_with("mysql") {
-        true => Protocol::MySql,
-        false => Protocol::Postgres,
+        true => Proxy::mysql(database.port()),
+        false => Proxy::postgres(database.port()),
     }
 }
 
 async fn a_cut_connection_is_told_soon(database: &dyn Database) {
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let name = name("cut");
     let lock = client.lock(&name).ttl(Duration::from_secs(60));
@@ -73,12 +71,12 @@ async fn a_cut_connection_is_told_soon(database: &dyn Database) {
     // Never taken again by a driver that connects again behind our back.
     until("it is free", || database.holders(&name).is_empty()).await;
     drop(guard);
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
 }
 
 /// Nothing gets through, and nobody hangs up.
 async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn Database) {
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let other = connect(&database.url()).await;
     for waits in [false, true] {
@@ -117,7 +115,7 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
 /// later. The session itself is not given up before its lease is over.
 async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database) {
     const LEASE: Duration = Duration::from_secs(60);
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let (kept, names) = (name("kept"), [(); 80].map(|()| name("unheard")));
     let lock = client.lock(&kept).ttl(LEASE);
@@ -154,21 +152,19 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
 
 async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("stopped"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.args([&database.url(), &name, "--ttl", "2s"]);
-    let mut taker = Taker::spawn(command).unwrap();
-    let token = soon(taker.held()).await.unwrap();
-    taker.stop().unwrap();
+    let mut old = holders::start(&database.url(), &name, Duration::from_secs(2));
+    let token = soon(old.held()).await.unwrap();
+    old.stop().unwrap();
     let lock = client.lock(&name).ttl(TTL);
     let next = soon(lock.acquire()).await.unwrap();
     assert!(next.token().get() > token);
-    taker.go_on().unwrap();
-    taker.say("status").unwrap();
-    let word = soon(taker.line()).await.unwrap();
+    old.go_on().unwrap();
+    old.say("status").unwrap();
+    let word = soon(old.line()).await.unwrap();
     assert!(word.contains("lost"), "{word}");
     assert!(next.is_held());
-    taker.hang_up();
-    taker.wait().unwrap();
+    old.hang_up();
+    old.wait().unwrap();
     assert_eq!(database.holders(&name).len(), 1);
     soon(next.release()).await.unwrap();
 }
@@ -254,13 +250,11 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_one_process_of_postgres_is_a_restart() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = postgres::Postgres::start(&[]);
     let guarded = Database::url(&server).replace("restart_guard=off", "restart_guard=12s");
     let client = connect(&Database::url(&server)).await;
-    let start = server.operator().value("SELECT pg_postmaster_start_time()");
+    let start = server.admin().value("SELECT pg_postmaster_start_time()");
     let name = name("crash");
     let lock = client.lock(&name).ttl(Duration::from_secs(60));
     let mut last = 0;
@@ -269,7 +263,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert!(old.token().get() > last, "{} follows {last}", old.token());
         last = old.token().get();
         let somebody = server
-            .operator()
+            .admin()
             .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'");
         let killed = Instant::now();
         let kill = Command::new("kill").args(["-9", &somebody]).status();
@@ -277,7 +271,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
         assert!(killed.elapsed() < SOON, "told too late");
         until("it has started over", || {
-            server.operator().try_rows("SELECT 1").is_ok()
+            server.admin().try_rows("SELECT 1").is_ok()
         })
         .await;
         let second = connect(&guarded).await;
@@ -285,22 +279,20 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         assert_says(refused, ErrorKind::Unreachable, &["started lately"]);
         second.close().await;
     }
-    let now = server.operator().value("SELECT pg_postmaster_start_time()");
+    let now = server.admin().value("SELECT pg_postmaster_start_time()");
     assert_eq!(start, now, "that was no restart of the first process");
 }
 
 /// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_is_not_believed() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = mariadb::MariaDb::start(&[]);
     let (client, name) = (connect(&Database::url(&server)).await, name("still"));
     let guard = take(&client, &name).await;
     server.stop();
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
-    server.go_on();
+    server.resume();
     assert!(!guard.is_held());
     until("its session is ended", || {
         Database::holders(&server, &name).is_empty()

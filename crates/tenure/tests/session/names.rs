@@ -3,17 +3,16 @@
 use tenure::ErrorKind;
 
 use crate::support::{MARIADB, OPTIONS, POSTGRES, assert_says, connect, name, soon, take};
-use tenure_testkit::{mariadb, postgres};
+use tenure_testkit::needs;
+use tenure_testkit::postgres;
 
 /// What `IS_USED_LOCK` finds.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_mysql_are_as_published() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let used = |key: &str| {
         let rows = MARIADB
-            .operator()
+            .admin()
             .rows(&format!("SELECT IS_USED_LOCK('{key}')"));
         rows[0][0].is_some()
     };
@@ -51,7 +50,7 @@ async fn names_in_mysql_are_as_published() {
 
 /// Locks of our database, as `pg_locks` shows them: class, object, and whether they are one number or two.
 fn shown() -> Vec<(i64, i64, i64)> {
-    let rows = POSTGRES.operator().rows(
+    let rows = POSTGRES.admin().rows(
         "SELECT classid, objid, objsubid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND query LIKE '%tenure:%' AND application_name = 'tenure' AND usename = 'names'",
     );
     let number = |cell: &Option<String>| cell.as_ref().unwrap().parse().unwrap();
@@ -62,11 +61,9 @@ fn shown() -> Vec<(i64, i64, i64)> {
 /// Every mapping, against what the server shows.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_in_postgres_are_as_published() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     // A user of its own, so that nobody else's locks are among those that are looked at.
-    POSTGRES.operator().rows(&format!(
+    POSTGRES.admin().rows(&format!(
         "CREATE ROLE names LOGIN PASSWORD '{}'",
         postgres::PASSWORD
     ));
@@ -87,7 +84,7 @@ async fn keys_in_postgres_are_as_published() {
         )
     };
     // hashtext is the server's own, and signed.
-    let hashed = POSTGRES.operator().value("SELECT hashtext('it''s')");
+    let hashed = POSTGRES.admin().value("SELECT hashtext('it''s')");
     let hashed: i64 = hashed.parse().unwrap();
     for (keys, lock, key) in [
         ("bigint", "job1", one(-3_720_329_102_846_031_715)),
@@ -128,24 +125,22 @@ async fn the_mapping_of_sqlx_is_that_of_sqlx() {
         let PgAdvisoryLockKey::BigInt(theirs) = *PgAdvisoryLock::new(name).key() else {
             panic!("not one number");
         };
-        if name.is_empty() || postgres::is_missing() {
+        if name.is_empty() || postgres::skip_unless_installed() {
             continue;
         }
         let client = connect(&format!("{}?{OPTIONS}&keys=sqlx", POSTGRES.url())).await;
         let guard = take(&client, name).await;
         let try_lock = format!("SELECT pg_try_advisory_lock({theirs})");
-        assert_eq!(POSTGRES.inside().value(&try_lock), "f", "{name}");
+        assert_eq!(POSTGRES.database_admin().value(&try_lock), "f", "{name}");
         soon(guard.release()).await.unwrap();
-        assert_eq!(POSTGRES.inside().value(&try_lock), "t", "{name}");
+        assert_eq!(POSTGRES.database_admin().value(&try_lock), "t", "{name}");
     }
 }
 
 /// A key of another database is another lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_belong_to_a_database() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let name = name("database");
     let here = connect(&format!("{}?{OPTIONS}", POSTGRES.url())).await;
     let there = POSTGRES.url().replace("/locks", "/postgres");
@@ -158,9 +153,7 @@ async fn keys_belong_to_a_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_no_key_is_refused() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let client = connect(&format!("{}?{OPTIONS}&keys=raw", POSTGRES.url())).await;
     let outcome = soon(client.lock("orders/42").try_acquire()).await;
     assert_says(outcome, ErrorKind::Invalid, &["keys=raw", "7,9"]);

@@ -5,7 +5,8 @@ use tenure::ErrorKind;
 use crate::support::{
     Database, OPTIONS, POSTGRES, assert_says, connect, name, soon, take, until, wait_as,
 };
-use tenure_testkit::pgbouncer::{Pooler, is_missing};
+use tenure_testkit::needs;
+use tenure_testkit::pgbouncer::Pooler;
 
 fn url(pooler: &Pooler) -> String {
     format!("{}?{OPTIONS}", POSTGRES.url_at(pooler.port()))
@@ -13,9 +14,7 @@ fn url(pooler: &Pooler) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_share_sessions_are_refused() {
-    if is_missing() {
-        return;
-    }
+    needs!(pgbouncer);
     for mode in ["transaction", "statement"] {
         let pooler = Pooler::start(&POSTGRES, mode, 20);
         let outcome = soon(tenure::connect(&url(&pooler))).await;
@@ -29,9 +28,7 @@ async fn transactions_that_share_sessions_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_of_our_own_are_as_good_as_the_server_itself() {
-    if is_missing() {
-        return;
-    }
+    needs!(pgbouncer);
     let pooler = Pooler::start(&POSTGRES, "session", 20);
     let (client, direct) = (
         connect(&url(&pooler)).await,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tenure::Renew;
 
 use crate::support::{
-    Database, OPTIONS, TTL, connect, name, on_both, on_both_alone, soon, take, until, wait_as,
+    Database, OPTIONS, TTL, connect, name, on_both, on_both_alone, soon, take, take_and_release,
+    until, wait_as,
 };
 
 on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_that_nobody_renews_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
@@ -226,7 +227,7 @@ async fn idle_sessions_are_closed(database: &dyn Database) {
     })
     .await;
     // And another one is made when it is needed.
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
     client.close().await;
     until("all of them are", || database.sessions().len() == before).await;
 }

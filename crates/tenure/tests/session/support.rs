@@ -7,10 +7,10 @@ use std::time::Duration;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, until};
+pub(crate) use crate::common::{assert_says, connect, soon, start_acquire, until};
 use tenure_testkit::mariadb::MariaDb;
-use tenure_testkit::operator::Row;
 use tenure_testkit::postgres::Postgres;
+use tenure_testkit::sql_client::Row;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -22,49 +22,45 @@ pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
 
-/// The same test on either server.
+/// The same test on either server; all these tests share the two servers.
 macro_rules! on_both {
-    ($($name:ident)*) => { $(
-        mod $name {
-            #[tokio::test(flavor = "multi_thread")]
-            async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
-                    super::$name(&*crate::support::MARIADB).await;
-                }
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
-                    super::$name(&*crate::support::POSTGRES).await;
-                }
-            }
-        }
-    )* };
+    ($($name:ident)*) => {
+        $crate::support::on! { &*$crate::support::MARIADB, &*$crate::support::POSTGRES; $($name)* }
+    };
 }
 
 /// The same on servers of its own, which it may stop.
 macro_rules! on_both_alone {
-    ($($name:ident)*) => { $(
+    ($($name:ident)*) => {
+        $crate::support::on! {
+            &tenure_testkit::mariadb::MariaDb::start(&[]),
+            &tenure_testkit::postgres::Postgres::start(&[]);
+            $($name)*
+        }
+    };
+}
+
+macro_rules! on {
+    ($mysql:expr, $postgres:expr; $($name:ident)*) => {
+        $($crate::support::on! { @ $name $mysql, $postgres })*
+    };
+    (@ $name:ident $mysql:expr, $postgres:expr) => {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn mysql() {
-                if !tenure_testkit::mariadb::is_missing() {
-                    super::$name(&tenure_testkit::mariadb::MariaDb::start(&[])).await;
-                }
+                tenure_testkit::needs!(mariadb);
+                super::$name($mysql).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn postgres() {
-                if !tenure_testkit::postgres::is_missing() {
-                    super::$name(&tenure_testkit::postgres::Postgres::start(&[])).await;
-                }
+                tenure_testkit::needs!(postgres);
+                super::$name($postgres).await;
             }
         }
-    )* };
+    };
 }
-
-pub(crate) use {on_both, on_both_alone};
+pub(crate) use {on, on_both, on_both_alone};
 
 /// Either server, as its operator sees it. Names are plain ones.
 pub(crate) trait Database: Sync {
@@ -106,7 +102,7 @@ impl Database for MariaDb {
     }
 
     fn rows(&self, sql: &str) -> Vec<Row> {
-        self.operator().rows(sql)
+        self.admin().rows(sql)
     }
 
     fn holders(&self, name: &str) -> Vec<u64> {
@@ -124,11 +120,11 @@ impl Database for MariaDb {
     }
 
     fn cancel(&self, session: u64) {
-        let _ = self.operator().try_rows(&format!("KILL QUERY {session}"));
+        let _ = self.admin().try_rows(&format!("KILL QUERY {session}"));
     }
 
     fn end(&self, session: u64) {
-        let _ = self.operator().try_rows(&format!("KILL {session}"));
+        let _ = self.admin().try_rows(&format!("KILL {session}"));
     }
 
     fn restart(&self) {
@@ -137,7 +133,7 @@ impl Database for MariaDb {
     }
 
     fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
-        Box::new(|sql| self.operator().value(sql))
+        Box::new(|sql| self.admin().value(sql))
     }
 
     fn by_hand(&self, name: &str) -> [String; 2] {
@@ -173,7 +169,7 @@ impl Database for Postgres {
     }
 
     fn rows(&self, sql: &str) -> Vec<Row> {
-        self.operator().rows(sql)
+        self.admin().rows(sql)
     }
 
     fn holders(&self, name: &str) -> Vec<u64> {
@@ -202,7 +198,7 @@ impl Database for Postgres {
     }
 
     fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
-        let inside = self.inside();
+        let inside = self.database_admin();
         Box::new(move |sql| inside.value(sql))
     }
 
@@ -227,6 +223,12 @@ pub(crate) fn take(client: &Client, name: &str) -> impl Future<Output = Guard> {
     crate::common::take(client, name, TTL)
 }
 
+/// The same, and the name is free again afterwards.
+#[track_caller]
+pub(crate) fn take_and_release(client: &Client, name: &str) -> impl Future<Output = ()> {
+    crate::common::take_and_release(client, name, TTL)
+}
+
 /// Begins to wait, and returns when that many stand in the server's queue.
 pub(crate) async fn wait_as(
     database: &dyn Database,
@@ -234,8 +236,7 @@ pub(crate) async fn wait_as(
     name: &str,
     place: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || {
         database.waiters(name).len() == place
     })

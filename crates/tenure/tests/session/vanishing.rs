@@ -4,12 +4,13 @@
 
 use std::process::Command;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 
-use crate::support::{Database, OPTIONS, TTL, connect, name, soon};
-use tenure_testkit::mariadb::{self, MariaDb};
+use crate::support::{Database, OPTIONS, TTL, connect, name, soon, start_acquire};
+use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
 use tenure_testkit::network::Network;
-use tenure_testkit::postgres::{self, Postgres};
+use tenure_testkit::postgres::Postgres;
 use tenure_testkit::process::Directory;
 
 async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
@@ -17,17 +18,16 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
     let url = database.url_at(database.port());
     let url = url.replace("127.0.0.1", &network.here);
     let mut words = network.hosts[0].command();
-    words.push(env!("CARGO_BIN_EXE_tenure-taker").into());
+    words.push(env!("CARGO_BIN_EXE_tenure-lock-holder").into());
     let mut command = Command::new(&words[0]);
     command
         .args(&words[1..])
         .args([&format!("{url}?{OPTIONS}"), &name, "--ttl", "2s"]);
-    let mut holder = Taker::spawn(command).unwrap();
+    let mut holder = LockHolder::spawn(command).unwrap();
     soon(holder.held()).await.unwrap();
 
     let client = connect(&database.url()).await;
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     crate::support::until("it waits", || database.waiters(&name).len() == 1).await;
     network.vanish(0);
     let start = std::time::Instant::now();
@@ -45,9 +45,7 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql() {
-    if mariadb::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let Some(network) = Network::new(1) else {
         return;
     };
@@ -57,9 +55,7 @@ async fn mysql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
-    if postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let Some(network) = Network::new(1) else {
         return;
     };

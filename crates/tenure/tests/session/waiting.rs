@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
-use crate::support::{Database, TTL, connect, name, on_both, soon, take, until, wait_as};
+use crate::support::{
+    Database, TTL, connect, name, on_both, soon, start_acquire, take, take_and_release, until,
+    wait_as,
+};
 
 on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
@@ -29,8 +32,7 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
         // The one that was given up may take it for a moment yet, and give it back.
         let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
         let wait = Duration::from_micros(500 + spread * (round * 83 % 200) / 200);
-        let lock = client.lock(&name).ttl(TTL).wait(wait);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(client.lock(&name).ttl(TTL).wait(wait));
         tokio::time::sleep(Duration::from_micros(
             500 + spread * (round * 37 % 200) / 200,
         ))
@@ -74,7 +76,7 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
     }
     let (_, open) = sessions(&client);
     assert!(open < 60, "{open} sessions");
-    soon(take(&client, &name).await.release()).await.unwrap();
+    take_and_release(&client, &name).await;
 }
 
 /// A session that waits holds nothing, so the servers' search for deadlocks never picks one of ours as its victim
@@ -196,8 +198,7 @@ async fn waiters_are_seen(database: &dyn Database) {
     );
     let name = name("seen");
     let guard = take(&first, &name).await;
-    let lock = second.lock(&name).ttl(TTL).label("it's /* me */ ü");
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(second.lock(&name).ttl(TTL).label("it's /* me */ ü"));
     until("it waits", || database.waiters(&name).len() == 1).await;
     let status = soon(first.inspect(&name)).await.unwrap();
     let queue = status.queue.unwrap();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use tenure::{Guard, LostReason, Mode, OwnerId};
 
 use crate::history::Event;
-use crate::world::{NAMES, World};
+use crate::state::{NAMES, Simulation};
 
 /// What is known of a name.
 #[derive(Clone, Copy, Default)]
@@ -46,7 +46,7 @@ pub(crate) struct Part {
     turn: u64,
 }
 
-impl World {
+impl Simulation {
     /// The greatest tokens so far: what is asked for from now on gets greater ones.
     pub(crate) fn floors(&self) -> [u64; NAMES.len()] {
         self.state().names.map(|name| name.greatest)

@@ -1,4 +1,4 @@
-//! One history: storms and fair weather, what goes wrong in between, and what must be over when.
+//! One history: phases with faults and phases without, and what must be true at the end of each phase.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,36 +10,36 @@ use tenure::time::Time;
 
 use crate::history::start;
 use crate::machine::{Machine, panics};
-use crate::network::Door;
+use crate::network::SimulatedBackend;
 use crate::random::Random;
-use crate::way::{LATEST, LIMIT, PLACE};
+use crate::state::{Counts, FaultLevel, Link, Mutant, Simulation};
+use crate::transport::{MAX_DELAY, REQUEST_TIMEOUT, WAITER_TTL};
 use crate::worker::Worker;
-use crate::world::{Counts, Link, Plant, Weather, World};
 
 const CLIENTS: usize = 3;
 const WORKERS: usize = 3;
-/// The longest ttl that workers ask for in a storm.
-const LONGEST: Duration = Duration::from_secs(10);
-const STORM: Duration = Duration::from_secs(900);
-/// After a storm, so many short times of work, the first third of them with some losses.
-const BOUTS: u32 = 9;
-const BOUT: Duration = Duration::from_secs(6);
-/// Every waiter is served so soon after a storm: the guard of a restart, what died in the storm and its places in
-/// the queues, each at most a ttl or [`PLACE`], one after the other.
-const SETTLED: Duration = Duration::from_secs(60);
-/// In fair weather nothing is left to a lease, so after work all is free within some messages.
-const PROMPT: Duration = Duration::from_millis(100);
-/// A hold of unclear fate is released until the answer is clear: some ten tries, each with its time limit.
-const CLEAN: Duration = Duration::from_secs(20);
-/// More steps than that at one instant: something spins.
-const SPIN: u32 = 10_000;
+/// The longest ttl that workers ask for while there are faults.
+const MAX_TTL: Duration = Duration::from_secs(10);
+const FAULT_PHASE: Duration = Duration::from_secs(900);
+/// How many short phases of work follow a phase with faults. In the first third of them some messages are lost.
+const SHORT_PHASES: u32 = 9;
+const SHORT_PHASE: Duration = Duration::from_secs(6);
+/// Every waiter is served within this time after the faults: the guard of a restart, then dead holders and dead
+/// waiters, each for at most a ttl or [`WAITER_TTL`], one after the other.
+const SERVED_WITHIN: Duration = Duration::from_secs(60);
+/// Without faults no hold is left to its lease, so after work every name is free within some messages.
+const FREE_WITHIN: Duration = Duration::from_millis(100);
+/// A release of unknown outcome is repeated until there is an answer: some ten tries, each with its time limit.
+const RELEASED_WITHIN: Duration = Duration::from_secs(20);
+/// More steps than this at one instant mean that a task spins.
+const MAX_STEPS_AT_ONE_INSTANT: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,
-    /// How many times a storm comes and goes.
-    pub(crate) storms: u32,
-    pub(crate) plant: Option<Plant>,
+    /// How many phases with faults there are.
+    pub(crate) fault_phases: u32,
+    pub(crate) mutant: Option<Mutant>,
     /// Keep the whole history, not its tail.
     pub(crate) keeps_all: bool,
 }
@@ -93,7 +93,7 @@ enum Act {
 }
 
 struct Director {
-    world: Arc<World>,
+    simulation: Arc<Simulation>,
     machine: Machine,
     random: Random,
     agenda: BTreeMap<(Time, u64), Act>,
@@ -104,31 +104,31 @@ struct Director {
 
 pub(crate) fn run(setup: Setup) -> Result<Report, Failure> {
     let mut random = Random::new(setup.seed);
-    let world = World::new(random.number(), CLIENTS, setup.plant, setup.keeps_all);
-    let world = Arc::new(world);
+    let simulation = Simulation::new(random.number(), CLIENTS, setup.mutant, setup.keeps_all);
+    let simulation = Arc::new(simulation);
     let mut director = Director {
         machine: Machine::new(CLIENTS),
         random,
-        world: world.clone(),
+        simulation: simulation.clone(),
         agenda: BTreeMap::new(),
         acts: 0,
         panics: panics(),
     };
     (0..CLIENTS).for_each(|client| director.begin(client));
-    let result = (0..setup.storms).try_for_each(|_| director.round());
-    let lasted = world.clock.now().since(start());
+    let result = (0..setup.fault_phases).try_for_each(|_| director.round());
+    let lasted = simulation.clock.now().since(start());
     result.map_err(|what| Failure {
         seed: setup.seed,
         at: lasted,
         what,
-        history: world.history(),
+        history: simulation.history(),
     })?;
-    let counts = world.state().counts;
+    let counts = simulation.state().counts;
     Ok(Report {
         counts,
         lasted,
-        digest: world.digest(),
-        history: world.history(),
+        digest: simulation.digest(),
+        history: simulation.history(),
     })
 }
 
@@ -138,11 +138,11 @@ impl Director {
         let network = self.machine.network();
         let handle = self.machine.client(number).clone();
         let _inside = handle.enter();
-        let door = Door::new(self.world.clone(), number, network.clone());
-        let client = Client::from_backend(door).unwrap();
+        let backend = SimulatedBackend::new(self.simulation.clone(), number, network.clone());
+        let client = Client::from_backend(backend).unwrap();
         for _ in 0..WORKERS {
             let worker = Worker {
-                world: self.world.clone(),
+                simulation: self.simulation.clone(),
                 number,
                 client: client.clone(),
                 random: Random::new(self.random.number()),
@@ -156,7 +156,7 @@ impl Director {
     fn kill(&mut self, client: usize) {
         self.note(client, "is killed");
         let link = {
-            let link = &mut self.world.state().links[client];
+            let link = &mut self.simulation.state().links[client];
             // Its machine is the same, and so are its wire and its clock.
             let mut next = Link::new(link.second);
             next.is_cut = link.is_cut;
@@ -164,106 +164,108 @@ impl Director {
         };
         link.is_dead.raise();
         self.machine.kill(client);
-        self.world.forget(client);
-        let (world, notices) = (self.world.clone(), self.random.any_length(3_000));
+        self.simulation.forget(client);
+        let (simulation, notices) = (self.simulation.clone(), self.random.any_length(3_000));
         self.machine.network().spawn(async move {
-            world.sleep(notices).await;
+            simulation.sleep(notices).await;
             link.store_notices.raise();
         });
         self.begin(client);
     }
 
-    /// A storm, the calm after it, then better weather.
+    /// A phase with faults, the wait for its effects, then short phases with few faults or none.
     fn round(&mut self) -> Result<(), String> {
-        let resting = |world: &World| world.resting() == CLIENTS * WORKERS;
-        self.world.begin_work();
-        self.world.state().weather = Weather::Storm;
+        let resting = |simulation: &Simulation| simulation.resting() == CLIENTS * WORKERS;
+        self.simulation.begin_work();
+        self.simulation.state().fault_level = FaultLevel::Everything;
         self.later(Duration::ZERO, Act::Trouble);
-        self.pass(STORM, |_| false)?;
-        self.calm();
-        self.world.end_work();
-        if !self.pass(SETTLED, resting)? {
-            let left = CLIENTS * WORKERS - self.world.resting();
-            return Err(format!("{left} workers wait for ever after the storm"));
+        self.pass(FAULT_PHASE, |_| false)?;
+        self.end_faults();
+        self.simulation.end_work();
+        if !self.pass(SERVED_WITHIN, resting)? {
+            let left = CLIENTS * WORKERS - self.simulation.resting();
+            return Err(format!("{left} workers wait for ever after the faults"));
         }
-        // What the storm delayed arrives, and may be granted to somebody who is gone.
-        self.pass(LATEST, |_| false)?;
-        if !self.pass(LONGEST + PLACE, World::is_free)? {
+        // A delayed request arrives now, and may be granted to a client that is gone.
+        self.pass(MAX_DELAY, |_| false)?;
+        if !self.pass(MAX_TTL + WAITER_TTL, Simulation::is_free)? {
             return Err("something is left behind when all leases are over".into());
         }
-        for bout in 0..BOUTS {
-            let (weather, bound) = if bout < BOUTS / 3 {
-                (Weather::Drizzle, CLEAN)
+        for bout in 0..SHORT_PHASES {
+            let (fault_level, bound) = if bout < SHORT_PHASES / 3 {
+                (FaultLevel::FewLosses, RELEASED_WITHIN)
             } else {
-                (Weather::Fair, PROMPT)
+                (FaultLevel::Nothing, FREE_WITHIN)
             };
-            self.bout(weather, bound)?;
+            self.bout(fault_level, bound)?;
         }
         Ok(())
     }
 
     /// Some work, and then all has to be free long before a lease ends.
-    fn bout(&mut self, weather: Weather, bound: Duration) -> Result<(), String> {
-        self.world.state().weather = weather;
-        self.world.begin_work();
-        self.pass(BOUT, |_| false)?;
-        self.world.end_work();
-        if !self.pass(SETTLED, |world| world.resting() == CLIENTS * WORKERS)? {
-            return Err(format!("a worker waits for ever: {weather:?}"));
+    fn bout(&mut self, fault_level: FaultLevel, bound: Duration) -> Result<(), String> {
+        self.simulation.state().fault_level = fault_level;
+        self.simulation.begin_work();
+        self.pass(SHORT_PHASE, |_| false)?;
+        self.simulation.end_work();
+        if !self.pass(SERVED_WITHIN, |simulation| {
+            simulation.resting() == CLIENTS * WORKERS
+        })? {
+            return Err(format!("a worker waits for ever: {fault_level:?}"));
         }
-        if !self.pass(bound, World::is_free)? {
-            return Err(format!("something is left to its lease: {weather:?}"));
+        if !self.pass(bound, Simulation::is_free)? {
+            return Err(format!("something is left to its lease: {fault_level:?}"));
         }
-        self.world.state().weather = Weather::Calm;
+        self.simulation.state().fault_level = FaultLevel::NoNew;
         Ok(())
     }
 
-    fn calm(&mut self) {
+    fn end_faults(&mut self) {
         self.agenda.clear();
         for client in 0..CLIENTS {
             self.machine.freeze(client, false);
-            self.world.state().links[client].is_cut = false;
+            self.simulation.state().links[client].is_cut = false;
             self.notices(client, true);
             self.notices(client, false);
         }
-        let mut state = self.world.state();
-        state.weather = Weather::Calm;
+        let mut state = self.simulation.state();
+        state.fault_level = FaultLevel::NoNew;
         state.is_down = false;
     }
 
     fn later(&mut self, pause: Duration, act: Act) {
         self.acts += 1;
-        let at = self.world.clock.now().after(pause);
+        let at = self.simulation.clock.now().after(pause);
         self.agenda.insert((at, self.acts), act);
     }
 
     /// Lets that much time pass, or less if `done` is true before; says whether it is.
-    fn pass(&mut self, time: Duration, done: impl Fn(&World) -> bool) -> Result<bool, String> {
-        let end = self.world.clock.now().after(time);
+    fn pass(&mut self, time: Duration, done: impl Fn(&Simulation) -> bool) -> Result<bool, String> {
+        let end = self.simulation.clock.now().after(time);
         let mut spins = 0;
         loop {
             let first = self.random.below(CLIENTS);
             self.machine.run_until_idle(first);
-            self.world
+            self.simulation
                 .check_losses(|client| self.machine.is_frozen(client));
             if panics() > self.panics {
                 return Err("a task panicked".into());
             }
-            if let Some(violation) = self.world.violation() {
+            if let Some(violation) = self.simulation.violation() {
                 return Err(violation);
             }
-            let now = self.world.clock.now();
-            if done(&self.world) || now >= end {
-                return Ok(done(&self.world));
+            let now = self.simulation.clock.now();
+            if done(&self.simulation) || now >= end {
+                return Ok(done(&self.simulation));
             }
             let due = self.agenda.keys().next().map(|(at, _)| *at);
-            let wake = self.world.store.next_wake();
+            let wake = self.simulation.store.next_wake();
             let next = [due, wake].into_iter().flatten().fold(end, Time::min);
             spins = if next > now { 0 } else { spins + 1 };
-            if spins > SPIN {
+            if spins > MAX_STEPS_AT_ONE_INSTANT {
                 return Err("time stands still: something spins".into());
             }
-            self.world.store.advance(next.since(now));
+            self.simulation.store.advance(next.since(now));
             while let Some(entry) = self.agenda.first_entry()
                 && entry.key().0 <= next
             {
@@ -282,11 +284,11 @@ impl Director {
             }
             Act::Heal(client) => {
                 self.note(client, "is reachable again");
-                self.world.state().links[client].is_cut = false;
+                self.simulation.state().links[client].is_cut = false;
             }
             Act::Up => {
                 self.note(0, "the store is back");
-                self.world.state().is_down = false;
+                self.simulation.state().is_down = false;
             }
             Act::ClientNotices(client) => self.notices(client, true),
             Act::StoreNotices(client) => self.notices(client, false),
@@ -294,7 +296,7 @@ impl Director {
     }
 
     fn notices(&self, client: usize, is_client: bool) {
-        let mut state = self.world.state();
+        let mut state = self.simulation.state();
         let link = &mut state.links[client];
         let flag = if is_client {
             &mut link.client_notices
@@ -305,7 +307,7 @@ impl Director {
     }
 
     fn note(&self, client: usize, what: &'static str) {
-        self.world.note(client, what, "", 0);
+        self.simulation.note(client, what, "", 0);
     }
 
     /// Something happens to somebody, and the next thing is planned.
@@ -318,43 +320,44 @@ impl Director {
                     self.note(client, "is stopped");
                     self.machine.freeze(client, true);
                     self.later(lasts, Act::Thaw(client));
-                    if lasts > PLACE {
-                        self.later(PLACE, Act::StoreNotices(client));
+                    if lasts > WAITER_TTL {
+                        self.later(WAITER_TTL, Act::StoreNotices(client));
                     }
                 }
             }
             4..7 => {
-                let is_cut = std::mem::replace(&mut self.world.state().links[client].is_cut, true);
+                let is_cut =
+                    std::mem::replace(&mut self.simulation.state().links[client].is_cut, true);
                 if !is_cut {
                     self.note(client, "is cut off");
                     self.later(lasts, Act::Heal(client));
-                    self.later(LIMIT, Act::ClientNotices(client));
-                    self.later(PLACE, Act::StoreNotices(client));
+                    self.later(REQUEST_TIMEOUT, Act::ClientNotices(client));
+                    self.later(WAITER_TTL, Act::StoreNotices(client));
                 }
             }
             7 => self.kill(client),
             8 => {
-                let is_down = std::mem::replace(&mut self.world.state().is_down, true);
+                let is_down = std::mem::replace(&mut self.simulation.state().is_down, true);
                 if !is_down {
                     self.note(0, "the store is down");
                     self.later(lasts / 3, Act::Up);
                     for client in 0..CLIENTS {
-                        self.later(LIMIT, Act::ClientNotices(client));
-                        self.later(PLACE, Act::StoreNotices(client));
+                        self.later(REQUEST_TIMEOUT, Act::ClientNotices(client));
+                        self.later(WAITER_TTL, Act::StoreNotices(client));
                     }
                 }
             }
             _ => {
                 self.note(0, "the store forgets all");
-                let guard = if self.world.is_planted(Plant::NoRestartGuard) {
+                let guard = if self.simulation.has_mutant(Mutant::NoRestartGuard) {
                     Duration::ZERO
                 } else {
-                    LONGEST
+                    MAX_TTL
                 };
-                self.world.store.restart(guard);
+                self.simulation.store.restart(guard);
             }
         }
-        self.world.state().counts.faults += 1;
+        self.simulation.state().counts.faults += 1;
         let pause = self.random.millis(3_000, 25_000);
         self.later(pause, Act::Trouble);
     }

@@ -1,9 +1,9 @@
-//! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and kernel as users have them, several
+//! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and logic as users have them, several
 //! clients and a store in one thread, and between them a network that loses, delays and doubles messages. A seed
 //! decides everything, so a history that fails can be had again.
 //!
-//! `machine.rs` runs the tasks, `network.rs`, `way.rs` and `server.rs` carry messages, `director.rs` makes the trouble,
-//! `worker.rs` plays the users, and `claims.rs` looks at what must hold.
+//! `machine.rs` runs the tasks, `network.rs`, `transport.rs` and `server.rs` carry messages, `director.rs` decides which faults happen,
+//! `worker.rs` is the users, and `claims.rs` checks what must hold.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -14,16 +14,16 @@ mod machine;
 mod network;
 mod random;
 mod server;
-mod way;
+mod state;
+mod transport;
 mod worker;
-mod world;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use director::{Setup, run};
-use world::{Counts, Plant};
+use state::{Counts, Mutant};
 
 /// Virtual hours of an ordinary run.
 const HOURS: u64 = 100;
@@ -40,8 +40,8 @@ fn setting(name: &str) -> Option<u64> {
 fn setup(seed: u64) -> Setup {
     Setup {
         seed,
-        storms: 6,
-        plant: None,
+        fault_phases: 6,
+        mutant: None,
         keeps_all: false,
     }
 }
@@ -109,7 +109,7 @@ fn nothing_goes_wrong_for_many_virtual_hours() {
 fn a_seed_is_one_history() {
     let history = |seed| {
         let setup = Setup {
-            storms: 2,
+            fault_phases: 2,
             keeps_all: true,
             ..setup(seed)
         };
@@ -123,21 +123,21 @@ fn a_seed_is_one_history() {
 }
 
 /// Each mistake has to be found, within few histories.
-fn is_found(plant: Plant, seeds: u64, by: &[&str]) {
+fn assert_found(mutant: Mutant, seeds: u64, by: &[&str]) {
     let found = (0..seeds).find_map(|seed| {
         let setup = Setup {
-            plant: Some(plant),
+            mutant: Some(mutant),
             ..setup(seed)
         };
         run(setup).err()
     });
-    let failure = found.unwrap_or_else(|| panic!("{plant:?} was not found in {seeds} histories"));
-    println!("{plant:?}: {failure}");
+    let failure = found.unwrap_or_else(|| panic!("{mutant:?} was not found in {seeds} histories"));
+    println!("{mutant:?}: {failure}");
     let is_expected = by.iter().any(|by| failure.what.contains(by));
     assert!(is_expected, "{failure:?}");
     // The same seed finds it again, at the same instant.
     let setup = Setup {
-        plant: Some(plant),
+        mutant: Some(mutant),
         ..setup(failure.seed)
     };
     let again = run(setup).err().unwrap();
@@ -146,8 +146,8 @@ fn is_found(plant: Plant, seeds: u64, by: &[&str]) {
 
 #[test]
 fn planted_mistake_deadline_from_the_reply() {
-    is_found(
-        Plant::DeadlineFromReply,
+    assert_found(
+        Mutant::DeadlineFromReply,
         5,
         &["claims overlap", "the fence refused the holder"],
     );
@@ -155,23 +155,23 @@ fn planted_mistake_deadline_from_the_reply() {
 
 #[test]
 fn planted_mistake_lost_renewal_counts_as_success() {
-    is_found(Plant::RenewalAlwaysYes, 5, &["claims overlap"]);
+    assert_found(Mutant::RenewalAlwaysYes, 5, &["claims overlap"]);
 }
 
 #[test]
 fn planted_mistake_release_by_name() {
-    is_found(Plant::ReleaseByName, 5, &["claims overlap"]);
+    assert_found(Mutant::ReleaseByName, 5, &["claims overlap"]);
 }
 
 #[test]
 fn planted_mistake_token_repeats_after_a_restart() {
-    is_found(Plant::TokenRepeats, 5, &["does not grow"]);
+    assert_found(Mutant::TokenRepeats, 5, &["does not grow"]);
 }
 
 #[test]
 fn planted_mistake_grant_to_a_cancelled_waiter_is_swallowed() {
-    is_found(
-        Plant::CancelSwallowsGrant,
+    assert_found(
+        Mutant::CancelSwallowsGrant,
         5,
         &["is left", "wait for ever", "waits for ever"],
     );
@@ -179,15 +179,15 @@ fn planted_mistake_grant_to_a_cancelled_waiter_is_swallowed() {
 
 #[test]
 fn planted_mistake_restart_without_guard() {
-    is_found(Plant::NoRestartGuard, 5, &["claims overlap"]);
+    assert_found(Mutant::NoRestartGuard, 5, &["claims overlap"]);
 }
 
 #[test]
 fn planted_mistake_store_with_a_fast_clock() {
-    is_found(Plant::FastStore, 5, &["claims overlap"]);
+    assert_found(Mutant::FastStore, 5, &["claims overlap"]);
 }
 
 #[test]
 fn planted_mistake_store_with_a_permit_too_many() {
-    is_found(Plant::PermitTooMany, 5, &["claims overlap"]);
+    assert_found(Mutant::PermitTooMany, 5, &["claims overlap"]);
 }

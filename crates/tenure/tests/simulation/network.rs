@@ -5,32 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request, memory,
+    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
 };
 use tenure::guarantees::Guarantees;
-use tenure::rt::{Clock, Flag};
+use tenure::memory;
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, LostReason, Status};
+use tenure_core::rt::{Clock, Flag};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::server::{Asking, known, lease, no_answer, place, tell};
-use crate::way::{LIMIT, PLACE, Way};
-use crate::world::{Plant, World};
+use crate::state::{Mutant, Simulation};
+use crate::transport::{REQUEST_TIMEOUT, Transport, WAITER_TTL};
 
 /// One client's way to the store.
-pub(crate) struct Door {
-    way: Way,
+pub(crate) struct SimulatedBackend {
+    transport: Transport,
     /// Messages are brought by tasks of nobody.
     network: Handle,
 }
 
-impl Door {
-    pub(crate) fn new(world: Arc<World>, client: usize, network: Handle) -> Self {
-        let is_dead = world.state().links[client].is_dead.clone();
+impl SimulatedBackend {
+    pub(crate) fn new(simulation: Arc<Simulation>, client: usize, network: Handle) -> Self {
+        let is_dead = simulation.state().links[client].is_dead.clone();
         Self {
-            way: Way {
-                world,
+            transport: Transport {
+                simulation,
                 client,
                 is_dead,
             },
@@ -39,7 +40,7 @@ impl Door {
     }
 
     fn now(&self) -> Time {
-        self.way.world.clock.now()
+        self.transport.simulation.clock.now()
     }
 
     /// A request and its reply, within [`LIMIT`].
@@ -49,31 +50,31 @@ impl Door {
         name: &'static str,
         apply: impl Fn(memory::Backend) -> BoxFuture<T> + Send + Sync + 'static,
     ) -> BoxFuture<Result<T, Error>> {
-        let (way, fate) = (self.way.clone(), self.way.fate());
+        let (transport, delivery) = (self.transport.clone(), self.transport.delivery());
         let (sender, receiver) = oneshot::channel();
-        let is_dead = way.is_dead.is_raised();
+        let is_dead = transport.is_dead.is_raised();
         self.network.spawn(async move {
-            if is_dead || !way.travels(fate.there).await {
-                return way.note("a request is lost", name, 0);
+            if is_dead || !transport.travels(delivery.there).await {
+                return transport.note("a request is lost", name, 0);
             }
-            way.note(what, name, 0);
-            let answer = apply(way.world.store.clone()).await;
-            if way.travels(fate.back).await {
+            transport.note(what, name, 0);
+            let answer = apply(transport.simulation.store.clone()).await;
+            if transport.travels(delivery.back).await {
                 let _ = sender.send(answer);
             }
-            if let Some(later) = fate.again {
-                way.world.sleep(later).await;
-                way.note("once more", name, 0);
-                drop(apply(way.world.store.clone()).await);
+            if let Some(later) = delivery.again {
+                transport.simulation.sleep(later).await;
+                transport.note("once more", name, 0);
+                drop(apply(transport.simulation.store.clone()).await);
             }
         });
-        let world = self.way.world.clone();
-        let limit = self.now().after(LIMIT);
+        let simulation = self.transport.simulation.clone();
+        let limit = self.now().after(REQUEST_TIMEOUT);
         Box::pin(async move {
             tokio::select! {
                 biased;
                 answer = arrived(receiver) => Ok(answer),
-                () = world.clock.sleep_until(limit) => Err(no_answer()),
+                () = simulation.clock.sleep_until(limit) => Err(no_answer()),
             }
         })
     }
@@ -86,18 +87,18 @@ async fn arrived<T>(receiver: oneshot::Receiver<T>) -> T {
     }
 }
 
-impl Backend for Door {
+impl Backend for SimulatedBackend {
     fn guarantees(&self) -> &Guarantees {
-        self.way.world.store.guarantees()
+        self.transport.simulation.store.guarantees()
     }
 
     fn clock(&self) -> Clock {
-        self.way.world.clock.clone()
+        self.transport.simulation.clock.clone()
     }
 
     fn attach(&self, alarm: Alarm) {
-        let (bell, mut rings) = mpsc::unbounded_channel();
-        self.way.world.state().links[self.way.client].bell = Some(bell);
+        let (losses, mut rings) = mpsc::unbounded_channel();
+        self.transport.simulation.state().links[self.transport.client].losses = Some(losses);
         // In the runtime of the client: while it is stopped it hears nothing.
         tokio::spawn(async move {
             while let Some(owner) = rings.recv().await {
@@ -107,41 +108,41 @@ impl Backend for Door {
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        let (way, network) = (self.way.clone(), self.network.clone());
-        let (fate, farewell) = (way.fate(), way.fate());
+        let (transport, network) = (self.transport.clone(), self.network.clone());
+        let (delivery, of_dequeue) = (transport.delivery(), transport.delivery());
         let sent = self.now();
         let leave = Arc::new(Flag::new());
         let (sender, receiver) = oneshot::channel();
         let (noticed, store_notices) = {
-            let link = &way.world.state().links[way.client];
+            let link = &transport.simulation.state().links[transport.client];
             (link.client_notices.clone(), link.store_notices.clone())
         };
         let asking = Asking {
-            is_dead: way.is_dead.is_raised(),
-            way: way.clone(),
+            is_dead: transport.is_dead.is_raised(),
+            transport: transport.clone(),
             request: request.clone(),
-            fate,
+            delivery,
             leave: leave.clone(),
             noticed: store_notices,
         };
         network.spawn(asking.serve(sender));
         Box::pin(async move {
-            let world = &way.world;
+            let simulation = &transport.simulation;
             let mut receiver = Box::pin(arrived(receiver));
             // The end of a connection, or of a time limit: the store notices some time later.
             let gives_up = || {
-                let (world, leave) = (world.clone(), leave.clone());
+                let (simulation, leave) = (simulation.clone(), leave.clone());
                 network.spawn(async move {
-                    world.sleep(PLACE).await;
+                    simulation.sleep(WAITER_TTL).await;
                     leave.raise();
                 });
                 Err(no_answer())
             };
             let is_over = async |limit: Option<Time>| match limit {
-                Some(limit) => world.clock.sleep_until(limit).await,
+                Some(limit) => simulation.clock.sleep_until(limit).await,
                 None => pending().await,
             };
-            let mut limit = (!request.wait).then(|| sent.after(LIMIT));
+            let mut limit = (!request.wait).then(|| sent.after(REQUEST_TIMEOUT));
             let mut stopped = false;
             loop {
                 tokio::select! {
@@ -151,20 +152,20 @@ impl Backend for Door {
                         let Answer::Granted(mut grant) = answer else {
                             return Ok(answer);
                         };
-                        let now = world.clock.now();
-                        world.note(way.client, "hears of its grant", known(&request.name), grant.token);
-                        correct(world, &mut grant, at_once.then_some(sent), request.ttl, now);
+                        let now = simulation.clock.now();
+                        simulation.note(transport.client, "hears of its grant", known(&request.name), grant.token);
+                        correct(simulation, &mut grant, at_once.then_some(sent), request.ttl, now);
                         return Ok(Answer::Granted(grant));
                     }
                     () = request.stop.raised(), if !stopped => {
-                        if world.is_planted(Plant::CancelSwallowsGrant) {
+                        if simulation.has_mutant(Mutant::CancelSwallowsGrant) {
                             return Ok(Answer::Busy);
                         }
                         stopped = true;
-                        limit = Some(world.clock.now().after(LIMIT));
-                        let (way, leave) = (way.clone(), leave.clone());
+                        limit = Some(simulation.clock.now().after(REQUEST_TIMEOUT));
+                        let (transport, leave) = (transport.clone(), leave.clone());
                         network.spawn(async move {
-                            if way.travels(farewell.there).await {
+                            if transport.travels(of_dequeue.there).await {
                                 leave.raise();
                             }
                         });
@@ -178,12 +179,12 @@ impl Backend for Door {
 
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let sent = self.now();
-        let world = self.way.world.clone();
+        let simulation = self.transport.simulation.clone();
         let asked: Vec<_> = holds
             .iter()
             .map(|hold| {
                 let mut hold = hold.clone();
-                hold.ttl = lease(&world, self.way.client, hold.ttl);
+                hold.ttl = lease(&simulation, self.transport.client, hold.ttl);
                 hold
             })
             .collect();
@@ -192,8 +193,8 @@ impl Backend for Door {
         });
         Box::pin(async move {
             let answers = renewing.await;
-            let at = if world.is_planted(Plant::DeadlineFromReply) {
-                world.clock.now()
+            let at = if simulation.has_mutant(Mutant::DeadlineFromReply) {
+                simulation.clock.now()
             } else {
                 sent
             };
@@ -210,7 +211,7 @@ impl Backend for Door {
                         other => other,
                     })
                     .collect(),
-                Err(_) if world.is_planted(Plant::RenewalAlwaysYes) => {
+                Err(_) if simulation.has_mutant(Mutant::RenewalAlwaysYes) => {
                     holds.iter().map(yes).collect()
                 }
                 Err(_) => holds
@@ -222,12 +223,12 @@ impl Backend for Door {
     }
 
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        let world = self.way.world.clone();
+        let simulation = self.transport.simulation.clone();
         let releasing = self.call("releases", known(&hold.name), move |store| {
             let mut hold = hold.clone();
-            if world.is_planted(Plant::ReleaseByName)
+            if simulation.has_mutant(Mutant::ReleaseByName)
                 && let Some(name) = place(&hold.name)
-                && let Some((_, owner)) = world.state().names[name].holder
+                && let Some((_, owner)) = simulation.state().names[name].holder
             {
                 hold.owner = owner;
             }
@@ -238,32 +239,32 @@ impl Backend for Door {
 
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
         // At once or not at all: nobody decides anything by what it says.
-        if self.way.passes() {
-            return self.way.world.store.inspect(name);
+        if self.transport.passes() {
+            return self.transport.simulation.store.inspect(name);
         }
         let refused = Error::new(ErrorKind::Unreachable, "the connection was refused");
         Box::pin(ready(Err(refused)))
     }
 
     fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        self.way.world.store.list(prefix)
+        self.transport.simulation.store.list(prefix)
     }
 
     fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        let (world, client) = (self.way.world.clone(), self.way.client);
+        let (simulation, client) = (self.transport.simulation.clone(), self.transport.client);
         let breaking = self.call("breaks", known(&name), move |store| {
-            let (name, world) = (name.clone(), world.clone());
+            let (name, simulation) = (name.clone(), simulation.clone());
             Box::pin(async move {
                 let at = place(&name).unwrap_or_default();
                 // Before the store does it: the next in line may have the name at that moment.
-                let is_new = world.state().broken.insert((at, token));
+                let is_new = simulation.state().broken.insert((at, token));
                 let broken = store.break_lock(name.clone(), token).await?;
                 if broken {
-                    tell(&world, at, token);
+                    tell(&simulation, at, token);
                 } else if is_new {
-                    world.state().broken.remove(&(at, token));
+                    simulation.state().broken.remove(&(at, token));
                 }
-                world.note(client, "broke", known(&name), token);
+                simulation.note(client, "broke", known(&name), token);
                 Ok(broken)
             })
         });
@@ -271,19 +272,25 @@ impl Backend for Door {
     }
 
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        self.way.world.store.check()
+        self.transport.simulation.store.check()
     }
 }
 
 /// Makes the client's grant of the store's. `sent`: when it was asked for, if it was granted at once; one that was
 /// handed over counts from the hand-over.
-fn correct(world: &World, grant: &mut Grant, sent: Option<Time>, ttl: Duration, now: Time) {
+fn correct(
+    simulation: &Simulation,
+    grant: &mut Grant,
+    sent: Option<Time>,
+    ttl: Duration,
+    now: Time,
+) {
     if let Some(sent) = sent {
         grant.sent = sent;
         grant.round_trip = now.since(sent);
     }
     grant.ttl = Some(ttl);
-    if world.is_planted(Plant::DeadlineFromReply) {
+    if simulation.has_mutant(Mutant::DeadlineFromReply) {
         grant.sent = now;
     }
 }

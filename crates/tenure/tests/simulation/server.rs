@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{Answer, Backend as _, Request};
-use tenure::rt::Flag;
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, Mode};
+use tenure_core::rt::Flag;
 use tokio::sync::oneshot;
 
-use crate::way::{Fate, LIMIT, Way};
-use crate::world::{NAMES, Plant, World};
+use crate::state::{Mutant, NAMES, Simulation};
+use crate::transport::{Delivery, REQUEST_TIMEOUT, Transport};
 
 /// A request that was sent.
 pub(crate) struct Asking {
-    pub(crate) way: Way,
+    pub(crate) transport: Transport,
     pub(crate) request: Arc<Request>,
-    pub(crate) fate: Fate,
+    pub(crate) delivery: Delivery,
     /// Nobody was there any more to send it.
     pub(crate) is_dead: bool,
     /// Raised when the client does not want it any more.
@@ -30,24 +30,24 @@ impl Asking {
     /// at once.
     pub(crate) async fn serve(self, reply: oneshot::Sender<Result<(Answer, bool), Error>>) {
         let Self {
-            way,
+            transport,
             request,
-            fate,
+            delivery,
             is_dead,
             leave,
             noticed,
         } = self;
 
-        let world = &way.world;
-        if is_dead || !way.travels(fate.there).await {
-            way.note("a request is lost", known(&request.name), 0);
-            world.sleep(LIMIT).await;
+        let simulation = &transport.simulation;
+        if is_dead || !transport.travels(delivery.there).await {
+            transport.note("a request is lost", known(&request.name), 0);
+            simulation.sleep(REQUEST_TIMEOUT).await;
             return drop(reply.send(Err(no_answer())));
         }
-        let arrival = world.clock.now();
-        let asked = Arc::new(as_asked(&way, &request, request.wait, arrival));
-        way.note("asks", known(&request.name), u64::from(request.wait));
-        let mut answering = world.store.acquire(asked.clone());
+        let arrival = simulation.clock.now();
+        let asked = Arc::new(as_asked(&transport, &request, request.wait, arrival));
+        transport.note("asks", known(&request.name), u64::from(request.wait));
+        let mut answering = simulation.store.acquire(asked.clone());
         let mut is_forgotten = false;
         let answer = tokio::select! {
             biased;
@@ -66,9 +66,9 @@ impl Asking {
         let answer = match answer {
             Ok(Answer::Granted(grant)) => {
                 at_once = grant.sent == arrival;
-                way.note("is granted", known(&request.name), grant.token);
+                transport.note("is granted", known(&request.name), grant.token);
                 if let Some(name) = place(&request.name) {
-                    world.state().names[name].holder = Some((grant.token, request.owner));
+                    simulation.state().names[name].holder = Some((grant.token, request.owner));
                 }
                 Ok((Answer::Granted(grant), at_once))
             }
@@ -76,33 +76,38 @@ impl Asking {
             Ok(answer) => Ok((answer, false)),
             Err(err) => Err(err),
         };
-        if way.travels(fate.back).await {
+        if transport.travels(delivery.back).await {
             let _ = reply.send(answer);
         } else {
-            way.note(
+            transport.note(
                 "an answer is lost",
                 known(&request.name),
                 u64::from(at_once),
             );
-            world.sleep(LIMIT).await;
+            simulation.sleep(REQUEST_TIMEOUT).await;
             let _ = reply.send(Err(no_answer()));
         }
-        if let Some(later) = fate.again {
-            world.sleep(later).await;
-            way.note("asks once more", known(&request.name), 0);
-            let asked = Arc::new(as_asked(&way, &request, false, world.clock.now()));
-            drop(world.store.acquire(asked).await);
+        if let Some(later) = delivery.again {
+            simulation.sleep(later).await;
+            transport.note("asks once more", known(&request.name), 0);
+            let asked = Arc::new(as_asked(
+                &transport,
+                &request,
+                false,
+                simulation.clock.now(),
+            ));
+            drop(simulation.store.acquire(asked).await);
         }
     }
 }
 
 /// The request as it comes to the table, with a token that a store makes of its clock, so that it grows even when the
 /// last one is forgotten.
-fn as_asked(way: &Way, request: &Request, wait: bool, now: Time) -> Request {
-    let world = &way.world;
+fn as_asked(transport: &Transport, request: &Request, wait: bool, now: Time) -> Request {
+    let simulation = &transport.simulation;
     let mut asked = Request::new(request.name.clone(), request.owner, request.ttl);
     asked.mode = match request.mode {
-        Mode::Permits { limit } if world.is_planted(Plant::PermitTooMany) => Mode::Permits {
+        Mode::Permits { limit } if simulation.has_mutant(Mutant::PermitTooMany) => Mode::Permits {
             limit: limit.saturating_add(1),
         },
         mode => mode,
@@ -112,41 +117,42 @@ fn as_asked(way: &Way, request: &Request, wait: bool, now: Time) -> Request {
     asked.min_hold = request.min_hold;
     asked.lock_delay = request.lock_delay;
     asked.holder = request.holder.clone();
-    asked.propose = (!world.is_planted(Plant::TokenRepeats)).then_some(now.as_nanos() / 1_000);
-    asked.ttl = lease(world, way.client, request.ttl);
+    asked.propose =
+        (!simulation.has_mutant(Mutant::TokenRepeats)).then_some(now.as_nanos() / 1_000);
+    asked.ttl = lease(simulation, transport.client, request.ttl);
     asked
 }
 
 /// What the store makes of a client's ttl.
-pub(crate) fn lease(world: &World, client: usize, ttl: Duration) -> Duration {
-    if world.is_planted(Plant::FastStore) {
+pub(crate) fn lease(simulation: &Simulation, client: usize, ttl: Duration) -> Duration {
+    if simulation.has_mutant(Mutant::FastStore) {
         ttl * 98 / 100
     } else {
-        ttl * world.state().links[client].second / 1_000
+        ttl * simulation.state().links[client].second / 1_000
     }
 }
 
 /// The store tells everybody whose hold was broken; a client that does not get the message learns it from its renewal.
-pub(crate) fn tell(world: &Arc<World>, name: usize, token: u64) {
-    let Some((_, owner)) = world.state().names[name]
+pub(crate) fn tell(simulation: &Arc<Simulation>, name: usize, token: u64) {
+    let Some((_, owner)) = simulation.state().names[name]
         .holder
         .filter(|(newest, _)| *newest == token)
     else {
         return;
     };
-    let clients = world.state().links.len();
+    let clients = simulation.state().links.len();
     for client in 0..clients {
-        let way = Way {
-            world: world.clone(),
+        let transport = Transport {
+            simulation: simulation.clone(),
             client,
             is_dead: Arc::default(),
         };
-        let fate = way.fate();
+        let delivery = transport.delivery();
         tokio::spawn(async move {
-            if way.travels(fate.back).await
-                && let Some(bell) = &way.world.state().links[client].bell
+            if transport.travels(delivery.back).await
+                && let Some(losses) = &transport.simulation.state().links[client].losses
             {
-                let _ = bell.send(owner);
+                let _ = losses.send(owner);
             }
         });
     }

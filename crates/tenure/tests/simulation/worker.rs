@@ -4,19 +4,19 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::rt::Flag;
 use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode, Owner, Renew};
+use tenure_core::rt::Flag;
 use tokio::runtime::Handle;
 
 use crate::claims::Part;
 use crate::random::Random;
-use crate::world::{NAMES, Weather, World};
+use crate::state::{FaultLevel, NAMES, Simulation};
 
 /// How many permits there are of each name.
 const PERMITS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 
 pub(crate) struct Worker {
-    pub(crate) world: Arc<World>,
+    pub(crate) simulation: Arc<Simulation>,
     pub(crate) number: usize,
     pub(crate) client: Client,
     pub(crate) random: Random,
@@ -24,7 +24,7 @@ pub(crate) struct Worker {
 }
 
 /// How a lock is asked for.
-struct Way {
+struct Attempt {
     lock: Lock,
     mode: Mode,
     owner: Option<Owner>,
@@ -36,13 +36,17 @@ struct Way {
 impl Worker {
     pub(crate) async fn live(mut self) {
         loop {
-            let end = self.world.work().await;
-            let pause = if self.is_stormy() { 40_000 } else { 3_000 };
+            let end = self.simulation.work().await;
+            let pause = if self.has_every_fault() {
+                40_000
+            } else {
+                3_000
+            };
             let pause = self.random.any_length(pause);
             tokio::select! {
                 biased;
                 () = end.raised() => {}
-                () = self.world.sleep(pause) => self.turn(&end).await,
+                () = self.simulation.sleep(pause) => self.turn(&end).await,
             }
         }
     }
@@ -51,14 +55,14 @@ impl Worker {
         if self.random.one_in(40) {
             return self.look().await;
         }
-        let way = self.way();
-        let floors = self.world.floors();
+        let attempt = self.attempt();
+        let floors = self.simulation.floors();
         let outcome = {
             let acquiring = async {
-                if way.is_try {
-                    way.lock.try_acquire().await
+                if attempt.is_try {
+                    attempt.lock.try_acquire().await
                 } else {
-                    way.lock.acquire().await.map(Some)
+                    attempt.lock.acquire().await.map(Some)
                 }
             };
             // In the middle of a message as often as in the middle of a long wait.
@@ -69,7 +73,7 @@ impl Worker {
             };
             let loses_interest = async {
                 match patience {
-                    Some(patience) => self.world.sleep(patience).await,
+                    Some(patience) => self.simulation.sleep(patience).await,
                     None => std::future::pending().await,
                 }
             };
@@ -81,17 +85,17 @@ impl Worker {
         };
         match outcome {
             None => {
-                self.world.state().counts.cancelled += 1;
-                self.world.note(self.number, "loses interest", "", 0);
+                self.simulation.state().counts.cancelled += 1;
+                self.simulation.note(self.number, "loses interest", "", 0);
             }
-            Some(Ok(Some(guard))) => self.hold(guard, &floors, &way, end).await,
+            Some(Ok(Some(guard))) => self.hold(guard, &floors, &attempt, end).await,
             Some(Ok(None)) => {}
-            Some(Err(err)) => self.check(&err, way.ends_by_itself),
+            Some(Err(err)) => self.check(&err, attempt.ends_by_itself),
         }
     }
 
-    fn way(&mut self) -> Way {
-        let is_stormy = self.is_stormy();
+    fn attempt(&mut self) -> Attempt {
+        let has_every_fault = self.has_every_fault();
         let random = &mut self.random;
         let name = random.pick(&NAMES);
         let mut owner = None;
@@ -106,7 +110,7 @@ impl Worker {
             }
             _ => self.client.lock(name),
         };
-        let ttl = if is_stormy {
+        let ttl = if has_every_fault {
             random.pick(&[3, 6, 10])
         } else {
             60
@@ -140,7 +144,7 @@ impl Worker {
             lock = lock.wait(random.any_length(15_000));
         }
         let is_try = random.one_in(6);
-        Way {
+        Attempt {
             lock,
             mode,
             owner,
@@ -149,35 +153,43 @@ impl Worker {
         }
     }
 
-    async fn hold(&mut self, guard: Guard, floors: &[u64; NAMES.len()], way: &Way, end: &Flag) {
+    async fn hold(
+        &mut self,
+        guard: Guard,
+        floors: &[u64; NAMES.len()],
+        attempt: &Attempt,
+        end: &Flag,
+    ) {
         let mut lost = Box::pin(guard.lost());
-        let (claim, guard, parts) = self.world.claim(self.number, guard, way.mode, Some(floors));
+        let (claim, guard, parts) =
+            self.simulation
+                .claim(self.number, guard, attempt.mode, Some(floors));
         let looks = self.random.below(4);
         for _ in 0..looks {
             let pause = self.random.any_length(8_000);
             tokio::select! {
                 biased;
                 reason = &mut lost => {
-                    self.world.state().counts.lost += 1;
-                    self.world.note(self.number, "lost", NAMES[parts[0].name], reason as u64);
-                    if !way.ends_by_itself && self.is_fair() {
-                        self.world.violated(format!("lost in fair weather: {reason}"));
+                    self.simulation.state().counts.lost += 1;
+                    self.simulation.note(self.number, "lost", NAMES[parts[0].name], reason as u64);
+                    if !attempt.ends_by_itself && self.is_without_faults() {
+                        self.simulation.violated(format!("lost without a fault: {reason}"));
                     }
                     break;
                 }
                 () = end.raised() => break,
-                () = self.world.sleep(pause) => {}
+                () = self.simulation.sleep(pause) => {}
             }
             // Who shares it reads.
-            if guard.is_held() && way.mode == Mode::Exclusive {
+            if guard.is_held() && attempt.mode == Mode::Exclusive {
                 self.write(&parts);
             }
-            if way.owner.is_some() && self.random.one_in(2) {
-                self.enter_again(way, &parts).await;
+            if attempt.owner.is_some() && self.random.one_in(2) {
+                self.enter_again(attempt, &parts).await;
             }
         }
-        let guard = self.world.unclaim(claim, guard);
-        self.world
+        let guard = self.simulation.unclaim(claim, guard);
+        self.simulation
             .note(self.number, "ends", NAMES[parts[0].name], parts[0].token);
         match self.random.below(8) {
             0 | 1 => drop(guard),
@@ -186,34 +198,36 @@ impl Worker {
                 tokio::select! {
                     biased;
                     _ = guard.release() => {}
-                    () = self.world.sleep(pause) => {}
+                    () = self.simulation.sleep(pause) => {}
                 }
             }
             _ => {
                 if let Err(err) = guard.release().await {
-                    self.check(&err, way.ends_by_itself);
+                    self.check(&err, attempt.ends_by_itself);
                 }
             }
         }
-        if self.random.one_in(8) && way.mode == Mode::Exclusive {
+        if self.random.one_in(8) && attempt.mode == Mode::Exclusive {
             // A program that does not look at its guard: only the fence can stop it.
             self.write(&parts);
         }
     }
 
-    async fn enter_again(&mut self, way: &Way, outer: &[Part]) {
-        match way.lock.acquire().await {
+    async fn enter_again(&mut self, attempt: &Attempt, outer: &[Part]) {
+        match attempt.lock.acquire().await {
             Ok(guard) => {
                 if guard.token().get() != outer[0].token {
-                    self.world
+                    self.simulation
                         .violated("an entrance has a token of its own".into());
                 }
-                let (claim, guard, _) = self.world.claim(self.number, guard, way.mode, None);
+                let (claim, guard, _) =
+                    self.simulation
+                        .claim(self.number, guard, attempt.mode, None);
                 let pause = self.random.any_length(1_000);
-                self.world.sleep(pause).await;
-                drop(self.world.unclaim(claim, guard));
+                self.simulation.sleep(pause).await;
+                drop(self.simulation.unclaim(claim, guard));
             }
-            Err(err) => self.check(&err, way.ends_by_itself),
+            Err(err) => self.check(&err, attempt.ends_by_itself),
         }
     }
 
@@ -225,7 +239,7 @@ impl Worker {
         let token = status.holds.first().and_then(|hold| hold.token);
         if let Some(token) = token
             && self.random.one_in(2)
-            && self.is_stormy()
+            && self.has_every_fault()
         {
             let _ = self.client.break_lock(name, token).await;
         }
@@ -234,30 +248,31 @@ impl Worker {
     /// The way of a write to the resource is not the way to the store, and can be long.
     fn write(&mut self, parts: &[Part]) {
         let mut delay = self.random.millis(1, 15);
-        if self.random.one_in(8) && self.is_stormy() {
+        if self.random.one_in(8) && self.has_every_fault() {
             delay = self.random.any_length(20_000);
         }
-        let (world, part) = (self.world.clone(), self.random.pick(parts));
+        let (simulation, part) = (self.simulation.clone(), self.random.pick(parts));
         self.network.spawn(async move {
-            world.sleep(delay).await;
-            world.write(part);
+            simulation.sleep(delay).await;
+            simulation.write(part);
         });
     }
 
-    fn is_stormy(&self) -> bool {
-        self.world.state().weather == Weather::Storm
+    fn has_every_fault(&self) -> bool {
+        self.simulation.state().fault_level == FaultLevel::Everything
     }
 
-    fn is_fair(&self) -> bool {
-        self.world.state().weather == Weather::Fair
+    fn is_without_faults(&self) -> bool {
+        self.simulation.state().fault_level == FaultLevel::Nothing
     }
 
     fn check(&self, err: &Error, ends_by_itself: bool) {
         let kind = err.kind();
-        self.world.note(self.number, "fails", "", kind as u64);
+        self.simulation.note(self.number, "fails", "", kind as u64);
         let expected = kind == ErrorKind::WaitElapsed || ends_by_itself && kind == ErrorKind::Lost;
-        if self.is_fair() && !expected {
-            self.world.violated(format!("fails in fair weather: {err}"));
+        if self.is_without_faults() && !expected {
+            self.simulation
+                .violated(format!("fails without a fault: {err}"));
         }
     }
 }

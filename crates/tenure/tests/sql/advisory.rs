@@ -6,7 +6,8 @@ use sqlx::{PgPool, Postgres};
 use tenure::ErrorKind;
 use tenure::sql::{advisory_lock_in_tx, advisory_lock_in_tx_within};
 
-use crate::support::{Bank as _, assert_says, bank, name, soon, until};
+use crate::support::{assert_says, bank, name, soon, until};
+use tenure_testkit::needs;
 
 /// The server's own arithmetic for the key of a name.
 const KEY: &str =
@@ -27,9 +28,7 @@ async fn seen(pool: &PgPool, key: i64) -> Vec<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_seen_in_the_server_and_ends_with_the_transaction() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let pool = bank::<Postgres>(5).await;
     let lock = name("Grüße");
     let key = key(&pool, &lock).await;
@@ -56,9 +55,7 @@ async fn it_is_seen_in_the_server_and_ends_with_the_transaction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_a_session_with_that_key_excludes_it() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let pool = bank::<Postgres>(3).await;
     let lock = name("lock");
     let key = key(&pool, &lock).await;

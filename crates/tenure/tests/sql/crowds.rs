@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::support::{
     Bank, account, assert_says, balance, bank, name, on_each, read, soon, until, write,
 };
+use tenure_testkit::needs;
 
 on_each!(
     two_hundred_transactions_on_five_names,
@@ -26,9 +27,7 @@ async fn two_hundred_transactions_on_five_names<DB: Bank>() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_in_mysql_under_read_committed() {
-    if sqlx::MySql::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let pool = bank::<sqlx::MySql>(200).await;
     count(
         &pool,
@@ -124,9 +123,7 @@ async fn first_uses_that_are_rolled_back<DB: Bank>() {
 
 /// The first use of a name is rolled back when several wait behind it, and the server may end some of them.
 async fn rolled_back_under_waiters(level: &'static str) {
-    if sqlx::MySql::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let pool = bank::<sqlx::MySql>(12).await;
     let (lock, id) = (name("lock"), account(&pool).await);
     let mut first = sqlx::MySql::begin(&pool).await;
@@ -157,7 +154,7 @@ async fn rolled_back_under_waiters(level: &'static str) {
          AND db = '{}' AND time_ms > 20",
         tenure_testkit::mariadb::DATABASE
     );
-    let operator = crate::support::MARIADB.operator();
+    let operator = crate::support::MARIADB.admin();
     until("all wait", async || {
         operator.value(&waiting).parse::<u32>().unwrap() >= 10
     })

@@ -2,38 +2,18 @@
 
 use std::time::Duration;
 
-use sqlx::{MySql, Postgres};
+use sqlx::Postgres;
 use tenure::sql::{init, lock_in_tx};
 use tenure::{Error, ErrorKind};
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, bank_at, locks, name, read, soon, until, write,
+    Bank, account, assert_says, balance, bank, bank_at, locks, name, on_servers, read, soon, until,
+    write,
 };
 use tenure_testkit::mariadb::MariaDb;
+use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres as Server;
-use tenure_testkit::proxy::Fault;
-use tenure_testkit::wire;
-
-macro_rules! on_servers {
-    ($($test:ident),* $(,)?) => {
-        mod mysql {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::MySql>().await;
-                }
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::Postgres>().await;
-                }
-            })*
-        }
-    };
-}
+use tenure_testkit::proxy::{Fault, Proxy};
 
 on_servers!(
     a_commit_that_was_done_and_not_answered,
@@ -45,7 +25,7 @@ on_servers!(
 
 /// Nobody can tell: the lock is kept until its lease ends, and freed then.
 async fn unknown<DB: Bank>(fault: Fault, expected: i64) {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -89,7 +69,7 @@ async fn a_commit_that_never_arrived<DB: Bank>() {
 }
 
 async fn a_commit_that_is_dropped<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -117,7 +97,7 @@ async fn a_commit_that_is_dropped<DB: Bank>() {
 }
 
 async fn a_connection_that_breaks_in_the_body<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -137,7 +117,7 @@ async fn a_connection_that_breaks_in_the_body<DB: Bank>() {
 
 /// A client that is cut off while it has the row.
 async fn a_killed_holder_frees_its_lock<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let lock = name("lock");
@@ -155,9 +135,7 @@ async fn a_killed_holder_frees_its_lock<DB: Bank>() {
 /// Committed numbers are on disk, those that were rolled back in nobody's memory: tokens grow over a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_is_killed_during_a_transaction() {
-    if MySql::is_missing() {
-        return;
-    }
+    needs!(mariadb);
     let server = MariaDb::start(&[]);
     let url = format!("{}?ssl-mode=disabled", server.url());
     let pool = sqlx::MySqlPool::connect(&url).await.unwrap();
@@ -168,9 +146,7 @@ async fn mariadb_is_killed_during_a_transaction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_is_killed_during_a_transaction() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let server = Server::start(&[]);
     let url = format!("{}?sslmode=disable", server.url());
     let pool = sqlx::PgPool::connect(&url).await.unwrap();
@@ -221,9 +197,7 @@ async fn killed<DB: Bank>(pool: &sqlx::Pool<DB>, kill: impl Fn(), launch: impl F
 /// What the server refuses at COMMIT is no, and no "maybe".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_constraint_that_is_looked_at_by_commit() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let pool = bank::<Postgres>(3).await;
     let (id, lock, table) = (
         account(&pool).await,
@@ -249,9 +223,7 @@ async fn a_constraint_that_is_looked_at_by_commit() {
 /// COMMIT would be a ROLLBACK without a word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_swallows_an_error() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let pool = bank::<Postgres>(3).await;
     let (id, lock) = (account(&pool).await, name("lock"));
     let (_, client) = locks();

@@ -8,6 +8,7 @@ use tenure::{Client, ErrorKind};
 use tokio_postgres::NoTls;
 
 use crate::support::{Bank, POSTGRES, assert_says, bank, locks, name, soon};
+use tenure_testkit::needs;
 
 #[allow(dead_code, reason = "its main has no server")]
 #[path = "../../examples/after_commit.rs"]
@@ -54,7 +55,7 @@ macro_rules! text_and_function_are_one_fence {
     ($test:ident, $function:ident, $db:ty) => {
         #[tokio::test]
         async fn $test() {
-            if <$db as Bank>::is_missing() {
+            if <$db as Bank>::skip_unless_installed() {
                 return;
             }
             let pool = bank::<$db>(2).await;
@@ -106,9 +107,7 @@ async fn connect() -> (tokio_postgres::Client, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn a_deposit_by_another_client_is_locked_and_fenced() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let (mut db, _task) = connect().await;
     let balances =
         "CREATE TABLE IF NOT EXISTS balances (account TEXT PRIMARY KEY, balance BIGINT NOT NULL)";
@@ -135,9 +134,7 @@ async fn a_deposit_by_another_client_is_locked_and_fenced() {
 
 #[tokio::test]
 async fn a_definite_no_releases_and_a_connection_that_breaks_keeps_the_lock() {
-    if Postgres::is_missing() {
-        return;
-    }
+    needs!(postgres);
     let (mut db, task) = connect().await;
     let table = "CREATE TEMPORARY TABLE one (id INT UNIQUE DEFERRABLE INITIALLY DEFERRED)";
     db.batch_execute(table).await.unwrap();

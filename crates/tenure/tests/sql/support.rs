@@ -9,12 +9,12 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, MySql, Pool, Postgres, Sqlite, Transaction};
-use tenure::backend::memory;
+use tenure::memory;
 use tenure::{Client, Error};
 use tokio::sync::oneshot;
 
 pub(crate) use crate::common::soon;
-use tenure_testkit::PATIENCE;
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres;
 use tenure_testkit::process::Directory;
@@ -38,7 +38,7 @@ pub(crate) trait Bank: tenure::sql::Database {
     const STRICT: bool = false;
 
     /// Whether there is no server here; then it has said so.
-    fn is_missing() -> bool {
+    fn skip_unless_installed() -> bool {
         false
     }
 
@@ -91,8 +91,8 @@ macro_rules! statements {
 }
 
 impl Bank for MySql {
-    fn is_missing() -> bool {
-        mariadb::is_missing()
+    fn skip_unless_installed() -> bool {
+        mariadb::skip_unless_installed()
     }
 
     fn port() -> u16 {
@@ -102,7 +102,10 @@ impl Bank for MySql {
     async fn connect(port: u16, connections: u32) -> Pool<Self> {
         let url = format!("{}?ssl-mode=disabled", MARIADB.url_at(port));
         let pool = MySqlPoolOptions::new().max_connections(connections);
-        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+        pool.acquire_timeout(TEST_TIMEOUT)
+            .connect(&url)
+            .await
+            .unwrap()
     }
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
@@ -113,7 +116,7 @@ impl Bank for MySql {
 
     fn waits(connection: i64) -> bool {
         // The table of transactions is not made anew for those who look more often than ten times a second.
-        let status = MARIADB.operator().rows("SHOW ENGINE INNODB STATUS");
+        let status = MARIADB.admin().rows("SHOW ENGINE INNODB STATUS");
         let status = status[0][2].clone().unwrap_or_default();
         let ours = format!("thread id {connection},");
         let mut transactions = status.split("---TRANSACTION");
@@ -126,8 +129,8 @@ impl Bank for MySql {
 impl Bank for Postgres {
     const STRICT: bool = true;
 
-    fn is_missing() -> bool {
-        postgres::is_missing()
+    fn skip_unless_installed() -> bool {
+        postgres::skip_unless_installed()
     }
 
     fn port() -> u16 {
@@ -137,7 +140,10 @@ impl Bank for Postgres {
     async fn connect(port: u16, connections: u32) -> Pool<Self> {
         let url = format!("{}?sslmode=disable", POSTGRES.url_at(port));
         let pool = PgPoolOptions::new().max_connections(connections);
-        pool.acquire_timeout(PATIENCE).connect(&url).await.unwrap()
+        pool.acquire_timeout(TEST_TIMEOUT)
+            .connect(&url)
+            .await
+            .unwrap()
     }
 
     async fn begin(pool: &Pool<Self>) -> Transaction<'static, Self> {
@@ -150,7 +156,7 @@ impl Bank for Postgres {
         let waiting = format!(
             "SELECT 1::text FROM pg_stat_activity WHERE pid={connection} AND wait_event_type='Lock'"
         );
-        !POSTGRES.operator().rows(&waiting).is_empty()
+        !POSTGRES.admin().rows(&waiting).is_empty()
     }
 
     statements!();
@@ -169,7 +175,7 @@ impl Bank for Sqlite {
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(PATIENCE);
+            .busy_timeout(TEST_TIMEOUT);
         let pool = SqlitePoolOptions::new().max_connections(connections);
         pool.connect_with(file).await.unwrap()
     }
@@ -276,7 +282,7 @@ pub(crate) fn until(
         let start = std::time::Instant::now();
         while !condition().await {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TEST_TIMEOUT,
                 "never happened: {what}, {caller}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -294,25 +300,31 @@ pub(crate) fn assert_says(err: &Error, words: &[&str]) {
     }
 }
 
-/// The same test on each database.
-macro_rules! on_each {
+/// The same test on each server.
+macro_rules! on_servers {
     ($($test:ident),* $(,)?) => {
         mod mysql {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::MySql as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::MySql>().await;
-                }
+                tenure_testkit::needs!(mariadb);
+                super::$test::<sqlx::MySql>().await;
             })*
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                if !<sqlx::Postgres as $crate::support::Bank>::is_missing() {
-                    super::$test::<sqlx::Postgres>().await;
-                }
+                tenure_testkit::needs!(postgres);
+                super::$test::<sqlx::Postgres>().await;
             })*
         }
+    };
+}
+pub(crate) use on_servers;
+
+/// The same test on each database.
+macro_rules! on_each {
+    ($($test:ident),* $(,)?) => {
+        $crate::support::on_servers!($($test),*);
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {

@@ -5,21 +5,21 @@ use std::path::Path;
 use crate::common::power;
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 use tenure_testkit::disk::Disk;
-use tenure_testkit::is_missing;
 use tenure_testkit::mariadb::{self, MariaDb};
-use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::relay::Relay;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::Proxy;
 
 /// The table says so: what was not copied is not there.
 async fn two_hold_it(first: &Db, second: &Db) {
     let (relay, url) = match first {
         Db::MySql(server) => {
-            let relay = Relay::start(server.port());
+            let relay = Proxy::tcp(server.port());
             let url = server.url_at(relay.port()) + OPTIONS;
             (relay, url)
         }
         Db::Postgres(server, _) => {
-            let relay = Relay::start(server.port());
+            let relay = Proxy::tcp(server.port());
             let url = server.url_at(relay.port()) + OPTIONS;
             (relay, url)
         }
@@ -30,7 +30,7 @@ async fn two_hold_it(first: &Db, second: &Db) {
     let old = connect(&url).await;
     let lock = old.lock("failover").ttl(TTL * 10);
     let old = soon(lock.acquire()).await.unwrap();
-    relay.lead_to(match second {
+    relay.redirect(match second {
         Db::MySql(server) => server.port(),
         Db::Postgres(server, _) => server.port(),
         Db::File(_) => unreachable!(),
@@ -87,7 +87,7 @@ async fn a_mariadb_that_loses_commits() {
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-flush-log-at-timeout=2000",
     ];
-    if !mariadb::is_missing() {
+    if !mariadb::skip_unless_installed() {
         let db = Db::MySql(MariaDb::start_on_disk(&[], &lossy));
         db.init().await;
         // The tables themselves are to outlast it.
@@ -110,15 +110,13 @@ async fn a_postgres_that_loses_commits() {
 async fn the_power_is_lost(db: &Db, disk: &Disk, remembers: bool) {
     db.init().await;
     let restart_after = |act: &dyn Fn(&Path)| db.restart_after(act);
-    let tokens = power::is_lost(disk, &db.url(), TTL * 10, remembers, restart_after).await;
+    let tokens = power::lose_power(disk, &db.url(), TTL * 10, remembers, restart_after).await;
     assert!(tokens.new > tokens.old);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mariadb_loses_power() {
-    if mariadb::is_missing() || is_missing(&["cc"]) {
-        return;
-    }
+    needs!(mariadb, "cc");
     for (flushes, remembers) in [("1", true), ("2", false)] {
         let disk = Disk::make();
         let options = format!("--innodb-flush-log-at-trx-commit={flushes}");
@@ -129,13 +127,11 @@ async fn a_mariadb_loses_power() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_loses_power() {
-    if postgres::is_missing() || is_missing(&["cc"]) {
-        return;
-    }
+    needs!(postgres, "cc");
     for (fsync, remembers) in [("on", true), ("off", false)] {
         let disk = Disk::make();
         let server = Postgres::start_with(&disk.command(), &[&format!("fsync={fsync}")]);
-        let inside = server.inside();
+        let inside = server.database_admin();
         the_power_is_lost(&Db::Postgres(Box::new(server), inside), &disk, remembers).await;
     }
 }

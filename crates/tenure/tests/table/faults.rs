@@ -2,8 +2,8 @@
 
 use tenure::LostReason;
 
-use crate::support::{Db, TTL, connect, soon, take, until, until_renewed, wait_as};
-use tenure_testkit::PATIENCE;
+use crate::support::{Db, TTL, connect, soon, start_acquire, take, until, until_renewed, wait_as};
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::proxy::Direction;
 
 /// What was granted is on disk: the holder goes on, and so do those who wait.
@@ -15,8 +15,7 @@ async fn a_server_is_killed_under_its_holder() {
         // A restart takes a moment.
         let ttl = TTL * 5;
         let guard = take(&first, "held", ttl).await;
-        let lock = second.lock("held").ttl(ttl);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(second.lock("held").ttl(ttl));
         until("it waits", || db.waiting("held") == 1).await;
         db.restart();
         assert!(guard.is_held(), "{:?}", guard.state());
@@ -84,7 +83,7 @@ async fn a_client_is_cut_off_in_silence() {
         let ttl = i64::try_from(TTL.as_micros()).unwrap();
         assert!((1..=ttl).contains(&left), "{left} µs are left");
         let lock = other.lock("silent").ttl(TTL);
-        let next = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let next = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
         let next = next.unwrap().unwrap();
         // It was told before, at the deadline.
         assert!(!guard.is_held(), "both claim to hold it");

@@ -33,7 +33,7 @@ async fn two_hundred_contenders_on_five_names_count_exactly() {
         }
         for task in tasks {
             // Where nobody is told, each hand-over takes a look.
-            tokio::time::timeout(tenure_testkit::PATIENCE * 4, task)
+            tokio::time::timeout(tenure_testkit::TEST_TIMEOUT * 4, task)
                 .await
                 .unwrap()
                 .unwrap();

@@ -5,15 +5,14 @@ use std::time::Duration;
 use tenure::Renew;
 
 use crate::support::{OPTIONS, connect, name, soon, take, until_renewed};
-use tenure_testkit::pgbouncer::{self, Pooler};
+use tenure_testkit::needs;
+use tenure_testkit::pgbouncer::Pooler;
 use tenure_testkit::postgres::Postgres;
 
 /// Few sessions for many clients: whatever was left behind in one would be met by another.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_kept_by_rows_whatever_session_serves() {
-    if pgbouncer::is_missing() {
-        return;
-    }
+    needs!(pgbouncer);
     let server = Postgres::start(&[]);
     let pooler = Pooler::start(&server, "transaction", 2);
     let pooled = server.url_at(pooler.port()) + OPTIONS;
@@ -50,9 +49,7 @@ async fn locks_are_kept_by_rows_whatever_session_serves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_behind_two_sessions_counts_exactly() {
     const TASKS: u64 = 40;
-    if pgbouncer::is_missing() {
-        return;
-    }
+    needs!(pgbouncer);
     let server = Postgres::start(&[]);
     let pooler = Pooler::start(&server, "transaction", 2);
     let url = (server.url_at(pooler.port()) + OPTIONS).replace("timeout=1s", "timeout=20s");

@@ -3,9 +3,11 @@
 use tenure::backend::Severity;
 use tenure::{Error, ErrorKind, Guard};
 
-use crate::support::{Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, until};
-use tenure_testkit::database::File;
+use crate::support::{
+    Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, take_and_release, until,
+};
 use tenure_testkit::mariadb::{DATABASE, PASSWORD, USER};
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password() {
@@ -30,12 +32,12 @@ async fn a_wrong_password() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table() {
     let mut all = Db::servers();
-    all.push(Db::File(Box::new(File::new())));
+    all.push(Db::File(Box::new(DatabaseFile::new())));
     for db in all {
         let client = connect(&db.url()).await;
         if let Db::File(file) = &db {
             // A file has its tables from the first request on, until somebody drops them.
-            soon(take(&client, "x", TTL).await.release()).await.unwrap();
+            take_and_release(&client, "x", TTL).await;
             file.rows("DROP TABLE tenure_locks; DROP TABLE tenure_locks_waiters");
         }
         let says = [
@@ -51,7 +53,7 @@ async fn a_missing_table() {
         let bad = findings.iter().find(|it| it.severity == Severity::Bad);
         assert!(bad.unwrap().text.contains(says[1]), "{bad:?}");
         soon(client.init()).await.unwrap();
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
         let findings = soon(client.check()).await.unwrap();
         assert!(
             findings.iter().all(|it| it.severity == Severity::Good),
@@ -205,7 +207,7 @@ async fn files_that_are_none() {
 /// A refusal names the stores that can, whichever those are.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_table_has_not_other_stores_have() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let client = connect(&file.url()).await;
     let says = |what: &str, have: &[&str], have_not: &[&str], outcome: Result<Guard, Error>| {
         let text = outcome.as_ref().unwrap_err().to_string();

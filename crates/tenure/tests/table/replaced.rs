@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tenure::LostReason;
 
-use crate::support::{Db, TTL, connect, soon, take, taker, wait_as};
-use tenure_testkit::PATIENCE;
-use tenure_testkit::database::File;
+use crate::support::{Db, TTL, connect, lock_holder, soon, take, wait_as};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::sqlite::DatabaseFile;
 
 /// Much longer than the time between two renewals on a busy machine: what ends the hold is a renewal.
 const LONG: Duration = TTL.saturating_mul(12);
@@ -59,17 +59,17 @@ impl Removal {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
     let lose = |removal: Removal| async move {
-        let db = Db::File(Box::new(File::new()));
+        let db = Db::File(Box::new(DatabaseFile::new()));
         let Db::File(file) = &db else { unreachable!() };
         db.init().await;
         let first = connect(&db.url()).await;
         let guard = take(&first, "held", LONG).await;
         let unheard = take(&first, "unheard", LONG).await;
         removal.act(&file.path()).await;
-        let mut second = taker(&db.url(), "held");
+        let mut second = lock_holder(&db.url(), "held");
         let token = soon(second.held()).await.unwrap();
         assert!(token > u64::from(guard.token()), "{removal:?}");
-        let reason = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
         assert_eq!(reason, Ok(LostReason::TakenOver), "{removal:?}");
         assert_eq!(soon(unheard.lost()).await, LostReason::TakenOver);
         // The one that lost the lock ends nothing in the new file.
@@ -78,7 +78,7 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
         let lock = first.lock("held").ttl(TTL);
         assert!(soon(lock.try_acquire()).await.unwrap().is_none());
         second.say("release").unwrap();
-        let next = tokio::time::timeout(TTL + PATIENCE, lock.acquire()).await;
+        let next = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
         soon(next.unwrap().unwrap().release()).await.unwrap();
     };
     for losing in Removal::ALL.map(|removal| tokio::spawn(lose(removal))) {
@@ -89,13 +89,13 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
 /// No other client comes; still no other client would respect the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
-    let db = Db::File(Box::new(File::new()));
+    let db = Db::File(Box::new(DatabaseFile::new()));
     let Db::File(file) = &db else { unreachable!() };
     db.init().await;
     let client = connect(&db.url()).await;
     let guard = take(&client, "held", LONG).await;
     std::fs::remove_dir_all(file.path().parent().unwrap()).unwrap();
-    let reason = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
     assert_eq!(reason, Ok(LostReason::TakenOver));
     assert!(soon(guard.release()).await.unwrap_err().is_lost());
 }
@@ -104,10 +104,10 @@ async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_goes_on_in_the_new_file() {
     for removal in Removal::ALL {
-        let db = Db::File(Box::new(File::new()));
+        let db = Db::File(Box::new(DatabaseFile::new()));
         let Db::File(file) = &db else { unreachable!() };
         db.init().await;
-        let mut holder = taker(&db.url(), "held");
+        let mut holder = lock_holder(&db.url(), "held");
         let token = soon(holder.held()).await.unwrap();
         let client = connect(&db.url()).await;
         let waiting = wait_as(&db, &client, "held", 1).await;

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use tenure::ErrorKind;
 use tenure::backend::{Finding, Severity};
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 
-use crate::support::{Db, TTL, assert_says, connect, soon, take, taker};
-use tenure_testkit::database::File;
+use crate::support::{Db, TTL, assert_says, connect, lock_holder, soon, take, take_and_release};
+use tenure_testkit::sqlite::DatabaseFile;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_only_when_asked_for() {
@@ -30,7 +30,7 @@ async fn tables_are_made_once_and_only_when_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_and_its_tables_are_made_when_they_are_needed() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     let shown = format!("file {}", file.path().display());
     let tables = ["table tenure_locks", "table tenure_locks_waiters"];
     let client = connect(&file.url()).await;
@@ -46,10 +46,10 @@ async fn a_file_and_its_tables_are_made_when_they_are_needed() {
     soon(second.release()).await.unwrap();
     // Without `init`, whatever the first request is.
     for ask in 0..4 {
-        let file = File::new();
+        let file = DatabaseFile::new();
         let client = connect(&file.url()).await;
         match ask {
-            0 => soon(take(&client, "x", TTL).await.release()).await.unwrap(),
+            0 => take_and_release(&client, "x", TTL).await,
             1 => assert!(!soon(client.inspect("x")).await.unwrap().is_held()),
             2 => assert!(soon(client.list("")).await.unwrap().is_empty()),
             _ => assert!(soon(client.check()).await.unwrap().iter().all(is_good)),
@@ -66,15 +66,15 @@ fn is_good(finding: &Finding) -> bool {
 /// An empty file, and the database of another program: our tables are put beside the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_in_a_file_that_is_there() {
-    let file = File::new();
+    let file = DatabaseFile::new();
     std::fs::write(file.path(), "").unwrap();
     let client = connect(&file.url()).await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
-    let file = File::new();
+    take_and_release(&client, "x", TTL).await;
+    let file = DatabaseFile::new();
     std::fs::write(file.path(), "").unwrap();
     file.rows("CREATE TABLE jobs (id INTEGER); INSERT INTO jobs VALUES (7)");
     let client = connect(&file.url()).await;
-    soon(take(&client, "x", TTL).await.release()).await.unwrap();
+    take_and_release(&client, "x", TTL).await;
     assert_eq!(file.value("SELECT id FROM jobs"), "7");
     assert_eq!(soon(client.init()).await.unwrap(), [""; 0]);
 }
@@ -82,20 +82,22 @@ async fn tables_are_made_in_a_file_that_is_there() {
 /// Processes that find no file and take the same lock: all use the same file, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_make_a_file_by_their_first_locks() {
-    let file = Arc::new(File::new());
+    let file = Arc::new(DatabaseFile::new());
     let tokens = Arc::new(Mutex::new(Vec::new()));
-    let hold = |mut taker: Taker, file: Arc<File>, tokens: Arc<Mutex<Vec<u64>>>| async move {
-        let token = soon(taker.held()).await.unwrap();
+    let hold = |mut lock_holder: LockHolder,
+                file: Arc<DatabaseFile>,
+                tokens: Arc<Mutex<Vec<u64>>>| async move {
+        let token = soon(lock_holder.held()).await.unwrap();
         let granted = file.value("SELECT token FROM tenure_locks WHERE name='x'");
         assert_eq!(granted, token.to_string());
         tokens.lock().unwrap().push(token);
-        taker.say("release").unwrap();
-        soon(taker.expect("released")).await.unwrap();
+        lock_holder.say("release").unwrap();
+        soon(lock_holder.expect("released")).await.unwrap();
     };
-    let takers: Vec<_> = (0..6).map(|_| taker(&file.url(), "x")).collect();
-    let holding = takers
+    let holders: Vec<_> = (0..6).map(|_| lock_holder(&file.url(), "x")).collect();
+    let holding = holders
         .into_iter()
-        .map(|taker| tokio::spawn(hold(taker, file.clone(), tokens.clone())));
+        .map(|lock_holder| tokio::spawn(hold(lock_holder, file.clone(), tokens.clone())));
     for holding in holding.collect::<Vec<_>>() {
         holding.await.unwrap();
     }
@@ -106,7 +108,7 @@ async fn many_may_make_a_file_by_their_first_locks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_make_them_at_the_same_time() {
     let mut all = Db::servers();
-    all.push(Db::File(Box::new(File::new())));
+    all.push(Db::File(Box::new(DatabaseFile::new())));
     for db in all {
         let mut makers = Vec::new();
         for _ in 0..8 {
@@ -117,7 +119,7 @@ async fn many_may_make_them_at_the_same_time() {
             soon(maker).await.unwrap().unwrap();
         }
         let client = connect(&db.url()).await;
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
     }
 }
 
@@ -127,8 +129,8 @@ async fn the_statements_of_the_page_make_the_tables() {
     let page = include_str!("../../../../docs/stores/table.md");
     for db in Db::servers() {
         let schema = match db {
-            Db::MySql(_) => include_str!("../../src/backend/table/schema/mysql.sql"),
-            _ => include_str!("../../src/backend/table/schema/postgres.sql"),
+            Db::MySql(_) => include_str!("../../src/tables/sql/schema/mysql.sql"),
+            _ => include_str!("../../src/tables/sql/schema/postgres.sql"),
         };
         let schema = schema
             .replace("{locks}", "tenure_locks")
@@ -141,6 +143,6 @@ async fn the_statements_of_the_page_make_the_tables() {
         }
         assert_eq!(db.init().await, [""; 0]);
         let client = connect(&db.url()).await;
-        soon(take(&client, "x", TTL).await.release()).await.unwrap();
+        take_and_release(&client, "x", TTL).await;
     }
 }

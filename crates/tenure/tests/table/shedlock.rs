@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::Client;
 
 use crate::support::{Db, TTL, connect, name, soon, take, until_renewed};
-use tenure_testkit::operator::Row;
+use tenure_testkit::sql_client::Row;
 
 async fn open(db: &Db) -> Client {
     let client = connect(&format!("{}&dialect=shedlock", db.url())).await;

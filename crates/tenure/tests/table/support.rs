@@ -1,23 +1,24 @@
 //! What the tests about lease tables share.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::conformance::taker::Taker;
+use tenure::conformance::lock_holder::LockHolder;
 use tenure::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::PASSWORD;
-use tenure_testkit::database::{self, File};
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
-use tenure_testkit::operator::{Operator, Row};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
 use tenure_testkit::proxy::Proxy;
+use tenure_testkit::sql_client::{Row, SqlClient};
+use tenure_testkit::sqlite::DatabaseFile;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -28,19 +29,19 @@ pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 /// One of the databases, with its tables.
 pub(crate) enum Db {
     MySql(MariaDb),
-    Postgres(Box<Postgres>, Operator),
-    File(Box<File>),
+    Postgres(Box<Postgres>, SqlClient),
+    File(Box<DatabaseFile>),
 }
 
 impl Db {
     pub(crate) fn mysql(options: &[&str]) -> Option<Self> {
-        (!mariadb::is_missing()).then(|| Self::MySql(MariaDb::start(options)))
+        (!mariadb::skip_unless_installed()).then(|| Self::MySql(MariaDb::start(options)))
     }
 
     pub(crate) fn postgres(settings: &[&str]) -> Option<Self> {
-        (!postgres::is_missing()).then(|| {
+        (!postgres::skip_unless_installed()).then(|| {
             let server = Postgres::start(settings);
-            let inside = server.inside();
+            let inside = server.database_admin();
             Self::Postgres(Box::new(server), inside)
         })
     }
@@ -55,7 +56,7 @@ impl Db {
 
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Self::servers();
-        all.push(Self::File(Box::new(File::new())));
+        all.push(Self::File(Box::new(DatabaseFile::new())));
         all
     }
 
@@ -71,12 +72,12 @@ impl Db {
     pub(crate) fn proxied(&self) -> (Proxy, String) {
         let (proxy, url) = match self {
             Self::MySql(server) => {
-                let proxy = database::mysql(server.port());
+                let proxy = Proxy::mysql(server.port());
                 let url = server.url_at(proxy.port());
                 (proxy, url)
             }
             Self::Postgres(server, _) => {
-                let proxy = database::postgres(server.port());
+                let proxy = Proxy::postgres(server.port());
                 let url = server.url_at(proxy.port());
                 (proxy, url)
             }
@@ -101,9 +102,7 @@ impl Db {
 
     pub(crate) fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
         match self {
-            Self::MySql(server) => server
-                .operator()
-                .try_rows(&format!("USE {DATABASE}; {sql}")),
+            Self::MySql(server) => server.admin().try_rows(&format!("USE {DATABASE}; {sql}")),
             Self::Postgres(_, inside) => inside.try_rows(sql),
             Self::File(file) => Ok(file.rows(sql)),
         }
@@ -215,7 +214,7 @@ impl Db {
             }
             Self::Postgres(server, inside) => {
                 server.kill();
-                inside.hang_up();
+                inside.disconnect();
                 act(server.dir());
                 server.launch();
             }
@@ -249,18 +248,14 @@ pub(crate) async fn wait_as(
     name: &str,
     place: i64,
 ) -> JoinHandle<Result<Guard, Error>> {
-    let lock = client.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(name).ttl(TTL));
     until("it stands in the queue", || db.waiting(name) >= place).await;
     waiting
 }
 
 /// Another process that takes `name`.
-pub(crate) fn taker(url: &str, name: &str) -> Taker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-taker"));
-    command.arg(url).arg(name);
-    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
-    Taker::spawn(command).unwrap()
+pub(crate) fn lock_holder(url: &str, name: &str) -> LockHolder {
+    crate::common::holders::start(url, name, TTL)
 }
 
 /// A directory of a test's own.

@@ -1,6 +1,9 @@
 //! The queue.
 
-use crate::support::{Db, TTL, connect, name, shared, soon, take, taker, until, wait_as};
+use crate::support::{
+    Db, TTL, connect, lock_holder, name, shared, soon, start_acquire, take, take_and_release,
+    until, wait_as,
+};
 
 /// First come, first served, whoever they are and however they look.
 #[tokio::test(flavor = "multi_thread")]
@@ -9,21 +12,25 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
         let name = name("fifo");
         let client = connect(&db.url()).await;
         let guard = take(&client, &name, TTL).await;
-        let mut takers = Vec::new();
+        let mut holders = Vec::new();
         for place in 1..=5 {
-            let mut taker = taker(&db.url(), &name);
-            soon(taker.expect("waiting")).await.unwrap();
+            let mut lock_holder = lock_holder(&db.url(), &name);
+            soon(lock_holder.expect("waiting")).await.unwrap();
             until("it stands in the queue", || db.waiting(&name) == place).await;
-            takers.push(taker);
+            holders.push(lock_holder);
         }
         let mut last = u64::from(guard.token());
         soon(guard.release()).await.unwrap();
-        for mut taker in takers {
-            let token: u64 = soon(taker.expect("held")).await.unwrap().parse().unwrap();
+        for mut lock_holder in holders {
+            let token: u64 = soon(lock_holder.expect("held"))
+                .await
+                .unwrap()
+                .parse()
+                .unwrap();
             assert!(token > last, "{token} follows {last}");
             last = token;
-            taker.say("release").unwrap();
-            soon(taker.expect("released")).await.unwrap();
+            lock_holder.say("release").unwrap();
+            soon(lock_holder.expect("released")).await.unwrap();
         }
         assert_eq!(db.waiting(&name), 0);
     }
@@ -40,9 +47,7 @@ async fn a_place_that_is_left_is_in_nobodys_way() {
         waiting.abort();
         until("it has left", || db.waiting(&name) == 0).await;
         soon(guard.release()).await.unwrap();
-        soon(take(&first, &name, TTL).await.release())
-            .await
-            .unwrap();
+        take_and_release(&first, &name, TTL).await;
     }
 }
 
@@ -53,7 +58,7 @@ async fn a_dead_waiter_costs_a_bounded_time() {
         let name = name("dead");
         let client = connect(&db.url()).await;
         let guard = take(&client, &name, TTL * 10).await;
-        let mut dead = taker(&db.url(), &name);
+        let mut dead = lock_holder(&db.url(), &name);
         soon(dead.expect("waiting")).await.unwrap();
         until("it waits", || db.waiting(&name) == 1).await;
         dead.kill().unwrap();
@@ -91,8 +96,7 @@ async fn who_is_told_does_not_look() {
     let (first, second) = (connect(&db.url()).await, connect(&url).await);
     let ttl = TTL * 10;
     let guard = take(&first, "told", ttl).await;
-    let lock = second.lock("told").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(second.lock("told").ttl(ttl));
     until("it waits and listens", || {
         let heard = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE '%tenure:hello%'";
         db.waiting("told") == 1 && db.number(heard) > 0

@@ -61,7 +61,7 @@ fn lines(source: &Source, mut report: impl FnMut(usize, String)) {
     }
     let is_suite = source
         .in_library()
-        .is_some_and(|path| path.starts_with("conformance/"));
+        .is_some_and(|(_, file)| file.starts_with("conformance/"));
     if !is_suite && !source.is_test() {
         for line in source.lines_with(". unwrap ( )") {
             let why = "an `expect` states the invariant, an error tells the user";
@@ -76,7 +76,7 @@ fn features(tree: &Tree, found: &mut Vec<Violation>) {
     let Some(page) = tree
         .sources
         .iter()
-        .find(|source| source.in_library() == Some("lib.rs"))
+        .find(|source| source.path == "crates/tenure/src/lib.rs")
     else {
         return;
     };
@@ -93,7 +93,7 @@ fn features(tree: &Tree, found: &mut Vec<Violation>) {
     let listed: Vec<_> = section
         .filter_map(|(i, line)| Some((*i, row(line)?)))
         .collect();
-    let mut declared = tree.manifest_keys("[features]");
+    let mut declared = tree.manifest_keys("tenure", "[features]");
     declared.retain(|(_, name)| name != "default" && !name.starts_with('_'));
 
     let lacks = |list: &[(usize, String)], name: &String| !list.iter().any(|(_, x)| x == name);

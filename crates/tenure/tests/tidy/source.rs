@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// The crates of the library: folder, and the name in paths.
+const LIBRARY: [(&str, &str); 2] = [("tenure", "tenure"), ("tenure-core", "tenure_core")];
+
 /// One Rust file; `tokens` has neither comments nor literals nor code under `#[cfg(test)]`.
 pub(crate) struct Source {
     pub(crate) path: String,
@@ -31,9 +34,11 @@ impl Source {
         source
     }
 
-    /// The path under the library's `src/`.
-    pub(crate) fn in_library(&self) -> Option<&str> {
-        self.path.strip_prefix("crates/tenure/src/")
+    /// The crate of the library, as a path names it, and the path under its `src/`.
+    pub(crate) fn in_library(&self) -> Option<(&'static str, &str)> {
+        let (folder, file) = self.path.strip_prefix("crates/")?.split_once("/src/")?;
+        let (_, name) = LIBRARY.iter().find(|(known, _)| *known == folder)?;
+        Some((name, file))
     }
 
     /// Whether the whole file is test code.
@@ -47,15 +52,12 @@ impl Source {
         self.path.split('/').any(is_test)
     }
 
+    /// The path of its module, from the name of the crate on.
     pub(crate) fn module(&self) -> Vec<String> {
-        let path = self
-            .in_library()
-            .unwrap_or_default()
-            .trim_end_matches(".rs");
-        let parts = path
-            .split('/')
-            .filter(|part| !matches!(*part, "mod" | "lib"));
-        parts.map(String::from).collect()
+        let (name, file) = self.in_library().unwrap_or_default();
+        let parts = file.trim_end_matches(".rs").split('/');
+        let parts = parts.filter(|part| !matches!(*part, "mod" | "lib"));
+        [name].into_iter().chain(parts).map(String::from).collect()
     }
 
     /// The lines on which these tokens, written with spaces between them, stand in a row.
@@ -167,8 +169,8 @@ pub(crate) struct Tree {
     pub(crate) manifests: Vec<(String, String)>,
     /// The library's modules that are files.
     modules: BTreeSet<Vec<String>>,
-    /// What the crate page re-exports, and from where.
-    exports: BTreeMap<String, Vec<String>>,
+    /// What the crate pages re-export, and from where.
+    exports: BTreeMap<Vec<String>, Vec<String>>,
 }
 
 impl Tree {
@@ -185,12 +187,16 @@ impl Tree {
                 .iter()
                 .filter(|source| source.in_library().is_some())
         };
-        let modules = library().map(Source::module).collect();
-        let page = library().find(|source| source.in_library() == Some("lib.rs"));
-        let paths = page.map(Source::paths).unwrap_or_default().into_iter();
-        let exports = paths
-            .map(|(_, path)| (path[path.len() - 1].clone(), path))
-            .collect();
+        let modules: BTreeSet<_> = library().map(Source::module).collect();
+        let mut exports = BTreeMap::new();
+        for page in library().filter(|source| source.module().len() == 1) {
+            for (_, path) in page.paths() {
+                let inside = [&page.module()[..], &path].concat();
+                let exported = [&page.module()[..], &path[path.len() - 1..]].concat();
+                let is_inside = modules.contains(&inside[..2]);
+                exports.insert(exported, if is_inside { inside } else { path });
+            }
+        }
         Self {
             sources,
             manifests,
@@ -218,13 +224,14 @@ impl Tree {
         Self::new(files)
     }
 
-    /// The keys of one table of the library's manifest, with their lines.
-    pub(crate) fn manifest_keys(&self, table: &str) -> Vec<(usize, String)> {
-        let is_library = |(path, _): &&(String, String)| path == "crates/tenure/Cargo.toml";
+    /// The keys of one table of a manifest in that folder of `crates/`, with their lines.
+    pub(crate) fn manifest_keys(&self, folder: &str, table: &str) -> Vec<(usize, String)> {
+        let is_there =
+            |(path, _): &&(String, String)| *path == format!("crates/{folder}/Cargo.toml");
         let text = self
             .manifests
             .iter()
-            .find(is_library)
+            .find(is_there)
             .map_or("", |(_, text)| text);
         let lines = text
             .lines()
@@ -237,13 +244,13 @@ impl Tree {
         keys.filter(|(_, key)| is_word(key)).collect()
     }
 
-    /// Whether `path`, from the library's root, is a module with a file of its own.
+    /// Whether `path`, from the name of the crate on, is a module with a file of its own.
     pub(crate) fn is_module(&self, path: &[String]) -> bool {
         self.modules.contains(path)
     }
 
-    /// Where the paths of `source` lead from the library's root, with their lines.
-    /// Paths out of the crate are left out; re-exports of the crate page are followed.
+    /// Where the paths of `source` lead, from the name of the crate on, with their lines.
+    /// Paths out of the library are left out; re-exports of the crate pages are followed.
     pub(crate) fn imports(&self, source: &Source) -> Vec<(usize, Vec<String>)> {
         let mut aliases = BTreeMap::new(); // modules that a `use` gave a short name in this file
         let mut found = Vec::new();
@@ -252,11 +259,12 @@ impl Tree {
             let child = [&base[..], &path[..1]].concat();
             let mut rest = &path[1..];
             match path[0].as_str() {
-                "crate" => base.clear(),
+                "crate" => base.truncate(1),
                 "self" => {}
                 "super" => rest = &path[..],
                 alias if aliases.contains_key(alias) => base.clone_from(&aliases[alias]),
                 _ if self.is_module(&child) => base = child,
+                name if self.is_module(&path[..1]) => base = vec![name.to_string()],
                 _ => continue,
             }
             while let Some(("super", above)) = rest.split_first().map(|(a, b)| (a.as_str(), b)) {
@@ -264,10 +272,16 @@ impl Tree {
                 rest = above;
             }
             base.extend(rest.iter().filter(|part| *part != "self").cloned());
-            let Some(first) = base.first() else { continue };
-            if !self.is_module(&base[..1]) && self.exports.contains_key(first) {
-                base = self.exports[first].clone();
-            } else if self.is_module(&base) {
+            if base.len() < 2 {
+                continue; // the root of a crate, as in `pub(in super::super)`
+            }
+            while !self.is_module(&base[..2]) {
+                let Some(from) = self.exports.get(&base[..2]) else {
+                    break;
+                };
+                base.splice(..2, from.iter().cloned());
+            }
+            if self.is_module(&base) {
                 aliases.insert(base[base.len() - 1].clone(), base.clone());
             }
             found.push((line, base));

@@ -1,12 +1,15 @@
-//! Three servers, some of which die, stop, or are cut off.
+//! Three servers, some of which are killed, stopped, or cut off.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::support::{ROOT, assert_says, connect, nodes, soon, take, until, until_renewed};
-use tenure_testkit::zookeeper::{self, Ensemble, PASSWORD, USER};
+use crate::support::{
+    ROOT, assert_says, connect, nodes, soon, start_acquire, take, until, until_renewed,
+};
+use tenure_testkit::needs;
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER};
 
 /// Long enough for an election.
 const TTL: Duration = Duration::from_secs(15);
@@ -15,17 +18,15 @@ fn url(hosts: &str) -> String {
     format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=15s&timeout=2s")
 }
 
-/// One of its servers is killed or stopped at a time, and comes back before the next test uses it.
+/// Each test kills or stops one server of this ensemble, which serves again before the next test begins.
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
-/// They do not share it at the same time.
+/// Locked by the test that uses the ensemble.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Held, waited for, acquired and released while the leader is killed: nobody loses anything.
+/// Locks are held, waited for, acquired and released while the leader is killed: no hold is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     change_of_leader("killed", |ensemble, leader| ensemble.nodes[leader].kill()).await;
     let down = ENSEMBLE.nodes.iter().find(|node| !node.is_up()).unwrap();
@@ -33,12 +34,10 @@ async fn a_killed_leader() {
     ENSEMBLE.until_whole();
 }
 
-/// The same while it stands still, which nobody is told.
+/// The same while the leader is stopped, which the other servers are not told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_leader() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let mut stopped = 0;
     change_of_leader("stopped", |ensemble, leader| {
@@ -46,7 +45,7 @@ async fn a_stopped_leader() {
         stopped = leader;
     })
     .await;
-    ENSEMBLE.nodes[stopped].go_on();
+    ENSEMBLE.nodes[stopped].resume();
     ENSEMBLE.until_whole();
 }
 
@@ -55,18 +54,17 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
     let (client, other) = (connect(&url).await, connect(&url).await);
     let guard = take(&client, name, TTL).await;
     let released = take(&client, &format!("{name}-released"), TTL).await;
-    let lock = other.lock(name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock(name).ttl(TTL));
     let leader = ENSEMBLE.leader();
     let follower = &ENSEMBLE.nodes[(leader + 1) % 3];
     until("it waits", || nodes(follower, name).len() == 2).await;
     trouble(&ENSEMBLE, leader);
-    // In the middle of it.
+    // During the election.
     let lock = client.lock(format!("{name}-acquired")).ttl(TTL);
     let acquired = soon(lock.acquire()).await.unwrap();
     let release = soon(released.release()).await;
     if let Err(err) = release {
-        // Nobody could tell in time; it goes on in the background.
+        // The outcome was not known in time; the release continues in the background.
         let kind = err.kind();
         assert!(
             matches!(kind, ErrorKind::Indeterminate | ErrorKind::Unreachable),
@@ -91,9 +89,7 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
 /// All three are killed and started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_restarted() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let client = connect(&url(&ENSEMBLE.hosts())).await;
     let guard = take(&client, "all", TTL).await;
@@ -106,12 +102,10 @@ async fn all_restarted() {
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a majority nothing is granted and nothing renewed; one clear line says why there is no session.
+/// Without a majority no lock is granted and none is renewed; the error says in one line why there is no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_majority() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let client = connect(&url(&ENSEMBLE.hosts())).await;
     let ttl = Duration::from_secs(2);
@@ -142,12 +136,10 @@ async fn no_majority() {
     soon(next.release()).await.unwrap();
 }
 
-/// A server that is cut off from the others answers reads for a while; that renews nothing.
+/// A server that is cut off from the others answers reads for a while; such an answer renews nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_of_a_minority_renew_nothing() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let _turn = TURN.lock().await;
     let leader = ENSEMBLE.leader();
     let ours = (leader + 1) % 3;
@@ -156,11 +148,11 @@ async fn reads_of_a_minority_renew_nothing() {
     let guard = take(&client, "reads", ttl).await;
     let others = (0..3).filter(|at| *at != ours);
     others.clone().for_each(|at| ENSEMBLE.nodes[at].stop());
-    // Our server does not know yet that it is alone.
+    // Our server does not know yet that it is cut off.
     assert!(ENSEMBLE.nodes[ours].mode().is_some());
     let start = std::time::Instant::now();
     soon(guard.lost()).await;
     assert!(start.elapsed() < ttl, "believed for {:?}", start.elapsed());
-    others.for_each(|at| ENSEMBLE.nodes[at].go_on());
+    others.for_each(|at| ENSEMBLE.nodes[at].resume());
     ENSEMBLE.until_whole();
 }

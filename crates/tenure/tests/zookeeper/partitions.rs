@@ -1,11 +1,11 @@
-//! Three servers on a network that falls apart between them; what happens is in `common::partitions`.
+//! Three servers that are cut off from each other; the scenario is in `common::partitions`.
 
 use std::time::Duration;
 
 use crate::common::partitions::{self, Trio};
 use crate::support::{ROOT, TTL, nodes};
 use tenure_testkit::network::Network;
-use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, is_missing};
+use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, skip_unless_installed};
 
 impl Trio for Ensemble {
     const TTL: Duration = TTL;
@@ -32,32 +32,13 @@ impl Trio for Ensemble {
     }
 }
 
-/// `None`: there is no ZooKeeper, or no network, which is said.
+/// `None`: ZooKeeper or the network is missing, and the test says which.
 fn start() -> Option<(Ensemble, Network)> {
-    if is_missing() {
+    if skip_unless_installed() {
         return None;
     }
     let network = Network::new(3)?;
     Some((Ensemble::start_on(&network), network))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_leader_is_cut_off_together_with_the_holder() {
-    if let Some((ensemble, network)) = start() {
-        partitions::the_leader_is_cut_off_together_with_the_holder(ensemble, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_is_cut_off_from_the_others() {
-    if let Some((ensemble, network)) = start() {
-        partitions::one_is_cut_off_from_the_others(ensemble, network).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_is_alone() {
-    if let Some((ensemble, network)) = start() {
-        partitions::each_is_alone(ensemble, network).await;
-    }
-}
+partitions::on_three_servers!(start);

@@ -1,18 +1,17 @@
-//! Order, and whose nodes count.
+//! The order of the queue, and which nodes are contenders.
 
 use std::sync::{Arc, Mutex};
 
 use crate::support::{
-    ROOT, SHARED, TTL, client_of, connect, nodes, soon, take, unique, until, url,
+    ROOT, SHARED, TTL, client_of, connect, nodes, soon, start_acquire, take, take_and_release,
+    unique, until, url,
 };
-use tenure_testkit::zookeeper;
+use tenure_testkit::needs;
 
 /// Two hundred contenders in eight clients are served in the order of their nodes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_are_served_in_order() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let name = unique("order");
     let mut clients = Vec::new();
     for _ in 0..8 {
@@ -22,7 +21,7 @@ async fn two_hundred_are_served_in_order() {
     let served: Arc<Mutex<Vec<u64>>> = Arc::default();
     let mut waiting = Vec::new();
     for number in 0..200 {
-        // A client has one contender for a name in the store; the others of its tasks come after.
+        // A client has one contender for a name in the store; its other tasks wait in the client.
         let lock = clients[number % 8].lock(&name).ttl(TTL * 10);
         let served = served.clone();
         waiting.push(tokio::spawn(async move {
@@ -38,20 +37,18 @@ async fn two_hundred_are_served_in_order() {
     }
     let served = served.lock().unwrap();
     assert_eq!(served.len(), 200);
-    // A token is the transaction that made the node: so they grow as the numbers do.
+    // A token is the number of the transaction that made the node, so tokens grow as the numbers of nodes do.
     assert!(served.is_sorted(), "{served:?}");
     assert_eq!(nodes(&SHARED, &name).len(), 0);
 }
 
-/// Foreign contenders exclude us, whatever their nodes are called, and one that is none does not.
+/// Every sequential child excludes us, whatever its name is; a child without a number does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_sequential_child_is_a_contender() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("foreign"));
     let dir = format!("{ROOT}/{name}");
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     for prefix in [
         "_c_0-lock-",
         "x-17-",
@@ -60,48 +57,44 @@ async fn every_sequential_child_is_a_contender() {
         "n-",
         "",
     ] {
-        let mut wire = SHARED.wire();
+        let mut wire = SHARED.session();
         let node = wire.create(&format!("{dir}/{prefix}"), b"", 3).unwrap();
         let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
         assert!(tried.unwrap().is_none(), "{node} was not waited for");
-        let lock = client.lock(&name).ttl(TTL);
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = start_acquire(client.lock(&name).ttl(TTL));
         until("we wait", || nodes(&SHARED, &name).len() == 2).await;
         wire.delete(&node);
         let guard = soon(waiting).await.unwrap().unwrap();
         soon(guard.release()).await.unwrap();
     }
-    let mut wire = SHARED.wire();
+    let mut wire = SHARED.session();
     wire.create(&format!("{dir}/readme"), b"", 0).unwrap();
-    take(&client, &name, TTL).await.release().await.unwrap();
+    take_and_release(&client, &name, TTL).await;
     wire.delete(&format!("{dir}/readme"));
 }
 
 /// In ZooKeeper's own dialect a session has one node in a directory, so a client uses two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_prefix_is_not_reentrant() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let client = connect(&url(SHARED.port(), "&dialect=session-prefix")).await;
     let name = unique("recipe");
     let holder = take(&client, &name, TTL).await;
     let node = nodes(&SHARED, &name).remove(0);
     let owner = SHARED
-        .wire()
+        .session()
         .get(&format!("{ROOT}/{name}/{node}"))
         .unwrap()
         .owner;
     assert!(node.starts_with(&format!("x-{owner}-")), "{node}");
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     assert!(!waiting.is_finished());
     soon(holder.release()).await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
     soon(guard.release()).await.unwrap();
-    // Both are free for the next ones.
-    take(&client, &name, TTL).await.release().await.unwrap();
+    // Both sessions can be used again.
+    take_and_release(&client, &name, TTL).await;
     let shared = soon(client.lock(&name).shared().ttl(TTL).acquire()).await;
     assert_eq!(shared.unwrap_err().kind(), tenure::ErrorKind::Unsupported);
 }

@@ -1,20 +1,21 @@
-//! What cannot be is said in one clear line, with the cure.
+//! What is refused, each with one line that names the cause and the cure.
 
 use std::time::Duration;
 
 use tenure::ErrorKind;
 use tenure::backend::Severity;
 
-use crate::support::{ROOT, SHARED, assert_says, client_of, connect, soon, take, unique, url};
+use crate::support::{
+    ROOT, SHARED, assert_says, client_of, connect, soon, take, take_and_release, unique, url,
+};
+use tenure_testkit::needs;
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there_or_somebody_else() {
-    if zookeeper::is_missing() {
-        return;
-    }
+async fn no_server_or_another_program() {
+    needs!(zookeeper);
     let port = Port::reserve();
     let refused = soon(tenure::connect(&url(port.number(), ""))).await;
     assert_says(
@@ -24,7 +25,7 @@ async fn nobody_there_or_somebody_else() {
     );
     let refused = soon(tenure::connect("zookeeper://nowhere.invalid/")).await;
     assert_says(refused, ErrorKind::Unreachable, &["nowhere.invalid:2181"]);
-    // Something that hangs up at whatever it hears.
+    // A program that closes every connection.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
@@ -34,9 +35,7 @@ async fn nobody_there_or_somebody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_password() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let client = client_of(&SHARED).await;
     let name = unique("access");
     let guard = take(&client, &name, Duration::from_secs(5)).await;
@@ -44,10 +43,10 @@ async fn another_password() {
     for other in ["tenure:wrong@", "somebody:else@", ""] {
         let url = url(SHARED.port(), "").replace(&login, other);
         let refused = soon(tenure::connect(&url)).await;
-        assert_says(refused, ErrorKind::Denied, &["somebody else's"]);
+        assert_says(refused, ErrorKind::Denied, &["belongs to another user"]);
     }
-    // All of our nodes are ours alone.
-    let mut wire = SHARED.wire();
+    // Only our user has access to our nodes.
+    let mut wire = SHARED.session();
     let dir = format!("{ROOT}/{name}");
     let node = wire.children(&dir).remove(0);
     for path in [ROOT, &dir, &format!("{dir}/{node}")] {
@@ -58,12 +57,10 @@ async fn another_password() {
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a user everything is open, and `check` says so.
+/// Without a user every client can change our nodes, and `check` says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_check_finds() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let url = format!("zookeeper://127.0.0.1:{}/open?ttl=2s", SHARED.port());
     let client = connect(&url).await;
     let found = soon(client.check()).await.unwrap();
@@ -84,12 +81,10 @@ async fn what_check_finds() {
     assert!(client.guarantees().setting.contains("one server"));
 }
 
-/// A server that is cut off and lets clients read all the same.
+/// A server that is cut off and still serves reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let settings = ["-Dreadonlymode.enabled=true"];
     let ensemble = zookeeper::Ensemble::start_with(&settings, &[]);
     let client = connect(&url(ensemble.nodes[0].port(), "")).await;
@@ -105,19 +100,17 @@ async fn a_read_only_server() {
     assert!(!matches!(tried, Ok(Some(_))));
 }
 
-/// Sessions are granted within bounds; a fixed lease that is longer is refused.
+/// The servers grant session timeouts within bounds; a fixed lease that is longer is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_beyond_the_servers_bounds() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&["maxSessionTimeout=5000"]);
     let client = client_of(&server).await;
     let lock = client.lock("long").ttl(Duration::from_secs(30));
     let guard = soon(lock.acquire()).await.unwrap();
     assert!(guard.remaining() <= Duration::from_secs(5));
     soon(guard.release()).await.unwrap();
-    // As many milliseconds as the protocol has no number for.
+    // More milliseconds than the protocol can express.
     let month = Duration::from_secs(30 * 24 * 3600);
     let guard = soon(client.lock("month").ttl(month).acquire())
         .await
@@ -138,19 +131,13 @@ async fn a_ttl_beyond_the_servers_bounds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates() {
-    if zookeeper::is_missing_for_tls() {
-        return;
-    }
+    needs!(zookeeper, "openssl");
     let certificates = Certificates::make();
     let file = |name: &str| certificates.file(name).display().to_string();
     let server = Zookeeper::start_tls(&certificates, "server");
     let by = |port, ca: &str| url(port, &format!("&tls=on&ca={}", file(ca)));
     let client = connect(&by(server.tls_port(), "ca.crt")).await;
-    take(&client, "tls", Duration::from_secs(2))
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, "tls", Duration::from_secs(2)).await;
     let refused = soon(tenure::connect(&by(server.tls_port(), "stranger.crt"))).await;
     assert_says(refused, ErrorKind::Unreachable, &["ca=FILE"]);
     let refused = soon(tenure::connect(&by(server.port(), "ca.crt"))).await;

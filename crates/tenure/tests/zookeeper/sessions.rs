@@ -1,4 +1,4 @@
-//! Cut off, frozen, stopped: who holds knows in time that it holds no more.
+//! Clients that are cut off, and servers that are stopped: a holder notices in time that its hold has ended.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,22 @@ use tenure::LostReason;
 
 use crate::common::power;
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed, url,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, unique, until,
+    until_renewed, url,
 };
 use tenure_testkit::disk::Disk;
-use tenure_testkit::proxy::Direction;
-use tenure_testkit::zookeeper::{self, Zookeeper};
-use tenure_testkit::{is_missing, jute};
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::zookeeper::Zookeeper;
 
-/// At several lengths of a session: the holder is told before its node goes.
+/// With several session timeouts: the holder learns of the loss before the server deletes its node.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_comes_before_the_server_gives_it_away() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let mut cases = Vec::new();
     for ttl in [600, 1_000, 2_000, 4_000].map(Duration::from_millis) {
         cases.push(tokio::spawn(async move {
-            let proxy = jute::proxy(SHARED.port());
+            let proxy = Proxy::zookeeper(SHARED.port());
             let (client, name) = (client_by(&proxy).await, unique("cut"));
             let guard = take(&client, &name, ttl).await;
             until_renewed(&guard).await;
@@ -51,19 +50,16 @@ async fn lost_comes_before_the_server_gives_it_away() {
     }
 }
 
-/// A session that expires while its client waits: the client waits on, in a new one.
+/// A session expires while its client waits: the client continues to wait in a new session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_outlives_its_session() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("expires");
     let ttl = Duration::from_millis(600);
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(ttl));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let before = nodes(&SHARED, &name);
     for direction in [Direction::Up, Direction::Down] {
@@ -83,21 +79,18 @@ async fn a_wait_outlives_its_session() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A waiter whose node somebody deletes goes to the end of the queue.
+/// A waiter whose node was deleted by another client goes to the end of the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_waiter_comes_back() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
     let name = unique("deleted");
     let holder = take(&other, &name, TTL).await;
-    let lock = client.lock(&name).ttl(TTL);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(client.lock(&name).ttl(TTL));
     until("it waits", || nodes(&SHARED, &name).len() == 2).await;
     let node = nodes(&SHARED, &name).remove(1);
     let path = format!("{}/{name}/{node}", crate::support::ROOT);
-    SHARED.wire().delete(&path);
+    SHARED.session().delete(&path);
     until("it waits again", || {
         let nodes = nodes(&SHARED, &name);
         nodes.len() == 2 && nodes[1] != node
@@ -108,12 +101,11 @@ async fn a_deleted_waiter_comes_back() {
     soon(guard.release()).await.unwrap();
 }
 
-/// The server stands still for longer than the session: nobody claims anything meanwhile, and then it goes on.
+/// The server is stopped for longer than the session timeout: no client claims to hold meanwhile, and afterwards locks
+/// are granted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let ttl = Duration::from_millis(800);
@@ -122,7 +114,7 @@ async fn a_frozen_server() {
     server.stop();
     let reason = soon(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
-    server.go_on();
+    server.resume();
     let next = soon(other.lock("frozen").ttl(ttl).acquire()).await.unwrap();
     assert!(next.token() > token);
     assert!(!guard.is_held());
@@ -132,18 +124,15 @@ async fn a_frozen_server() {
     soon(next.release()).await.unwrap();
 }
 
-/// Killed and started again, the server knows what it knew.
+/// A server that was killed and started again still knows holders and waiters.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_knows_who_holds() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let server = Zookeeper::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let ttl = Duration::from_secs(20);
     let guard = take(&client, "restart", ttl).await;
-    let lock = other.lock("restart").ttl(ttl);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waiting = start_acquire(other.lock("restart").ttl(ttl));
     until("it waits", || nodes(&server, "restart").len() == 2).await;
     server.restart();
     assert_eq!(nodes(&server, "restart").len(), 2);
@@ -155,18 +144,16 @@ async fn a_restarted_server_knows_who_holds() {
     soon(next.release()).await.unwrap();
 }
 
-/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+/// The power fails for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
-    if zookeeper::is_missing() || is_missing(&["cc"]) {
-        return;
-    }
+    needs!(zookeeper, "cc");
     for (syncs, remembers) in [("yes", true), ("no", false)] {
         let disk = Disk::make();
         let setting = format!("-Dzookeeper.forceSync={syncs}");
         let server = Zookeeper::start_after(&disk.command(), &[&setting]);
         let ttl = Duration::from_secs(20);
-        power::is_lost(&disk, &url(server.port(), ""), ttl, remembers, |act| {
+        power::lose_power(&disk, &url(server.port(), ""), ttl, remembers, |act| {
             server.kill();
             act(server.dir());
             server.begin();

@@ -1,24 +1,22 @@
-//! Each request of an acquisition, a renewal and a release is lost, or its answer is: there is one node, and
-//! never a ghost.
+//! Each request of an acquisition, a renewal and a release is lost, or its reply is lost: there is one node for each
+//! hold, and none is left behind.
 
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, take, unique, until, until_renewed,
+    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, take_and_release, unique,
+    until, until_renewed,
 };
-use tenure_testkit::jute;
-use tenure_testkit::proxy::{Direction, Fault};
-use tenure_testkit::zookeeper;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
 
-/// Somebody else finds it taken, and free afterwards.
+/// Another client finds the lock taken, and free after the release.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_survives_what_happens_to_its_requests() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["parents", "acquire", "watch"] {
         for fault in [
@@ -29,7 +27,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
         ] {
             let name = unique("step");
             if step != "parents" {
-                take(&other, &name, TTL).await.release().await.unwrap();
+                take_and_release(&other, &name, TTL).await;
             }
             let what = format!("{step}, {fault:?}");
             proxy.plan(step, fault);
@@ -45,13 +43,11 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
     }
 }
 
-/// The waiter's requests: listing, watching, leaving.
+/// The requests of a waiter: creation, list, watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_what_happens_to_its_requests() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["acquire", "list", "watch"] {
         for fault in [
@@ -63,8 +59,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
             let name = unique("wait");
             let holder = take(&other, &name, TTL).await;
             proxy.plan(step, fault);
-            let lock = client.lock(&name).ttl(TTL);
-            let waiting = tokio::spawn(async move { lock.acquire().await });
+            let waiting = start_acquire(client.lock(&name).ttl(TTL));
             until("two are there", || nodes(&SHARED, &name).len() == 2).await;
             until("it has happened", || proxy.is_done()).await;
             soon(holder.release()).await.unwrap();
@@ -79,10 +74,8 @@ async fn a_wait_survives_what_happens_to_its_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_survives_what_happens_to_its_request() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for fault in [
         Fault::CutBefore,
@@ -95,17 +88,15 @@ async fn a_release_survives_what_happens_to_its_request() {
         let released = soon(guard.release()).await;
         assert!(released.is_ok(), "{fault:?}: {released:?}");
         assert_eq!(nodes(&SHARED, &name).len(), 0, "{fault:?}");
-        take(&other, &name, TTL).await.release().await.unwrap();
+        take_and_release(&other, &name, TTL).await;
     }
 }
 
-/// A renewal is neither loss nor success without an answer; the next one heals it.
+/// A renewal without a reply is neither loss nor success; the next renewal extends the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_survives_what_happens_to_its_request() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let client = client_by(&proxy).await;
     let name = unique("renew");
     let guard = take(&client, &name, TTL).await;
@@ -122,13 +113,11 @@ async fn a_renewal_survives_what_happens_to_its_request() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A try on a name that is taken leaves nothing, whatever is lost on the way.
+/// An attempt to acquire a lock that is held leaves no node, whichever request or reply is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_leaves_nothing() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (other, name) = (client_of(&SHARED).await, unique("try"));
     let holder = take(&other, &name, TTL).await;
     for step in ["acquire", "list", "watch", "release"] {
@@ -150,19 +139,13 @@ async fn a_try_leaves_nothing() {
     soon(holder.release()).await.unwrap();
 }
 
-/// What a free lock costs, in requests; nothing is asked about time.
+/// How many requests a free lock costs. Times are printed and not compared.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_a_free_lock() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("count"));
-    take(&client, &name, TTL * 10)
-        .await
-        .release()
-        .await
-        .unwrap();
+    take_and_release(&client, &name, TTL * 10).await;
     proxy.delay(Direction::Up, Duration::from_millis(5));
     proxy.delay(Direction::Down, Duration::from_millis(5));
     for _ in 0..3 {
@@ -180,21 +163,20 @@ async fn requests_of_a_free_lock() {
     }
 }
 
-/// Nobody can be asked about a node for longer than a ttl, and its session lives on: then it does not go by itself.
+/// A node of unknown outcome cannot be looked for during more than a ttl, while its session lives: the node does not go
+/// by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("ghost"));
     let ttl = Duration::from_millis(2_500);
     let other = take(&client, &unique("beside"), ttl).await;
     proxy.plan("acquire", Fault::CutAfter);
-    // Who asks about it hears nothing, be it whoever asked for it or who clears up.
+    // No request that looks for the node gets a reply, neither of the acquisition nor of the clean-up.
     let plan = || {
-        // More than one ahead, or a question comes between two.
-        for _ in proxy.to_come()..5 {
+        // Several are planned ahead, or a request gets through between two plans.
+        for _ in proxy.pending()..5 {
             proxy.plan("sync", Fault::CutAfter);
         }
     };

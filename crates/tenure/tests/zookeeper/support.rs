@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use tenure::Client;
 
-pub(crate) use crate::common::{assert_says, connect, soon, take, until, until_renewed};
+pub(crate) use crate::common::{
+    assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
-/// Far above what the server and two busy cores need, short enough to wait for its end.
+/// Far longer than the server and two busy cores need, and short enough for a test to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
 
-/// Where all locks of these tests lie.
+/// The node under which all locks of these tests lie.
 pub(crate) const ROOT: &str = "/app/locks";
 
-/// For tests that leave their server as it is.
+/// For tests that do not change their server.
 pub(crate) static SHARED: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start(&[]));
 
 pub(crate) fn url(port: u16, options: &str) -> String {
@@ -37,9 +39,9 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The nodes of those who hold or wait, first come first, out of band.
+/// The nodes of holders and waiters in order, read past the client under test.
 pub(crate) fn nodes(server: &Zookeeper, name: &str) -> Vec<String> {
-    let mut wire = server.wire();
+    let mut wire = server.session();
     wire.sync("/");
     let mut nodes = wire.children(&format!("{ROOT}/{name}"));
     nodes.sort_by_key(|node| node[node.len() - 10..].to_owned());

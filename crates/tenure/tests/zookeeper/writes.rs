@@ -1,90 +1,106 @@
-//! Writes that count only while the lock is held.
+//! Writes that count only while the lock is held; what happens is in `common::writes`.
 
 use std::time::Duration;
 
 use tenure::ErrorKind;
 
-use crate::support::{SHARED, TTL, assert_says, client_by, client_of, soon, take, unique};
-use tenure_testkit::jute;
-use tenure_testkit::proxy::Direction;
-use tenure_testkit::zookeeper::{self, PASSWORD, USER};
+use crate::common::writes::{Data, Server};
+use crate::support::{
+    ROOT, SHARED, TTL, assert_says, client_by, client_of, nodes, soon, take, unique,
+};
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
+
+impl Server for Zookeeper {
+    fn read(&self, path: &str) -> String {
+        let node = self.session().get(path);
+        node.map_or_else(String::new, |node| {
+            String::from_utf8_lossy(&node.data).into_owned()
+        })
+    }
+
+    fn evict(&self, name: &str) {
+        for node in nodes(self, name) {
+            self.session().delete(&format!("{ROOT}/{name}/{node}"));
+        }
+    }
+}
+
+fn total(name: &str) -> Data<'static, Zookeeper> {
+    let key = format!("/total-{name}");
+    Data {
+        server: &SHARED,
+        key,
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("write"));
-    let path = format!("/total-{name}");
-    let data = || SHARED.wire().get(&path).map(|node| node.data);
+    let total = total(&name);
+    let data = || SHARED.session().get(&total.key).map(|node| node.data);
     let guard = take(&client, &name, TTL).await;
-    soon(guard.put(&path, "one")).await.unwrap();
-    soon(guard.put(&path, b"\x00\xff")).await.unwrap();
+    soon(guard.put(&total.key, b"\x00\xff")).await.unwrap();
     assert_eq!(data().unwrap(), b"\x00\xff");
-    soon(guard.delete(&path)).await.unwrap();
-    soon(guard.delete(&path)).await.unwrap();
+    total.takes_writes_of_the_holder(&guard).await;
     assert_eq!(data(), None);
-    for (wrong, says) in [("total", "no path"), ("/no/such", "no node above")] {
+    for (wrong, says) in [("total", "no path"), ("/no/such", "no parent node")] {
         let refused = soon(guard.put(wrong, "x")).await;
         assert_says(refused, ErrorKind::Invalid, &[says]);
     }
     soon(guard.release()).await.unwrap();
+    let clients = [client, client_of(&SHARED).await];
+    total.refuses_a_former_holder(clients, &name).await;
+    SHARED.session().delete(&total.key);
 }
 
-/// The holder was cut off, somebody else holds and has written; the late write does not count.
+/// The holder was cut off, another client holds and has written; the late write of the former holder is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_write_is_refused() {
-    if zookeeper::is_missing() {
-        return;
-    }
-    let proxy = jute::proxy(SHARED.port());
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let (name, ttl) = (unique("late"), Duration::from_millis(800));
-    let path = format!("/total-{name}");
+    let total = total(&name);
     let old = take(&client, &name, ttl).await;
-    soon(old.put(&path, "old")).await.unwrap();
-    // It is on its way, and stays there.
+    soon(old.put(&total.key, "old")).await.unwrap();
+    // The request is sent and does not arrive.
     proxy.hold(Direction::Up, true);
-    let writing = {
-        let path = path.clone();
-        tokio::spawn(async move { (old.put(&path, "late").await, old) })
-    };
+    let writing = total.write_late(old);
     let next = soon(other.lock(&name).ttl(TTL).acquire()).await.unwrap();
-    soon(next.put(&path, "new")).await.unwrap();
+    soon(next.put(&total.key, "new")).await.unwrap();
     proxy.resume();
     let (outcome, old) = soon(writing).await.unwrap();
     assert!(outcome.is_err(), "applied");
     assert!(!old.is_held());
-    assert_says(soon(old.put(&path, "later")).await, ErrorKind::Lost, &[]);
-    assert_eq!(SHARED.wire().get(&path).unwrap().data, b"new");
+    total.assert_refused(&old).await;
+    assert_eq!(SHARED.session().get(&total.key).unwrap().data, b"new");
     soon(next.release()).await.unwrap();
-    SHARED.wire().delete(&path);
+    SHARED.session().delete(&total.key);
 }
 
-/// Broken by an operator, before the holder knows.
+/// An operator has broken the hold, and the holder does not know yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_hold_writes_nothing() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
     let name = unique("broken");
     let guard = take(&client, &name, TTL * 10).await;
     assert!(soon(other.break_lock(&name, guard.token())).await.unwrap());
-    let path = format!("/total-{name}");
-    assert_says(soon(guard.put(&path, "x")).await, ErrorKind::Lost, &[]);
-    assert!(!SHARED.wire().exists(&path));
+    let total = total(&name);
+    total.assert_refused(&guard).await;
+    assert!(!SHARED.session().exists(&total.key));
 }
 
-/// A transaction of the user's own, by a client of the user's own.
+/// A transaction that the user makes with a client library of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
-    if zookeeper::is_missing() {
-        return;
-    }
+    needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("multi"));
     let theirs = format!("127.0.0.1:{}", SHARED.port());
-    // The locks of a user are closed to others, and so is a look whether they are held.
+    // The nodes of a user are closed to other users, and so is a check of their versions.
     let login = format!("{USER}:{PASSWORD}");
     let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
     let theirs = soon(connector.connect(&theirs)).await.unwrap();
@@ -100,8 +116,8 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     assert_eq!(lock.check().len(), 2);
     for (is_held, child) in [(true, "/first"), (false, "/late")] {
         if !is_held {
-            // One of the two is enough.
-            SHARED.wire().delete(&lock.check()[1].path);
+            // One failed check of two is enough.
+            SHARED.session().delete(&lock.check()[1].path);
         }
         let path = format!("{child}-{name}");
         let mut multi = theirs.new_multi_writer();
@@ -113,7 +129,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
         multi.add_create(&path, b"", &options).unwrap();
         let outcome = soon(multi.commit()).await;
         assert_eq!(outcome.is_ok(), is_held, "{path}: {outcome:?}");
-        assert_eq!(SHARED.wire().exists(&path), is_held);
-        SHARED.wire().delete(&path);
+        assert_eq!(SHARED.session().exists(&path), is_held);
+        SHARED.session().delete(&path);
     }
 }

@@ -1,0 +1,186 @@
+//! A client: one process's link to a store.
+
+use std::sync::{Arc, Weak};
+
+use crate::backend::{Backend, Finding};
+use crate::driver::Driver;
+use crate::error::{Error, Step};
+use crate::guarantees::Guarantees;
+use crate::holder::Status;
+use crate::lock::{Lock, Target};
+use crate::lost::Loss;
+use crate::name::LockName;
+
+/// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
+/// queue per name.
+///
+/// The link ends when the last clone and the last guard are dropped, or with [`close`](Client::close).
+#[derive(Clone, Debug)]
+pub struct Client {
+    driver: Arc<Driver>,
+}
+
+impl Client {
+    /// A client of a backend that you made: a [`memory::Backend`](crate::memory::Backend) shared by several clients,
+    /// or a backend of your own.
+    ///
+    /// # Errors
+    /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
+    pub fn from_backend(backend: impl Backend) -> Result<Self, Error> {
+        Ok(Self {
+            driver: Driver::new(Arc::new(backend))?,
+        })
+    }
+
+    /// Tells clients apart within this process; clones are the same.
+    pub(crate) fn id(&self) -> usize {
+        self.driver.id()
+    }
+
+    /// Calls `callback` for every lock that this client or a clone of it loses: one place for alarms and logs.
+    /// The callback runs once for each lost hold, whether its guard waits for [`lost`](crate::Guard::lost), learns of
+    /// the loss at its [`release`](crate::Guard::release), or is dropped by then. It does not run for a hold that was
+    /// released in time.
+    ///
+    /// The callbacks run one after the other on a thread where they may block; deadlines and renewals of other locks
+    /// do not wait for them. A callback runs after the loss: work that must stop at once listens to
+    /// [`lost`](crate::Guard::lost) or runs in [`run`](Lock::run).
+    /// A panic in a callback is logged; the callback stays registered.
+    ///
+    /// Several callbacks may be registered; all of them run. A callback stays registered until it is
+    /// [unregistered](LossCallback::unregister), until [`close`](Client::close), or as long as the client lives;
+    /// dropping the handle changes nothing. A callback that owns a clone of the client keeps the client alive until then.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// client.on_lost(|loss| eprintln!("{loss}"));
+    /// # client.close().await;
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
+        LossCallback {
+            driver: Arc::downgrade(&self.driver),
+            id: self.driver.register_loss_callback(callback),
+        }
+    }
+
+    /// The lock of that name. Sends nothing; acquire the lock with the methods of [`Lock`].
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.driver.clone(), Target::one(name.as_ref()))
+    }
+
+    /// Several locks at once: all or none, acquired in byte order of their names (which keeps clients
+    /// from waiting for each other in a circle), under one guard and one `wait`.
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        Lock::new(self.driver.clone(), Target::all(names))
+    }
+
+    /// Any one of these locks (buckets): the one that is free first. The search starts at a random place.
+    /// [`Guard::name`](crate::Guard::name) is the name that was acquired.
+    pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
+        Lock::new(self.driver.clone(), Target::any(names))
+    }
+
+    /// Who holds `name`, since when, with which fencing token, and who waits.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
+        let name = LockName::new(name)?;
+        let driver = &self.driver;
+        let status = driver.carried(driver.backend.inspect(name.clone())).await;
+        status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+    }
+
+    /// All held names that start with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
+        let driver = &self.driver;
+        let list = driver.carried(driver.backend.list(prefix.into())).await;
+        list.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).
+    ///
+    /// For operators who know that the holder is dead. The name is granted to the next waiter at once.
+    /// A holder that is alive is told that it lost the lock, and its work may continue until then.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
+    pub async fn break_lock(
+        &self,
+        name: impl AsRef<str>,
+        token: impl Into<u64>,
+    ) -> Result<bool, Error> {
+        let name = LockName::new(name)?;
+        let driver = &self.driver;
+        let breaking = driver.backend.break_lock(name.clone(), token.into());
+        let broken = driver.carried(breaking).await;
+        broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+    }
+
+    /// What this store, with these settings, can do and guarantees.
+    pub fn guarantees(&self) -> &Guarantees {
+        self.driver.backend.guarantees()
+    }
+
+    /// Checks the store and its settings: what weakens the guarantees, and how to cure that.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn check(&self) -> Result<Vec<Finding>, Error> {
+        let driver = &self.driver;
+        let findings = driver.carried(driver.backend.check()).await;
+        findings.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Makes what locks need and the store lacks, for example the tables of a database. Returns one line for each
+    /// thing made, none when everything exists. On a server nothing else makes the tables; a file of `sqlite:` gets its
+    /// tables at the first request.
+    ///
+    /// # Errors
+    /// `Unreachable` and `Denied` from the store.
+    pub async fn init(&self) -> Result<Vec<String>, Error> {
+        let driver = &self.driver;
+        let made = driver.carried(driver.backend.init()).await;
+        made.map_err(|err| {
+            err.with_backend(self.driver.backend_name)
+                .with_step(Step::Inspect)
+        })
+    }
+
+    /// Ends all waits (with [`Closed`](crate::ErrorKind::Closed)) and the link to the store.
+    /// Holds that are left are lost, with the reason [`SessionGone`](crate::LostReason::SessionGone);
+    /// release them before.
+    /// What is being released in the background, for guards that were dropped, and callbacks of
+    /// [`on_lost`](Client::on_lost) are waited for, at most a second: so a program may end right after this.
+    pub async fn close(&self) {
+        self.driver.close().await;
+    }
+}
+
+/// A callback that was registered with [`Client::on_lost`]. To drop it changes nothing.
+#[derive(Clone, Debug)]
+pub struct LossCallback {
+    driver: Weak<Driver>,
+    id: u64,
+}
+
+impl LossCallback {
+    /// The callback does not run any more, except for a loss that is being reported at this moment.
+    pub fn unregister(&self) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.unregister_loss_callback(self.id);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `lock_all` and `lock_any`: rules 1, 5, 8, 12 and 15 for several names at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ErrorKind;
+
+use super::case::{Case, Failure, Verdict, check, expect_error};
+
+/// Rule 1: every name or none, each with a token, a name given twice counted once.
+pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let [a, b, c] = ["a", "b", "c"].map(|tail| case.name(tail));
+    let all = first.lock_all([&c, &a, &b, &a]).ttl(case.long());
+    let guard = all.acquire().await?;
+    let held: Vec<_> = guard.tokens().map(|(name, _)| name.as_str()).collect();
+    check!(held == [&a, &b, &c], "held are {held:?}");
+    for name in [&a, &b, &c] {
+        check!(
+            second.lock(name).try_acquire().await?.is_none(),
+            "two hold {name}"
+        );
+    }
+    guard.release().await?;
+    for busy in [&a, &b, &c] {
+        let one = case.take(&second, busy).await?;
+        check!(
+            all.try_acquire().await?.is_none(),
+            "all, though {busy} is taken"
+        );
+        for name in [&a, &b, &c] {
+            let held = case.look(name).await?.holders == 1;
+            check!(
+                held == (name == busy),
+                "{name} was kept by a failed attempt"
+            );
+        }
+        one.release().await?;
+    }
+    Ok(all.acquire().await?.release().await?)
+}
+
+/// Rule 1: clients that name the same locks in different orders do not wait for each other in a circle.
+pub(super) async fn lock_all_in_any_order_does_not_deadlock(case: Arc<Case>) -> Verdict {
+    let names = ["x", "y", "z"].map(|tail| case.name(tail));
+    let mut players = Vec::new();
+    for turn in 0..3 {
+        let client = case.client().await?;
+        let mut names = names.clone();
+        names.rotate_left(turn);
+        let lock = client.lock_all(names).ttl(case.ttl() * 100);
+        players.push(tokio::spawn(async move {
+            for _ in 0..20 {
+                let guard = lock.acquire().await?;
+                tokio::task::yield_now().await;
+                guard.release().await?;
+            }
+            Ok::<_, Failure>(())
+        }));
+    }
+    for player in players {
+        case.soon("every player gets through", player).await???;
+    }
+    Ok(())
+}
+
+/// Rule 5: a guard of several names is lost when one of them is.
+pub(super) async fn lock_all_is_lost_when_one_is(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let guard = first.lock_all([&a, &b]).ttl(case.ttl()).acquire().await?;
+    let token = guard.tokens().nth(1).map(|(_, token)| token);
+    let token = token.ok_or(Failure::new("one token for two names"))?;
+    check!(second.break_lock(&b, token).await?, "nothing to break");
+    case.in_time(case.ttl(), "the loss is noticed", guard.lost())
+        .await?;
+    check!(!guard.is_held(), "still claimed");
+    expect_error(guard.release().await, ErrorKind::Lost)?;
+    // The other name was released all the same.
+    Ok(case.lease(&second, &a).await?.release().await?)
+}
+
+/// Rule 3: `lock_all` fails if one of its locks is lost while it waits for the others.
+pub(super) async fn lock_all_notices_a_loss_while_it_waits(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let busy = case.lease(&second, &b).await?;
+    let all = first.lock_all([&a, &b]).ttl(case.ttl());
+    let waiting = case
+        .start(async move { all.acquire().await.map(drop) })
+        .await;
+    case.until_waiting(&b, 1).await?;
+    let held = second.inspect(&a).await?;
+    let token = held.holds.first().and_then(|hold| hold.token);
+    let token = token.ok_or(Failure::new("the first name is not held meanwhile"))?;
+    check!(second.break_lock(&a, token).await?, "nothing to break");
+    // Time for a renewal, by which the loss is noticed at the latest.
+    case.pass(case.ttl()).await;
+    busy.release().await?;
+    let outcome = case.soon("an answer", waiting).await??;
+    expect_error(outcome, ErrorKind::Lost)?;
+    Ok(())
+}
+
+/// Rule 12: there is one `wait` for all names together, and at its end no lock is kept.
+pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let busy = case.take(&second, &b).await?;
+    let wait = case.ttl() / 4;
+    let start = case.now();
+    let lock = first.lock_all([&a, &b]).ttl(case.long()).wait(wait);
+    let answer = case
+        .in_time(wait, "the end of the wait", lock.acquire())
+        .await?;
+    let waited = case.now().since(start);
+    let Err(err) = answer else {
+        return Err(Failure::new("two hold b"));
+    };
+    check!(
+        err.kind() == ErrorKind::WaitElapsed,
+        "{err:?} instead of WaitElapsed"
+    );
+    check!(
+        err.name().is_some_and(|name| name.as_str() == b),
+        "{err:?} names another lock"
+    );
+    check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+    case.until_idle(&a).await?;
+    case.until_nobody_waits(&b).await?;
+    Ok(busy.release().await?)
+}
+
+/// Rule 15: a cancelled `lock_all` releases the locks that it had.
+pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let busy = case.take(&second, &b).await?;
+    let lock = first.lock_all([&a, &b]).ttl(case.long());
+    let waiting = case.start_acquire(lock).await;
+    case.until_waiting(&b, 1).await?;
+    check!(
+        case.look(&a).await?.holders == 1,
+        "the first name is not held meanwhile"
+    );
+    waiting.abort();
+    let _ = waiting.await;
+    case.until_idle(&a).await?;
+    case.until_nobody_waits(&b).await?;
+    busy.release().await?;
+    first
+        .lock_all([&a, &b])
+        .ttl(case.long())
+        .acquire()
+        .await?
+        .release()
+        .await?;
+    Ok(())
+}
+
+/// Rule 1: one of the names, and a free one if there is one.
+pub(super) async fn lock_any_takes_whichever_is_free(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let names = ["a", "b", "c"].map(|tail| case.name(tail));
+    let any = first.lock_any(&names).ttl(case.ttl() * 10);
+    let mut guards = Vec::new();
+    for _ in &names {
+        guards.push(
+            any.try_acquire()
+                .await?
+                .ok_or(Failure::new("a free name was not taken"))?,
+        );
+    }
+    let mut held: Vec<_> = guards.iter().map(|guard| guard.name().as_str()).collect();
+    held.sort_unstable();
+    check!(held == names, "held are {held:?}");
+    let theirs = second.lock_any(&names);
+    check!(
+        theirs.try_acquire().await?.is_none(),
+        "four hold three names"
+    );
+    expect_error(
+        theirs.wait(Duration::ZERO).acquire().await,
+        ErrorKind::WaitElapsed,
+    )?;
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Rule 8: `lock_any` waits for all names at once, takes the first that is free, and leaves the other queues.
+pub(super) async fn lock_any_waits_for_whichever_comes_first(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let names = ["a", "b", "c"].map(|tail| case.name(tail));
+    let mut busy = Vec::new();
+    for name in &names {
+        busy.push(case.take(&first, name).await?);
+    }
+    let any = second.lock_any(&names).ttl(case.long());
+    let waiting = case.start(async move { any.acquire().await }).await;
+    for name in &names {
+        case.until_waiting(name, 1).await?;
+    }
+    busy.remove(1).release().await?;
+    let guard = case
+        .soon("the turn of whoever waits for any", waiting)
+        .await???;
+    check!(
+        guard.name().as_str() == names[1],
+        "it took {}",
+        guard.name()
+    );
+    case.until_nobody_waits(&names[0]).await?;
+    case.until_nobody_waits(&names[2]).await?;
+    for held in busy {
+        check!(held.is_held(), "{} was lost", held.name());
+        held.release().await?;
+    }
+    Ok(guard.release().await?)
+}
+
+/// Rule 15: a cancelled `lock_any` leaves no entry in any queue.
+pub(super) async fn a_dropped_lock_any_leaves_nothing(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let names = ["a", "b"].map(|tail| case.name(tail));
+    let busy = first.lock_all(&names).ttl(case.long()).acquire().await?;
+    let any = second.lock_any(&names).ttl(case.long());
+    let waiting = case
+        .start(async move { any.acquire().await.map(drop) })
+        .await;
+    for name in &names {
+        case.until_waiting(name, 1).await?;
+    }
+    waiting.abort();
+    let _ = waiting.await;
+    for name in &names {
+        case.until_nobody_waits(name).await?;
+    }
+    busy.release().await?;
+    for name in &names {
+        // A try could come before the client has heard that its own place is gone.
+        let free = second.lock(name).ttl(case.long());
+        let guard = case.soon("a free name", free.acquire()).await??;
+        guard.release().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,441 @@
+//! Runs every behaviour against a store. A behaviour that is not shown needs a reason that the caller expects.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::backend::BoxFuture;
+use crate::guarantees::Guarantees;
+use crate::rt::lock;
+
+use super::case::{Case, Failure, SOON, Verdict};
+use super::harness::Harness;
+use super::idle::wait_for_idle_machine;
+use super::{BEHAVIOURS, lock_holder};
+
+/// The time limit of one behaviour. Every wait inside a behaviour has a shorter limit.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// One behaviour that every backend must show, or must have a reason not to show.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    /// `theme::name`.
+    pub name: &'static str,
+    /// The number of the rule in the specification.
+    pub rule: &'static str,
+    /// `Err(reason)`: the behaviour does not apply to this store, or cannot be shown with this harness.
+    pub needs: fn(&Guarantees, &dyn Harness) -> Result<(), &'static str>,
+    /// The behaviour itself.
+    pub run: fn(Arc<Case>) -> BoxFuture<Verdict>,
+}
+
+impl Behaviour {
+    /// Whether the behaviour affects all clients of the store, so that no other behaviour may run at the same time.
+    fn is_alone(&self) -> bool {
+        self.name.starts_with("faults::")
+    }
+}
+
+impl fmt::Debug for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// How to open a harness.
+pub type Open = fn() -> BoxFuture<Result<Arc<dyn Harness>, Failure>>;
+
+/// A store and how to open it.
+pub struct Setup {
+    /// The name in the table.
+    pub name: &'static str,
+    /// Opens a harness. The suite calls it once for each behaviour, in the runtime of that behaviour.
+    /// Start a server only once, in a static that all harnesses share.
+    pub open: Open,
+    /// Whether each behaviour gets a runtime of one thread. Virtual time needs that.
+    pub single_thread: bool,
+    /// How many behaviours may run at a time.
+    pub together: usize,
+    /// The expected skips, by their reason. Any other skip is a failure, and so is a behaviour that is listed here
+    /// and was not skipped. A reason without a list stands for every behaviour that is skipped for it.
+    pub skips: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// The result of one behaviour on one store.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The behaviour was shown, and nothing was left behind.
+    Passed,
+    /// The behaviour does not apply; the reason.
+    Skipped(&'static str),
+    /// The behaviour was not shown; what happened instead.
+    Failed(String),
+}
+
+/// One column of the matrix.
+pub struct Report {
+    setup: &'static str,
+    cells: Vec<(&'static Behaviour, Outcome, Duration)>,
+    problems: Vec<String>,
+}
+
+/// Runs all behaviours. Call this function outside of async code, because it makes its own runtimes.
+pub fn run(setup: &Setup) -> Report {
+    run_only(setup, |_| true)
+}
+
+/// Runs only the behaviours whose name `pick` accepts. The report counts each of the others as a problem.
+pub fn run_only(setup: &Setup, pick: impl Fn(&str) -> bool) -> Report {
+    let picked = BEHAVIOURS.iter().filter(|behaviour| pick(behaviour.name));
+    let (alone, together): (VecDeque<_>, VecDeque<_>) = picked.partition(|b| b.is_alone());
+    let results = Mutex::new(BTreeMap::new());
+    for (queue, workers) in [(together, setup.together.max(1)), (alone, 1)] {
+        let queue = Mutex::new(queue);
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    while let Some(behaviour) = { lock(&queue).pop_front() } {
+                        wait_for_idle_machine();
+                        let start = Instant::now();
+                        let outcome = run_cell(setup, behaviour);
+                        lock(&results).insert(behaviour.name, (outcome, start.elapsed()));
+                    }
+                });
+            }
+        });
+    }
+    let mut results = results.into_inner().unwrap_or_default();
+    let cells = BEHAVIOURS
+        .iter()
+        .filter_map(|behaviour| {
+            let (outcome, took) = results.remove(behaviour.name)?;
+            Some((behaviour, outcome, took))
+        })
+        .collect();
+    Report::new(setup, cells)
+}
+
+/// Runs a behaviour in its own thread, so that a behaviour that blocks its thread is a failure too.
+fn run_cell(setup: &Setup, behaviour: &'static Behaviour) -> Outcome {
+    let (sender, receiver) = mpsc::channel();
+    let (open, single_thread) = (setup.open, setup.single_thread);
+    let spawned = std::thread::Builder::new()
+        .name(behaviour.name.into())
+        .spawn(move || {
+            let mut builder = if single_thread {
+                tokio::runtime::Builder::new_current_thread()
+            } else {
+                tokio::runtime::Builder::new_multi_thread()
+            };
+            let runtime = builder.worker_threads(2).enable_all().build();
+            let outcome = match runtime {
+                Ok(runtime) => {
+                    let outcome = runtime.block_on(async {
+                        let cell = tokio::time::timeout(LIMIT, cell(open, behaviour));
+                        cell.await
+                            .unwrap_or_else(|_| Outcome::Failed("hangs".into()))
+                    });
+                    runtime.shutdown_background();
+                    outcome
+                }
+                Err(err) => Outcome::Failed(format!("no runtime: {err}")),
+            };
+            // The receiver is gone if the time limit is over.
+            let _ = sender.send(outcome);
+        });
+    if let Err(err) = spawned {
+        return Outcome::Failed(format!("no thread: {err}"));
+    }
+    receiver
+        .recv_timeout(LIMIT + SOON)
+        .unwrap_or_else(|_| Outcome::Failed("hangs and blocks its thread, or panicked".into()))
+}
+
+async fn cell(open: Open, behaviour: &Behaviour) -> Outcome {
+    let harness = match open().await {
+        Ok(harness) => harness,
+        Err(err) => return Outcome::Failed(format!("the harness could not be opened: {err}")),
+    };
+    let outcome = match (behaviour.needs)(&harness.guarantees(), &*harness) {
+        Err(reason) => Outcome::Skipped(reason),
+        Ok(()) => match shown(harness.clone(), behaviour).await {
+            Ok(()) => Outcome::Passed,
+            Err(failure) => Outcome::Failed(failure.to_string()),
+        },
+    };
+    match (harness.tear_down().await, outcome) {
+        (Err(err), Outcome::Passed) => Outcome::Failed(format!("tear-down: {err}")),
+        (_, outcome) => outcome,
+    }
+}
+
+async fn shown(harness: Arc<dyn Harness>, behaviour: &Behaviour) -> Verdict {
+    let case = Case::new(harness);
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let before = metrics.num_alive_tasks();
+    // Its own task catches a panic, and drops everything that the behaviour had.
+    tokio::spawn((behaviour.run)(case.clone())).await??;
+    for name in case.names() {
+        case.until_idle(&name).await?;
+    }
+    let start = Instant::now();
+    while metrics.num_alive_tasks() > before {
+        if start.elapsed() > SOON {
+            let left = metrics.num_alive_tasks() - before;
+            return Err(Failure::new(format_args!("{left} tasks are left behind")));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+impl Report {
+    fn new(setup: &Setup, cells: Vec<(&'static Behaviour, Outcome, Duration)>) -> Self {
+        let mut problems = Vec::new();
+        let explained = |name: &str| {
+            let mut skips = setup.skips.iter();
+            skips
+                .find(|(_, names)| names.contains(&name))
+                .map(|(reason, _)| *reason)
+        };
+        let is_expected = |reason: &str| setup.skips.contains(&(reason, &[]));
+        for behaviour in BEHAVIOURS {
+            let cell = cells.iter().find(|(run, ..)| run.name == behaviour.name);
+            let name = behaviour.name;
+            match (cell.map(|(_, outcome, _)| outcome), explained(name)) {
+                (Some(Outcome::Skipped(reason)), None) if is_expected(reason) => {}
+                (None, _) => problems.push(format!("{name}: neither run nor skipped")),
+                (Some(Outcome::Failed(text)), _) => problems.push(format!("{name}: {text}")),
+                (Some(Outcome::Skipped(reason)), None) => {
+                    problems.push(format!("{name}: unexpected skip: {reason}"));
+                }
+                (Some(Outcome::Skipped(reason)), Some(expected)) if *reason != expected => {
+                    problems.push(format!(
+                        "{name}: skipped because \"{reason}\", expected was \"{expected}\""
+                    ));
+                }
+                (Some(Outcome::Passed), Some(_)) => {
+                    problems.push(format!("{name}: listed as skipped, but it runs"));
+                }
+                (Some(Outcome::Skipped(_)), Some(_)) | (Some(Outcome::Passed), None) => {}
+            }
+        }
+        for name in setup.skips.iter().flat_map(|(_, names)| *names) {
+            if !BEHAVIOURS.iter().any(|behaviour| behaviour.name == *name) {
+                problems.push(format!("{name}: listed as skipped, but there is none"));
+            }
+        }
+        Self {
+            setup: setup.name,
+            cells,
+            problems,
+        }
+    }
+
+    /// What is wrong, one line each, beginning with the name of the behaviour.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Every cell.
+    pub fn cells(&self) -> impl Iterator<Item = (&'static Behaviour, &Outcome)> {
+        self.cells
+            .iter()
+            .map(|(behaviour, outcome, _)| (*behaviour, outcome))
+    }
+
+    /// How many behaviours were shown, and which ones were skipped for which reason.
+    pub fn summary(&self) -> String {
+        let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (behaviour, outcome) in self.cells() {
+            if let Outcome::Skipped(reason) = outcome {
+                skipped.entry(reason).or_default().push(behaviour.name);
+            }
+        }
+        let passed = |outcome: &Outcome| matches!(outcome, Outcome::Passed);
+        let passed = self.cells().filter(|(_, outcome)| passed(outcome)).count();
+        let mut text = format!(
+            "conformance of {}: {passed} of {} behaviours shown\n",
+            self.setup,
+            BEHAVIOURS.len()
+        );
+        for (reason, names) in skipped {
+            text += &format!("  skipped, {reason}: {}\n", names.join(", "));
+        }
+        text
+    }
+
+    /// Prints the summary past the capture of a test's output, so that skips are always visible.
+    /// The whole table is printed in the ordinary way.
+    ///
+    /// # Panics
+    /// When there are [problems](Report::problems); the message names the cells.
+    pub fn assert(&self) {
+        use std::io::Write as _;
+        // An error is ignored: the process may have no standard output.
+        let _ = std::io::stdout().write_all(self.summary().as_bytes());
+        println!("{self}");
+        assert!(
+            self.problems.is_empty(),
+            "{}: {} cells of the matrix are not as they should be:\n  {}\n",
+            self.setup,
+            self.problems.len(),
+            self.problems.join("\n  ")
+        );
+    }
+}
+
+/// The table: behaviour, rule, outcome.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+        for (behaviour, outcome, took) in &self.cells {
+            let millis = took.as_millis();
+            let (name, rule) = (behaviour.name, behaviour.rule);
+            write!(f, "{:<16} {name:<64} rule {rule:<6}", self.setup)?;
+            match outcome {
+                Outcome::Passed => {
+                    passed += 1;
+                    writeln!(f, "ok {millis:>6} ms")?;
+                }
+                Outcome::Skipped(reason) => {
+                    skipped += 1;
+                    writeln!(f, "skipped: {reason}")?;
+                }
+                Outcome::Failed(text) => {
+                    failed += 1;
+                    writeln!(f, "FAILED after {millis} ms: {text}")?;
+                }
+            }
+        }
+        write!(
+            f,
+            "{}: {passed} passed, {skipped} skipped, {failed} failed, of {}",
+            self.setup,
+            BEHAVIOURS.len()
+        )
+    }
+}
+
+/// What behaviours may need.
+pub(super) mod needs {
+    use super::{Guarantees, Harness, lock_holder};
+    use crate::error::Step;
+    use crate::guarantees::{Fault, Order};
+
+    use super::super::harness::Trouble;
+
+    type Needs = Result<(), &'static str>;
+
+    fn unless(missing: bool, reason: &'static str) -> Needs {
+        if missing { Err(reason) } else { Ok(()) }
+    }
+
+    pub(in super::super) fn nothing(_: &Guarantees, _: &dyn Harness) -> Needs {
+        Ok(())
+    }
+
+    pub(in super::super) fn leases(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(!h.leases(), "no lease runs in this store")
+    }
+
+    pub(in super::super) fn processes(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            !lock_holder::is_possible(h),
+            "no other process can reach this store",
+        )
+    }
+
+    pub(in super::super) fn requests(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.requests().is_none(),
+            "requests to this store cannot be counted",
+        )
+    }
+
+    pub(in super::super) fn evict(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.evict("x").is_none(),
+            "nothing but `break_lock` takes a hold away in this store",
+        )
+    }
+
+    pub(in super::super) fn lost_requests(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.disturb(Step::Acquire, Trouble::RequestLost).is_none(),
+            "no request to this store can get lost",
+        )
+    }
+
+    pub(in super::super) fn pausing(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(h.pause_store().is_none(), "this store cannot fall silent")
+    }
+
+    pub(in super::super) fn connections(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.break_connection().is_none(),
+            "there is no connection to this store",
+        )
+    }
+
+    pub(in super::super) fn outlives_connections(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.ends_with_connection(),
+            "a hold of this store ends with its connection",
+        )
+    }
+
+    pub(in super::super) fn wiping(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.wipe_store().is_none(),
+            "this store forgets nothing while it runs",
+        )
+    }
+
+    pub(in super::super) fn restarting(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(
+            h.restart_store().is_none(),
+            "this store cannot be restarted",
+        )
+    }
+
+    pub(in super::super) fn secret(_: &Guarantees, h: &dyn Harness) -> Needs {
+        unless(h.secret().is_none(), "there is no password for this store")
+    }
+
+    pub(in super::super) fn fair(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(g.order != Order::Fair, "no order of waiters is promised")
+    }
+
+    pub(in super::super) fn shared(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.shared, "no shared holds")
+    }
+
+    pub(in super::super) fn permits(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.permits, "no permits")
+    }
+
+    pub(in super::super) fn min_hold(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.min_hold, "no `min_hold`")
+    }
+
+    pub(in super::super) fn lock_delay(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(!g.lock_delay, "no `lock_delay`")
+    }
+
+    pub(in super::super) fn something_unsupported(g: &Guarantees, _: &dyn Harness) -> Needs {
+        let everything = g.shared && g.permits && g.min_hold && g.lock_delay;
+        unless(
+            everything && g.order == Order::Fair,
+            "this store can do everything",
+        )
+    }
+
+    pub(in super::super) fn survives_pause(g: &Guarantees, _: &dyn Harness) -> Needs {
+        unless(
+            !g.survives(Fault::HolderPaused),
+            "promises nothing when the holder is paused",
+        )
+    }
+}

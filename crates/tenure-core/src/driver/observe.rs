@@ -1,0 +1,230 @@
+//! What an acquisition and a hold show to the outside: their spans (`tracing`) and their metrics.
+//!
+//! Without a subscriber and without the feature `metrics` nothing here allocates or reads the clock.
+
+use std::fmt;
+use std::time::Duration;
+
+use tracing::field::Empty;
+use tracing::{Span, info_span};
+
+use crate::error::Error;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Options;
+
+use super::Driver;
+use super::metrics::{AcquisitionMetrics, HoldMetrics};
+
+/// The target of the driver's events. Users of the crate `tenure` filter by its name, and know no other crate.
+pub(super) const LOG_TARGET: &str = "tenure::driver";
+
+/// How an acquisition ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The lock was taken from the store.
+    Granted,
+    /// Another holder kept it until the end of the wait.
+    Busy,
+    /// The caller dropped the future.
+    Cancelled,
+    /// It ended with an error.
+    Failed,
+    /// The owner held the lock already; the store was not asked.
+    Reentered,
+}
+
+impl Outcome {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Busy => "busy",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::Reentered => "reentered",
+        }
+    }
+}
+
+/// How the store answered a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RenewalOutcome {
+    Renewed,
+    Lost,
+    Unanswered,
+}
+
+/// The label of a reason.
+pub(super) const fn reason_label(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Expired => "expired",
+        LostReason::MaxHold => "max_hold",
+        LostReason::SessionGone => "session_gone",
+        LostReason::TakenOver => "taken_over",
+        LostReason::StoreSaysNo => "store_says_no",
+    }
+}
+
+/// One call of `acquire`, `try_acquire` or `run`, until its answer. Dropped before that, it was cancelled.
+pub(crate) struct Acquisition {
+    span: Span,
+    metrics: AcquisitionMetrics,
+    is_over: bool,
+}
+
+impl Acquisition {
+    pub(crate) fn begin(
+        driver: &Driver,
+        names: &[LockName],
+        options: &Options,
+        is_one_try: bool,
+    ) -> Self {
+        let wait = if is_one_try {
+            Some(Duration::ZERO)
+        } else {
+            options.wait
+        };
+        let span = info_span!(
+            target: "tenure",
+            "tenure.acquire",
+            store = driver.backend_name,
+            name = %Names(names),
+            mode = %options.mode,
+            wait = %Wait(wait),
+            token = Empty,
+            outcome = Empty,
+            error = Empty,
+        );
+        Self {
+            span,
+            metrics: AcquisitionMetrics::begin(&driver.metrics, &driver.clock, options),
+            is_over: false,
+        }
+    }
+
+    /// Does `work` inside the span.
+    pub(crate) fn in_span<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.span.in_scope(work)
+    }
+
+    /// From here on the task waits for an answer.
+    pub(crate) fn wait(&mut self) {
+        self.metrics.wait();
+    }
+
+    /// It was granted, under `token`.
+    pub(crate) fn granted(self, token: u64, is_reentry: bool) {
+        self.span.record("token", token);
+        self.end(if is_reentry {
+            Outcome::Reentered
+        } else {
+            Outcome::Granted
+        });
+    }
+
+    /// The wait ended in vain.
+    pub(crate) fn busy(self) {
+        self.end(Outcome::Busy);
+    }
+
+    pub(crate) fn failed(self, err: &Error) {
+        self.span.record("error", tracing::field::display(err));
+        self.end(Outcome::Failed);
+    }
+
+    fn end(mut self, outcome: Outcome) {
+        self.close(outcome);
+    }
+
+    fn close(&mut self, outcome: Outcome) {
+        self.is_over = true;
+        self.span.record("outcome", outcome.label());
+        self.metrics.end(outcome);
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.close(Outcome::Cancelled);
+        }
+    }
+}
+
+/// One hold, from its grant to its end.
+///
+/// The span has no parent: a parent ends after its children, and a lock may be held much longer than the request in
+/// which it was acquired. It follows from the span of the acquisition instead.
+pub(super) struct Observation {
+    span: Span,
+    metrics: HoldMetrics,
+}
+
+impl Observation {
+    /// To be called inside the span of the acquisition.
+    pub(super) fn begin(driver: &Driver, name: &LockName, token: u64, options: &Options) -> Self {
+        let span = info_span!(
+            target: "tenure",
+            parent: None,
+            "tenure.hold",
+            store = driver.backend_name,
+            name = %Names(std::slice::from_ref(name)),
+            mode = %options.mode,
+            token,
+            outcome = Empty,
+            reason = Empty,
+        );
+        if !span.is_disabled() {
+            span.follows_from(Span::current());
+        }
+        Self {
+            span,
+            metrics: HoldMetrics::begin(&driver.metrics, &driver.clock, options),
+        }
+    }
+
+    pub(super) fn renewal(&self, outcome: RenewalOutcome) {
+        self.metrics.renewal(outcome);
+    }
+
+    pub(super) fn lost(self, reason: LostReason) {
+        self.span.record("outcome", "lost");
+        self.span.record("reason", reason_label(reason));
+        self.metrics.lost(reason);
+    }
+
+    /// Given back: confirmed by the store, or asked for by a caller who does not wait for the answer.
+    pub(super) fn released(self) {
+        self.span.record("outcome", "released");
+    }
+
+    /// The store did not answer the release, or none was sent: it ends with its lease at the latest.
+    pub(super) fn unconfirmed(self) {
+        self.span.record("outcome", "unconfirmed");
+    }
+}
+
+/// Names as a field of a span: as they are when there is one, else with commas between them.
+struct Names<'a>(&'a [LockName]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, name) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", crate::name::Escaped(name.as_str()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The option `wait` as a field of a span.
+struct Wait(Option<Duration>);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("forever"),
+            Some(wait) => write!(f, "{wait:?}"),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One error for the whole crate: a kind to branch on, and one line that says what, why and what next.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::holder::{Holder, RestartGuard};
+use crate::name::LockName;
+
+/// What went wrong, in terms of what the caller should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another client still held the lock when `wait` was over. The same call may be repeated.
+    WaitElapsed,
+    /// The hold ended before it was released. Do not simply repeat the work: it may have overlapped with that of the
+    /// next holder.
+    Lost,
+    /// It is unknown whether a request was applied. Treat the lock as not held; the request may have acquired the
+    /// lock, which then stays taken until its ttl is over (clean-up continues in the background).
+    Indeterminate,
+    /// The store did not answer; nothing was applied. Retry with backoff.
+    Unreachable,
+    /// The store refused the request: wrong credentials or missing permissions. Retrying does not help.
+    Denied,
+    /// A name, an option or a URL is wrong; the message says which. Nothing was sent.
+    Invalid,
+    /// This backend cannot do what was asked for; the message names the backends that can. Nothing was sent.
+    Unsupported,
+    /// The client was closed, or its runtime is gone.
+    Closed,
+    /// A blocking wait was interrupted by its `Interrupt`.
+    Interrupted,
+    /// Any other error of the store; see the error's source.
+    Backend,
+}
+
+/// The step during which an error happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Step {
+    /// Opening the store.
+    Connect,
+    /// Acquiring a lock.
+    Acquire,
+    /// Renewing a lease.
+    Renew,
+    /// Releasing a lock.
+    Release,
+    /// Writing into the store under a lock.
+    Write,
+    /// Inspecting locks, or breaking one.
+    Inspect,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Write => "write",
+            Self::Inspect => "inspect",
+        })
+    }
+}
+
+/// The one error type of this crate.
+///
+/// Branch on [`Error::kind`]; print the error for people. The message is one line in lower case and
+/// says what was attempted, why it failed and what to do. It never contains a password:
+/// stores are named by their scheme, never by their URL.
+///
+/// A clone is the same error: of many tasks that wait for one request, each gets one.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    name: Option<LockName>,
+    backend: Option<&'static str>,
+    step: Option<Step>,
+    holder: Option<Holder>,
+    restart_guard: Option<RestartGuard>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`: lower case, one line, no final dot.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            name: None,
+            backend: None,
+            step: None,
+            holder: None,
+            restart_guard: None,
+            source: None,
+        }))
+    }
+
+    /// Adds the name of the lock, unless the error has one already.
+    #[must_use]
+    pub fn with_name(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| name.clone());
+        self
+    }
+
+    /// Adds the name of the backend, unless the error has one already.
+    #[must_use]
+    pub fn with_backend(mut self, backend: &'static str) -> Self {
+        self.0.backend.get_or_insert(backend);
+        self
+    }
+
+    /// Adds the step, unless the error has one already.
+    #[must_use]
+    pub fn with_step(mut self, step: Step) -> Self {
+        self.0.step.get_or_insert(step);
+        self
+    }
+
+    /// Adds the holder of the lock.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    /// Says that a server was started too lately to grant anything.
+    #[must_use]
+    pub fn with_restart_guard(mut self, guard: Option<RestartGuard>) -> Self {
+        self.0.restart_guard = guard;
+        self
+    }
+
+    /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into().into());
+        self
+    }
+
+    /// The kind of the error, which says what to do.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later without a change by an operator or a programmer.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::WaitElapsed | ErrorKind::Unreachable | ErrorKind::Indeterminate
+        )
+    }
+
+    /// Whether the hold ended before it was released.
+    pub fn is_lost(&self) -> bool {
+        self.0.kind == ErrorKind::Lost
+    }
+
+    /// The lock that the error is about.
+    pub fn name(&self) -> Option<&LockName> {
+        self.0.name.as_ref()
+    }
+
+    /// The backend, by its URL scheme.
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// The step during which the error happened.
+    pub fn step(&self) -> Option<Step> {
+        self.0.step
+    }
+
+    /// The process that holds the lock, as far as the store could say.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.0.holder.as_ref()
+    }
+
+    /// The server was started so lately that it may have forgotten a holder, and grants nothing yet.
+    pub fn restart_guard(&self) -> Option<&RestartGuard> {
+        self.0.restart_guard.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        // The message of a wait that ended already says name and holder.
+        match (&self.0.name, self.0.backend) {
+            (Some(name), Some(backend)) => write!(f, " (lock {name}, {backend})")?,
+            (Some(name), None) => write!(f, " (lock {name})")?,
+            (None, Some(backend)) => write!(f, " ({backend})")?,
+            (None, None) => {}
+        }
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("step", &self.0.step)
+            .field("message", &self.to_string())
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // Display already ends with the source's text; what lies below it is left to walkers of the chain.
+        self.0.source.as_ref().and_then(|source| source.source())
+    }
+}

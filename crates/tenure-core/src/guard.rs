@@ -1,0 +1,366 @@
+//! The only proof that a lock is held.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::driver::held::Held;
+use crate::error::{Error, Step};
+use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
+use crate::logic::lease::State;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::owner::Entrance;
+
+/// A lock that is held: one name, or several that were taken together.
+///
+/// The hold lasts until [`release`](Guard::release), until the guard is dropped, or until it is
+/// [`lost`](Guard::lost), whichever comes first. Until then it is renewed in the background.
+///
+/// **Dropping a guard may release the lock later.** Drop asks for the release and neither blocks nor panics, inside
+/// and outside of a runtime. With `memory:` and `file:` the lock is released when drop returns; with other stores
+/// the release goes on in the background. If the client's runtime has ended by then, the lock is free when its
+/// lease ends.
+///
+/// A guard is `Send` and `Sync`, may be moved to other tasks, and keeps the client alive.
+#[must_use = "a guard that is dropped at once releases the lock at once"]
+pub struct Guard {
+    entrances: Entrances,
+    #[cfg(feature = "tokio-util")]
+    token: std::sync::OnceLock<tokio_util::sync::CancellationToken>,
+}
+
+/// Most guards hold one name: no list is allocated for them.
+enum Entrances {
+    One(Entrance),
+    /// In canonical order; at least one.
+    Many(Vec<Entrance>),
+}
+
+impl Guard {
+    pub(crate) fn one(entrance: Entrance) -> Self {
+        Self::new(Entrances::One(entrance))
+    }
+
+    pub(crate) fn many(entrances: Vec<Entrance>) -> Self {
+        debug_assert!(!entrances.is_empty(), "BUG: a guard holds something");
+        Self::new(Entrances::Many(entrances))
+    }
+
+    fn new(entrances: Entrances) -> Self {
+        Self {
+            entrances,
+            #[cfg(feature = "tokio-util")]
+            token: std::sync::OnceLock::new(),
+        }
+    }
+
+    fn all(&self) -> &[Entrance] {
+        match &self.entrances {
+            Entrances::One(entrance) => std::slice::from_ref(entrance),
+            Entrances::Many(entrances) => entrances,
+        }
+    }
+
+    fn first(&self) -> &Entrance {
+        &self.all()[0]
+    }
+
+    /// Whether no name was taken from the store for this guard: the owner held all of them already.
+    pub(crate) fn is_reentry(&self) -> bool {
+        self.all().iter().all(Entrance::is_reentry)
+    }
+
+    /// The name that is held; if there are several, the first one in byte order.
+    /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired.
+    pub fn name(&self) -> &LockName {
+        self.first().held().name()
+    }
+
+    /// The mode in which the name is held.
+    pub fn mode(&self) -> Mode {
+        self.first().held().mode()
+    }
+
+    /// The fencing token of this grant, which the protected resource checks. With several names: the token of
+    /// [`name`](Guard::name).
+    pub fn token(&self) -> FencingToken {
+        FencingToken::new(self.first().held().token())
+    }
+
+    /// Every name with its fencing token, in byte order of the names.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
+        self.all().iter().map(|entrance| {
+            (
+                entrance.held().name(),
+                FencingToken::new(entrance.held().token()),
+            )
+        })
+    }
+
+    /// The random identity of this hold in the store. With several names: the identity of [`name`](Guard::name).
+    /// Keep it secret: a client that knows it can release the lock in the store.
+    pub fn owner_id(&self) -> OwnerId {
+        self.first().held().owner()
+    }
+
+    /// The identity of each name's hold, in byte order of the names.
+    pub fn owner_ids(&self) -> impl Iterator<Item = OwnerId> {
+        self.all().iter().map(|entrance| entrance.held().owner())
+    }
+
+    /// Time until the local deadline, after which the lock counts as lost. Zero when the hold is lost,
+    /// [`Duration::MAX`] where there is no lease (`memory:`, `file:`: the hold lasts as long as the process).
+    ///
+    /// With several names: the time until the earliest deadline. Each renewal makes it longer again.
+    /// Reads the clock, so it is right even when the runtime is blocked.
+    pub fn remaining(&self) -> Duration {
+        self.all()
+            .iter()
+            .map(|entrance| entrance.held().remaining())
+            .min()
+            .unwrap_or(Duration::ZERO)
+    }
+
+    /// Held, at risk or lost, at this moment. With several names: the worst state of them.
+    /// Reads the clock, so it is right even when the runtime is blocked.
+    pub fn state(&self) -> State {
+        let mut worst = State::Held;
+        for entrance in self.all() {
+            match entrance.held().state() {
+                lost @ State::Lost(_) => return lost,
+                State::AtRisk => worst = State::AtRisk,
+                State::Held => {}
+            }
+        }
+        worst
+    }
+
+    /// Whether the lock is still held, as far as this client can know.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state(), State::Lost(_))
+    }
+
+    /// Resolves with the reason when the hold is lost, that is, when it ends without a release: at the deadline at the
+    /// latest, even when the store is unreachable. With several names: when the first of them is lost.
+    /// Never resolves after a normal release.
+    ///
+    /// The future borrows nothing: it may be moved into another task, and it does not keep the hold alive
+    /// when the guard is dropped.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static + use<> {
+        self.first_of(Held::lost)
+    }
+
+    /// The early warning: resolves as soon as a renewal is overdue or has failed, and says how much time is left until
+    /// the deadline. Nothing is lost by then; it is the time to begin nothing new, and to save what can be saved.
+    ///
+    /// A renewal is sent when a third of the ttl is over, and is overdue when two thirds are. Resolves at once when the
+    /// [state](Guard::state) is [`AtRisk`](State::AtRisk) already, so before it is asked again for the next time,
+    /// wait until the state is [`Held`](State::Held).
+    ///
+    /// - It recovers: nothing more happens; a trouble that is over before this future is polled may go unseen.
+    /// - It is lost: resolves with zero. That may be the first that is heard: a lock that was broken, or a fixed
+    ///   lease that ends, has no time at risk, nor where the [drift](crate::Lock::drift) takes away the last third.
+    /// - It is released: never resolves, as [`lost`](Guard::lost).
+    /// - Of several names: resolves for the first that is at risk.
+    ///
+    /// The future owns what it needs, as that of [`lost`](Guard::lost).
+    ///
+    /// ```
+    /// # async fn example(guard: &tenure::Guard) {
+    /// tokio::select! {
+    ///     reason = guard.lost() => println!("stop: {reason}"),
+    ///     left = guard.at_risk() => println!("the store does not answer; {left:.0?} left, begin nothing new"),
+    /// #   () = async {} => {}
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub fn at_risk(&self) -> impl Future<Output = Duration> + Send + Sync + 'static + use<> {
+        self.first_of(Held::at_risk)
+    }
+
+    /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);
+    /// of several names, when the first is lost. Cancelled at once if the hold is lost already.
+    ///
+    /// It is **not** cancelled by a release, as [`lost`](Guard::lost) does not resolve then: it means "stop, the lock is
+    /// gone", and not "done". So wait for the work that has it before you release, or cancel the token yourself
+    /// then. Each call makes another token: to cancel one does nothing to the others, nor to the lock.
+    ///
+    /// The token keeps no hold alive, and may be kept for longer than the guard.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// let stop = guard.cancellation_token();
+    /// let work = tokio::spawn(async move { stop.run_until_cancelled(async { 6 * 7 }).await });
+    /// assert_eq!(work.await.ok(), Some(Some(42)));
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    #[cfg(feature = "tokio-util")]
+    pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
+        let parent = self.token.get_or_init(|| {
+            let token = tokio_util::sync::CancellationToken::new();
+            for entrance in self.all() {
+                entrance.held().cancel_when_lost(&token);
+            }
+            token
+        });
+        // No timer is needed for a deadline that has passed.
+        if !self.is_held() {
+            parent.cancel();
+        }
+        parent.child_token()
+    }
+
+    /// Resolves when `each` does for one of the names.
+    fn first_of<T, F>(
+        &self,
+        each: fn(Arc<Held>) -> F,
+    ) -> impl Future<Output = T> + Send + Sync + 'static + use<T, F>
+    where
+        F: Future<Output = T> + Send + Sync + 'static,
+    {
+        let mut all: Vec<Pin<Box<F>>> = self
+            .all()
+            .iter()
+            .map(|entrance| Box::pin(each(entrance.held().clone())))
+            .collect();
+        std::future::poll_fn(move |cx| {
+            all.iter_mut()
+                .find_map(|one| match one.as_mut().poll(cx) {
+                    Poll::Ready(output) => Some(Poll::Ready(output)),
+                    Poll::Pending => None,
+                })
+                .unwrap_or(Poll::Pending)
+        })
+    }
+
+    /// Adds what an error about this hold should name.
+    pub(crate) fn explained(&self, err: Error) -> Error {
+        self.explainer()(err)
+    }
+
+    /// The same, for after the guard is gone.
+    pub(crate) fn explainer(&self) -> impl Fn(Error) -> Error + Send + use<> {
+        let held = self.first().held().clone();
+        move |err| held.explain(err, Step::Renew)
+    }
+
+    /// Sets `key` to `value` in the store that keeps the lock, if this guard still holds the lock: the store
+    /// checks and writes in one step, so a write of a former holder never takes effect, however late it arrives.
+    ///
+    /// With several names: if all of them are still held.
+    /// `redis`, `etcd` and `zookeeper` can do this. In a Redis Cluster the key must be in the slot of the lock
+    /// (`{orders/42}:total` for the lock `orders/42`); in ZooKeeper it is the path of a node.
+    /// This is as strong as the store: the [guarantees](crate::guarantees) say what the store may forget.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the write may have been applied or not.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost): the lock is not held any more, and nothing was written.
+    /// `Indeterminate`: it is unknown whether the value was written. `Unsupported`: the store keeps no data.
+    pub async fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.write(key, Some(value.as_ref().to_vec())).await
+    }
+
+    /// Deletes `key` in the store that keeps the lock, if this guard still holds the lock. A key that does not exist
+    /// is no error. See [`put`](Guard::put).
+    ///
+    /// # Cancel safety
+    /// As [`put`](Guard::put).
+    ///
+    /// # Errors
+    /// As [`put`](Guard::put).
+    pub async fn delete(&self, key: &str) -> Result<(), Error> {
+        self.write(key, None).await
+    }
+
+    async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
+        let all: Vec<_> = self.all().iter().map(Entrance::held).collect();
+        Held::write(&all, key.to_owned(), value).await
+    }
+
+    /// The lock as it is stored in etcd, for a transaction of your own that shall take effect only while the lock is
+    /// held: add [`compare`](EtcdLock::compare) to the transaction's conditions. `None`: the lock is in another store.
+    ///
+    /// The conditions are plain data, so that this crate depends on no version of a client crate.
+    /// With the crate `etcd-client` a condition is
+    /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
+    pub fn etcd(&self) -> Option<EtcdLock> {
+        let compare = |entrance: &Entrance| match entrance.held().condition()? {
+            Condition::Etcd(compare) => Some(compare),
+            _ => None,
+        };
+        let all: Option<Vec<_>> = self.all().iter().map(compare).collect();
+        all.map(EtcdLock::new)
+    }
+
+    /// The lock as it is stored in ZooKeeper, for a `multi` of your own that shall take effect only while the lock is
+    /// held: add [`check`](ZooKeeperLock::check) to its operations. `None`: the lock is in another store.
+    ///
+    /// The checks are plain data, so that this crate depends on no version of a client crate.
+    /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
+    pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
+        let check = |entrance: &Entrance| match entrance.held().condition()? {
+            Condition::ZooKeeper(check) => Some(check),
+            _ => None,
+        };
+        let all: Option<Vec<_>> = self.all().iter().map(check).collect();
+        all.map(ZooKeeperLock::new)
+    }
+
+    /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
+    /// that takes.
+    pub(crate) fn abandon(self) -> Duration {
+        let left = self.all().iter().map(|entrance| entrance.held().abandon());
+        left.max().unwrap_or_default()
+    }
+
+    /// Releases the lock. With several names all are released, the last one acquired first, even if one release fails.
+    ///
+    /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases the lock; the other guards only end.
+    ///
+    /// # Cancel safety
+    /// After the call the release goes on in the background, even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost): the hold had ended before; the work may have overlapped with that of the next
+    /// holder. `Indeterminate` or `Unreachable`: the store did not confirm the release; it is repeated in the
+    /// background until the store confirms it or the lease ends.
+    pub async fn release(self) -> Result<(), Error> {
+        let mut entrances = match self.entrances {
+            Entrances::One(entrance) => return entrance.release().await,
+            Entrances::Many(entrances) => entrances,
+        };
+        let mut first_error = Ok(());
+        while let Some(entrance) = entrances.pop() {
+            let result = entrance.release().await;
+            if first_error.is_ok() {
+                first_error = result;
+            }
+        }
+        first_error
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.tokens().map(|(name, token)| (name, token.get())))
+            .finish()
+    }
+}

@@ -1,0 +1,77 @@
+//! The part of [`tenure`](https://docs.rs/tenure) that knows no store.
+//!
+//! Programs that use locks depend on the crate `tenure`, which re-exports what they need from here.
+//! This crate is for the authors of stores. From bottom to top:
+//!
+//! 1. The vocabulary is plain data: [`error`], [`fence`], [`guarantees`], [`holder`], [`lost`], [`name`], [`options`],
+//!    [`time`] and [`url`].
+//! 2. [`logic`] decides. It has no I/O, no clock and no randomness.
+//! 3. [`rt`] is the only file that touches the runtime and the clock.
+//! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
+//! 5. [`backend`] is the interface of all stores: the trait [`Backend`](backend::Backend) and its contract.
+//! 6. The driver performs what the logic decides. It is private.
+//! 7. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
+//! 8. [`memory`] is the reference store, and the shortest one.
+//! 9. `conformance` (feature `conformance`) has the behaviours that every store must show.
+//!
+//! A store of your own needs no registration: pass it to [`Client::from_backend`].
+
+// Docs.rs says at each item which feature brings it. Only a nightly compiler can.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// Vocabulary: plain data.
+pub mod error;
+pub mod fence;
+pub mod guarantees;
+pub mod holder;
+pub mod lost;
+pub mod name;
+pub mod options;
+pub mod time;
+pub mod url;
+
+// Decisions.
+pub mod logic;
+
+// The runtime and the clock.
+pub mod rt;
+
+// Blocks: duties that several stores have.
+pub mod support;
+
+// The interface of all stores.
+pub mod backend;
+
+// What performs the decisions.
+mod driver;
+
+// What users touch.
+mod after;
+mod client;
+mod guard;
+mod lock;
+mod owner;
+#[cfg(feature = "serde")]
+mod serialize;
+#[cfg(feature = "sqlx")]
+pub mod transaction;
+
+// The reference store.
+pub mod memory;
+
+// For authors of stores.
+#[cfg(all(feature = "conformance", unix))]
+pub mod conformance;
+
+pub use after::GuardUntilOutcome;
+pub use client::{Client, LossCallback};
+pub use error::{Error, ErrorKind};
+pub use fence::{FencingToken, OwnerId};
+pub use guard::Guard;
+pub use holder::{HoldInfo, Holder, RestartGuard, Status};
+pub use lock::Lock;
+pub use logic::lease::State;
+pub use lost::{Loss, LostReason};
+pub use name::LockName;
+pub use options::{Mode, Options, Renew};
+pub use owner::Owner;

@@ -1,0 +1,91 @@
+//! When to try again where the store cannot push, and when to look after what is held.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// Upper end of the pause after the first try: about one round trip in a data centre.
+pub const FIRST: Duration = Duration::from_millis(1);
+
+/// Upper end of every pause: `FIRST · 2^8`. A release is noticed that late at most, and a waiter
+/// costs its store five requests a second.
+pub const CAP: Duration = Duration::from_millis(256);
+
+/// How long to pause after try number `attempt` (the first is 0) has found the name taken;
+/// `None`: the wait is over, give up.
+///
+/// The pause is drawn from `[step / 2, step]` by `random`, a number used over its full range, where
+/// `step` is [`FIRST`]` · 2^attempt`, at most [`CAP`].
+/// Two bounds can shorten it:
+/// - `hint`, how long the holder's lease still runs: there is a reason to look just then. Up to
+///   [`FIRST`] is added by `random`, lest all waiters look at the same instant;
+/// - `left`, what is left of the wait (`None`: no limit), so that the last try falls on its very end.
+pub fn next(
+    attempt: u32,
+    random: u32,
+    hint: Option<Duration>,
+    left: Option<Duration>,
+) -> Option<Duration> {
+    if left.is_some_and(|left| left.is_zero()) {
+        return None;
+    }
+    let step = FIRST.saturating_mul(1 << attempt.min(20)).min(CAP);
+    let mut pause = step / 2 + fraction(step / 2, random);
+    if let Some(hint) = hint {
+        // Never zero: a holder whose lease is over but not cleared yet must not make us spin.
+        pause = pause.min(
+            hint.saturating_add(FIRST / 2)
+                .saturating_add(fraction(FIRST / 2, random)),
+        );
+    }
+    Some(left.map_or(pause, |left| pause.min(left)))
+}
+
+/// How long to keep some nodes of several without having a majority of them, before they are given back;
+/// so that another contender, who is in the same position, can have them.
+///
+/// A step is two round trips, at least [`FIRST`], and doubles with each `attempt` up to [`CAP`] and a 16th of
+/// the ttl (a lease that is given away in part must be worth having). The pause, for each node that is held, is
+/// drawn from `[step / 2, step]`: who has most of them waits longest and is most likely to get the rest.
+pub fn patience(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) -> Duration {
+    let most = CAP.min(ttl / 16);
+    let first = FIRST.max(round_trip.saturating_mul(2));
+    let step = first.saturating_mul(1 << attempt.min(10)).min(most);
+    step / 2 + fraction(step / 2, random)
+}
+
+/// When a task that looks after many things looks next: something is `due` then, and an earlier look may be `planned`.
+///
+/// What is planned stays planned, although what it was for may be gone: more like it comes and goes, and each would
+/// wake the task. So it looks in vain now and then, and never too late.
+pub fn look(planned: Time, due: Time, now: Time) -> Time {
+    match planned > now {
+        true => due.min(planned),
+        false => due,
+    }
+}
+
+/// `random` as a share of `whole`: 0 gives zero, `u32::MAX` gives all of it.
+pub fn fraction(whole: Duration, random: u32) -> Duration {
+    let nanos = whole.as_nanos() * u128::from(random) / u128::from(u32::MAX);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_planned_is_not_put_off() {
+        let at = Time::from_nanos;
+        for (planned, due, now, next) in [
+            (10, 30, 5, 10),
+            (30, 10, 5, 10),
+            (10, 30, 10, 30),
+            (u64::MAX, 30, 5, 30),
+        ] {
+            let found = look(at(planned), at(due), at(now));
+            assert_eq!(found, at(next), "{planned} {due} {now}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Tests of the logic, and of nothing else: no clock, no runtime, no file but the scenarios.
+
+mod ballot_search;
+mod claims;
+mod explore;
+mod handoff;
+mod handoff_search;
+mod message;
+mod moves;
+mod properties;
+mod queue_search;
+mod scenario;
+mod split_search;
+mod table_model;
+mod world;
+
+use crate::fence::OwnerId;
+use crate::name::LockName;
+
+/// Owner number `n`.
+fn owner(n: u8) -> OwnerId {
+    OwnerId::from_bytes([n; 16])
+}
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}

@@ -1,0 +1,438 @@
+//! The table against a second, naive reading of its rules: a list of people per name, each in some
+//! state, and a rule for each state. No agenda, no slots, no forgetting.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{name, owner};
+use crate::logic::table::{Ask, KEPT_NAMES, Table, Verdict};
+use crate::options::Mode;
+use crate::time::Time;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Is {
+    Waiting {
+        silent_from: Time,
+    },
+    Holding {
+        token: u64,
+        since: Time,
+        until: Time,
+    },
+    Blocking {
+        until: Time,
+    },
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+struct Person {
+    ask: Ask,
+    is: Is,
+}
+
+#[derive(Default)]
+struct Model {
+    people: BTreeMap<String, Vec<Person>>,
+    tokens: BTreeMap<String, u64>,
+    told: Vec<(u8, u64)>,
+    forgotten: Vec<u8>,
+}
+
+impl Model {
+    /// Whether `person` may hold beside everybody who holds or blocks.
+    fn fits(people: &[Person], mode: Mode) -> bool {
+        let others = people
+            .iter()
+            .filter(|other| matches!(other.is, Is::Holding { .. } | Is::Blocking { .. }));
+        let modes: Vec<_> = others.map(|other| other.ask.mode).collect();
+        let exclusive = modes
+            .iter()
+            .filter(|mode| **mode == Mode::Exclusive)
+            .count();
+        let shared = modes.iter().filter(|mode| **mode == Mode::Shared).count();
+        let permits = modes.len() - exclusive - shared;
+        match mode {
+            Mode::Exclusive => exclusive + shared + permits == 0,
+            Mode::Shared => exclusive == 0,
+            Mode::Permits { limit } => exclusive == 0 && permits < limit.get() as usize,
+        }
+    }
+
+    fn hold(&mut self, of: &str, index: usize, now: Time) -> u64 {
+        let token = self.tokens.entry(of.to_owned()).or_default();
+        let person = &mut self.people.get_mut(of).unwrap()[index];
+        *token = (*token + 1).max(person.ask.propose.unwrap_or(0));
+        let until = person.ask.ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+        person.is = Is::Holding {
+            token: *token,
+            since: now,
+            until,
+        };
+        *token
+    }
+
+    fn end(person: &mut Person, unclean: bool, at: Time) {
+        if let Is::Holding { since, .. } = person.is {
+            let delay = if unclean {
+                at.after(person.ask.lock_delay)
+            } else {
+                at
+            };
+            person.is = Is::Blocking {
+                until: since.after(person.ask.min_hold).max(delay),
+            };
+        }
+    }
+
+    /// Lets time act, then serves the queue.
+    fn settle(&mut self, of: &str, now: Time) {
+        for person in self.people.entry(of.to_owned()).or_default() {
+            if let Is::Holding { until, .. } = person.is
+                && until <= now
+            {
+                Self::end(person, true, until);
+            }
+            match person.is {
+                Is::Blocking { until } if until <= now => person.is = Is::Gone,
+                Is::Waiting { silent_from } if silent_from <= now => {
+                    person.is = Is::Gone;
+                    self.forgotten.push(person.ask.owner.as_bytes()[0]);
+                }
+                _ => {}
+            }
+        }
+        self.people
+            .get_mut(of)
+            .unwrap()
+            .retain(|person| person.is != Is::Gone);
+        loop {
+            let people = &self.people[of];
+            let head = people
+                .iter()
+                .position(|person| matches!(person.is, Is::Waiting { .. }));
+            match head {
+                Some(head) if Self::fits(people, people[head].ask.mode) => {
+                    let who = people[head].ask.owner.as_bytes()[0];
+                    let token = self.hold(of, head, now);
+                    self.told.push((who, token));
+                }
+                _ => break,
+            }
+        }
+    }
+
+    fn of(&mut self, of: &str, who: u8) -> Option<&mut Person> {
+        self.people.get_mut(of).unwrap().iter_mut().find(|person| {
+            person.ask.owner == owner(who) && !matches!(person.is, Is::Blocking { .. })
+        })
+    }
+
+    fn acquire(&mut self, of: &str, who: u8, ask: &Ask, now: Time) -> Verdict {
+        let later = |ttl: Option<Duration>| ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+        if let Some(person) = self.of(of, who) {
+            match &mut person.is {
+                Is::Holding { token, until, .. } => {
+                    if let Some(ttl) = ask.ttl {
+                        *until = now.after(ttl).max(*until);
+                    }
+                    return Verdict::Granted { token: *token };
+                }
+                is if ask.wait => {
+                    *is = Is::Waiting {
+                        silent_from: later(person.ask.waiter_ttl),
+                    };
+                    return Verdict::Queued;
+                }
+                is => *is = Is::Gone,
+            }
+            self.settle(of, now);
+            return Verdict::Busy;
+        }
+        let people = self.people.get_mut(of).unwrap();
+        let queue = people
+            .iter()
+            .any(|person| matches!(person.is, Is::Waiting { .. }));
+        let free = Self::fits(people, ask.mode) && (ask.barge || !queue);
+        if !free && !ask.wait {
+            return Verdict::Busy;
+        }
+        let silent_from = later(ask.waiter_ttl);
+        people.push(Person {
+            ask: ask.clone(),
+            is: Is::Waiting { silent_from },
+        });
+        if free {
+            let index = people.len() - 1;
+            return Verdict::Granted {
+                token: self.hold(of, index, now),
+            };
+        }
+        Verdict::Queued
+    }
+
+    fn next(&self) -> Time {
+        let dues = self
+            .people
+            .values()
+            .flatten()
+            .map(|person| match person.is {
+                Is::Waiting { silent_from: due }
+                | Is::Holding { until: due, .. }
+                | Is::Blocking { until: due } => due,
+                Is::Gone => Time::MAX,
+            });
+        dues.min().unwrap_or(Time::MAX)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Ask(Ask),
+    Renew(Option<Duration>),
+    Touch,
+    Raise { token: u64 },
+    Release { unclean: bool },
+    Break { token: u64 },
+    Expire,
+    Tick,
+    TickWhenDue,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let short =
+        || prop_oneof![3 => Just(Duration::ZERO), 1 => (1..8_u64).prop_map(Duration::from_secs)];
+    let maybe = || prop::option::weighted(0.7, (1..8_u64).prop_map(Duration::from_secs));
+    let mode = prop_oneof![
+        3 => Just(Mode::Exclusive),
+        2 => Just(Mode::Shared),
+        2 => (1..3_u32).prop_map(|limit| Mode::Permits { limit: NonZeroU32::new(limit).unwrap() }),
+    ];
+    let propose = prop::option::weighted(0.2, 0..40_u64);
+    let rests = (short(), short());
+    let ask = (mode, maybe(), any::<[bool; 3]>(), rests, maybe(), propose).prop_map(
+        |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| Ask {
+            name: name("?"),
+            owner: owner(0),
+            mode,
+            ttl,
+            wait: wait || patient,
+            barge: barge && !patient,
+            min_hold,
+            lock_delay,
+            waiter_ttl,
+            propose,
+        },
+    );
+    prop_oneof![
+        10 => ask.prop_map(Event::Ask),
+        2 => maybe().prop_map(Event::Renew),
+        2 => Just(Event::Touch),
+        1 => (0..40_u64).prop_map(|token| Event::Raise { token }),
+        5 => any::<bool>().prop_map(|unclean| Event::Release { unclean }),
+        1 => (1..12_u64).prop_map(|token| Event::Break { token }),
+        1 => Just(Event::Expire),
+        3 => Just(Event::Tick),
+        3 => Just(Event::TickWhenDue),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_table_does_what_the_rules_say(
+        events in prop::collection::vec((event(), 1..7_u8, any::<bool>(), 0..3_u64), 1..120)
+    ) {
+        let (mut table, mut model) = (Table::new(), Model::default());
+        let mut now = Time::ZERO;
+        for (event, who, first, pause) in events {
+            let of = if first { "first" } else { "second" };
+            let lock = name(of);
+            now = match event {
+                Event::TickWhenDue if table.next() < Time::MAX => now.max(table.next()),
+                _ => now.after(Duration::from_secs(pause)),
+            };
+            if !matches!(event, Event::Tick | Event::TickWhenDue) {
+                model.settle(of, now);
+            }
+            match event {
+                Event::Ask(ref ask) => {
+                    let ask = Ask { name: lock.clone(), owner: owner(who), ..ask.clone() };
+                    prop_assert_eq!(table.acquire(&ask, now), model.acquire(of, who, &ask, now));
+                }
+                Event::Renew(ttl) => {
+                    let holds = match model.of(of, who).map(|person| &mut person.is) {
+                        Some(Is::Holding { until, .. }) => {
+                            *until = ttl.map_or(*until, |ttl| now.after(ttl).max(*until));
+                            true
+                        }
+                        _ => false,
+                    };
+                    prop_assert_eq!(table.renew(&lock, owner(who), ttl, now), holds);
+                }
+                Event::Touch => {
+                    let waits = match model.of(of, who) {
+                        Some(Person { ask, is: Is::Waiting { silent_from } }) => {
+                            *silent_from = ask.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+                            true
+                        }
+                        _ => false,
+                    };
+                    prop_assert_eq!(table.touch(&lock, owner(who), now), waits);
+                }
+                Event::Raise { token: least } => {
+                    let (exclusive, raised) = match model.of(of, who) {
+                        Some(Person { ask, is: Is::Holding { token, .. } }) if ask.mode == Mode::Exclusive => {
+                            *token = least.max(*token);
+                            (true, true)
+                        }
+                        other => (other.is_none_or(|person| person.ask.mode == Mode::Exclusive), false),
+                    };
+                    if raised {
+                        let last = model.tokens.get_mut(of).unwrap();
+                        *last = least.max(*last);
+                    }
+                    // Others may hold beside a shared hold, under that very token: it is not raised.
+                    if exclusive {
+                        prop_assert_eq!(table.raise(&lock, owner(who), least, now), raised);
+                    } else {
+                        prop_assert!(!table.raise(&lock, owner(99), least, now));
+                    }
+                }
+                Event::Release { unclean } => {
+                    let held = match model.of(of, who) {
+                        Some(person @ Person { is: Is::Holding { .. }, .. }) => {
+                            Model::end(person, unclean, now);
+                            true
+                        }
+                        Some(person) => {
+                            person.is = Is::Gone;
+                            false
+                        }
+                        None => false,
+                    };
+                    prop_assert_eq!(table.release(&lock, owner(who), unclean, now), held);
+                }
+                Event::Break { token } => {
+                    let people = model.people.get_mut(of).unwrap();
+                    let hit = people.iter_mut().find(|person| matches!(person.is, Is::Holding { token: held, .. } if held == token));
+                    let broken = hit.map(|person| Model::end(person, true, now)).is_some();
+                    prop_assert_eq!(table.break_hold(&lock, token, now), broken);
+                }
+                Event::Expire => {
+                    let mut ended = 0;
+                    for person in model.people.get_mut(of).unwrap() {
+                        if let Is::Holding { .. } = person.is {
+                            Model::end(person, true, now);
+                            ended += 1;
+                        }
+                    }
+                    prop_assert_eq!(table.expire(&lock, now), ended);
+                }
+                Event::Tick | Event::TickWhenDue => {
+                    table.tick(now);
+                    prop_assert!(table.next() > now);
+                    model.settle("first", now);
+                    model.settle("second", now);
+                }
+            }
+            model.settle(of, now);
+            let (mut told, mut forgotten) = (vec![], vec![]);
+            table.granted(&mut told);
+            table.forgotten(&mut forgotten);
+            // A tick serves the names in the order of their dues; within one name the order counts.
+            let mut told: Vec<_> = told.into_iter().map(|(who, token)| (who.as_bytes()[0], token)).collect();
+            let mut forgotten: Vec<_> = forgotten.into_iter().map(|who| who.as_bytes()[0]).collect();
+            if matches!(event, Event::Tick | Event::TickWhenDue) {
+                for list in [&mut told, &mut model.told] { list.sort_unstable(); }
+                for list in [&mut forgotten, &mut model.forgotten] { list.sort_unstable(); }
+            }
+            prop_assert_eq!(told, std::mem::take(&mut model.told));
+            prop_assert_eq!(forgotten, std::mem::take(&mut model.forgotten));
+            prop_assert_eq!(table.next(), model.next());
+            for of in ["first", "second"] {
+                let people = model.people.entry(of.to_owned()).or_default();
+                let mut holds: Vec<_> = people.iter().filter_map(|person| match person.is {
+                    Is::Holding { token, since, until } => Some((person.ask.owner, person.ask.mode, token, since, until)),
+                    _ => None,
+                }).collect();
+                holds.sort_by_key(|(_, _, token, ..)| *token);
+                let waiters: Vec<_> = people.iter().filter(|person| matches!(person.is, Is::Waiting { .. })).map(|person| (person.ask.owner, person.ask.mode)).collect();
+                let reserved = people.iter().filter_map(|person| match person.is {
+                    Is::Blocking { until } => Some(until),
+                    _ => None,
+                }).max();
+                match table.view(&name(of)) {
+                    None => prop_assert!(people.is_empty()),
+                    Some(view) => {
+                        let seen: Vec<_> = view.holds.iter().map(|hold| (hold.owner, hold.mode, hold.token, hold.since, hold.expires.unwrap_or(Time::MAX))).collect();
+                        prop_assert_eq!(seen, holds);
+                        prop_assert_eq!(view.waiters, waiters);
+                        prop_assert_eq!(view.reserved_until, reserved);
+                    }
+                }
+                prop_assert_eq!(table.names(of).len(), usize::from(people.iter().any(|person| !matches!(person.is, Is::Blocking { .. }))));
+            }
+        }
+    }
+}
+
+fn ask_for(lock: &str, who: u8) -> Ask {
+    Ask {
+        name: name(lock),
+        owner: owner(who),
+        mode: Mode::Exclusive,
+        ttl: Some(Duration::from_secs(30)),
+        wait: false,
+        barge: false,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        waiter_ttl: None,
+        propose: None,
+    }
+}
+
+#[test]
+fn names_used_once_are_forgotten_and_their_tokens_still_grow() {
+    let mut table = Table::new();
+    let mut last = BTreeMap::new();
+    let held = ask_for("held", 9);
+    assert_eq!(
+        table.acquire(&held, Time::ZERO),
+        Verdict::Granted { token: 1 }
+    );
+    for round in 0..20 * KEPT_NAMES {
+        // Each name is used again some thousand rounds later, when it has been forgotten.
+        let lock = format!("{}", round % (5 * KEPT_NAMES));
+        let now = Time::from_millis(round as u64);
+        let Verdict::Granted { token } = table.acquire(&ask_for(&lock, 1), now) else {
+            panic!("{lock} is free")
+        };
+        let before = last.insert(lock.clone(), token);
+        assert!(
+            before.is_none_or(|before| before < token),
+            "{lock}: {before:?}, then {token}"
+        );
+        assert!(table.release(&name(&lock), owner(1), false, now));
+        assert!(table.slots.len() <= KEPT_NAMES + 2);
+    }
+    assert!(table.renew(&held.name, held.owner, None, Time::from_millis(1)));
+    assert_eq!(table.names(""), [name("held")]);
+    assert_eq!(table.next(), Time::from_millis(30_000));
+}
+
+#[test]
+fn names_are_listed_by_prefix_in_order() {
+    let mut table = Table::new();
+    for lock in ["b/2", "a", "b/1", "b"] {
+        table.acquire(&ask_for(lock, 1), Time::ZERO);
+    }
+    table.release(&name("b/2"), owner(1), false, Time::ZERO);
+    assert_eq!(table.names("b"), [name("b"), name("b/1")]);
+    assert_eq!(table.names(""), [name("a"), name("b"), name("b/1")]);
+    assert_eq!(table.names("c"), []);
+}

@@ -1,0 +1,154 @@
+//! The options of an acquisition, and the one place where they are validated.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// How a name is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// One holder at a time.
+    #[default]
+    Exclusive,
+    /// Together with other shared holders and with holders of permits, never with an exclusive holder.
+    Shared,
+    /// One permit of a semaphore: at most `limit` holders of permits at a time, never together with an exclusive
+    /// holder. All clients must give the same limit; each request is decided by its own limit.
+    Permits {
+        /// The largest number of holders at a time.
+        limit: NonZeroU32,
+    },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits { limit } => write!(f, "1 of {limit} permits"),
+        }
+    }
+}
+
+/// Whether the lease is renewed while the guard lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Renew {
+    /// Every third of the ttl, as long as the guard lives (and `max_hold` allows).
+    #[default]
+    Automatic,
+    /// Never: a fixed lease. The hold is lost when the ttl is over.
+    Never,
+}
+
+/// Options of one acquisition. [`Lock`](crate::Lock) has a setter for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The mode in which the name is held. Default: exclusive.
+    pub mode: Mode,
+    /// How long `acquire` may wait; zero means one try, `None` means for ever. Default: `None`.
+    pub wait: Option<Duration>,
+    /// Length of the lease. Default: 30 s. Bounds: 20 ms to 30 days.
+    pub ttl: Duration,
+    /// Added to the margin by which the local deadline is earlier than the end of the lease in the store (1 % of the
+    /// ttl, at least 2 ms), for a store whose clock may run faster than ours. Default: zero. At most half the ttl.
+    pub drift: Duration,
+    /// The shortest lease with which `acquire` may return. A lock that the last holder passed on directly may begin
+    /// with a lease that is shorter than the ttl, and has the whole ttl after its first renewal. If this option asks
+    /// for more, such a grant costs one more request. Default: zero. At most the ttl.
+    pub min_lease: Duration,
+    /// How long after the grant renewals stop. Default: never.
+    pub max_hold: Option<Duration>,
+    /// Whether to renew. Default: automatically.
+    pub renew: Renew,
+    /// `Some(true)` demands first come, first served from the store; `Some(false)` allows new requests to overtake
+    /// waiters; `None` takes the order of the store. Default: `None`.
+    pub fair: Option<bool>,
+    /// The name stays taken until this long after the grant, even after the release. Default: zero.
+    pub min_hold: Duration,
+    /// After a hold that ended without a release the name stays reserved for this long. Default: zero.
+    pub lock_delay: Duration,
+    /// The purpose of the lock, shown to people who inspect it. Default: empty. At most 200 bytes.
+    pub label: String,
+    /// The value of the label `name` in metrics (feature `metrics`). Default: empty, which leaves that label out.
+    /// At most 200 bytes.
+    pub metrics_name: Cow<'static, str>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Exclusive,
+            wait: None,
+            ttl: Self::DEFAULT_TTL,
+            drift: Duration::ZERO,
+            min_lease: Duration::ZERO,
+            max_hold: None,
+            renew: Renew::Automatic,
+            fair: None,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            label: String::new(),
+            metrics_name: Cow::Borrowed(""),
+        }
+    }
+}
+
+impl Options {
+    /// Default lease: the same as the default of Redisson's watchdog.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+    /// Shortest lease: ten times the smallest margin ([`MIN_MARGIN`](crate::logic::lease::MIN_MARGIN)).
+    pub const MIN_TTL: Duration = Duration::from_millis(20);
+    /// Longest lease: a holder that vanishes blocks the name for up to that long.
+    pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+    /// Longest label and longest name in metrics, in bytes.
+    pub const MAX_LABEL: usize = 200;
+
+    /// Checks what can be checked without knowing the backend.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`], naming the option and its bounds.
+    pub fn validate(&self) -> Result<(), Error> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        if self.ttl < Self::MIN_TTL || self.ttl > Self::MAX_TTL {
+            return invalid(format!(
+                "`ttl` is {:?}; it must lie between 20ms and 30 days",
+                self.ttl
+            ));
+        }
+        if self.drift > self.ttl / 2 {
+            return invalid(format!(
+                "`drift` is {:?}; it may be half the ttl, {:?}, at most",
+                self.drift,
+                self.ttl / 2
+            ));
+        }
+        if self.min_lease > self.ttl {
+            return invalid(format!(
+                "`min_lease` is {:?}; it may be the ttl, {:?}, at most",
+                self.min_lease, self.ttl
+            ));
+        }
+        if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
+            return invalid("`max_hold` is zero; leave it out to hold without a limit".into());
+        }
+        for (option, text) in [
+            ("label", &*self.label),
+            ("metrics_name", &*self.metrics_name),
+        ] {
+            if text.len() > Self::MAX_LABEL {
+                return invalid(format!(
+                    "`{option}` has {} bytes; it may have {}",
+                    text.len(),
+                    Self::MAX_LABEL
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! What a store keeps about a holder, for people to read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::holder::Holder;
+
+/// The part of [`Holder`] that is written into stores, as JSON. Other versions and other programs read it, so names
+/// and order of the fields are part of the published formats.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HolderRecord {
+    /// See [`Holder::host`].
+    pub host: String,
+    /// See [`Holder::pid`].
+    pub pid: u32,
+    /// See [`Holder::label`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// See [`Holder::client`].
+    pub client: String,
+}
+
+impl HolderRecord {
+    /// The record as it is written.
+    ///
+    /// # Panics
+    /// Never: strings and numbers can be written.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers can be written")
+    }
+}
+
+impl From<&Holder> for HolderRecord {
+    fn from(holder: &Holder) -> Self {
+        Self {
+            host: holder.host.clone(),
+            pid: holder.pid,
+            label: holder.label.clone(),
+            client: holder.client.clone(),
+        }
+    }
+}
+
+impl From<HolderRecord> for Holder {
+    /// The store adds `since`, where it knows that.
+    fn from(record: HolderRecord) -> Self {
+        Self {
+            host: record.host,
+            pid: record.pid,
+            label: record.label,
+            client: record.client,
+            since: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_written_in_a_fixed_order_and_read_leniently() {
+        let mut record = HolderRecord {
+            host: "h".into(),
+            pid: 7,
+            label: "why".into(),
+            client: "c".into(),
+        };
+        let text = r#"{"host":"h","pid":7,"label":"why","client":"c"}"#;
+        assert_eq!(record.to_json(), text);
+        record.label.clear();
+        assert_eq!(record.to_json(), r#"{"host":"h","pid":7,"client":"c"}"#);
+        let read = |text: &str| serde_json::from_str::<HolderRecord>(text).ok();
+        let text = record.to_json();
+        assert_eq!(read(&text), Some(record));
+        assert_eq!(read(r#"{"new":1}"#), Some(HolderRecord::default()));
+    }
+}

@@ -1,0 +1,189 @@
+//! Which waiters of a client are told what a store pushes.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::fence::{OwnerId, RandomAlready};
+use crate::rt::lock;
+
+/// Messages that are kept for owners that do not wait yet. As many acquisitions of one client may be on their way to
+/// a queue at a time; a waiter that misses its message asks the store again.
+const EARLY: usize = 256;
+
+/// Passes messages `M` on to waiters, by owner or by topic (a channel of the store, for example).
+pub struct WaiterRegistry<M>(Mutex<State<M>>);
+
+struct State<M> {
+    waiting: HashMap<OwnerId, Waiter<M>, RandomAlready>,
+    /// Messages to owners that do not wait yet: a push can arrive before the reply that put the owner into the queue.
+    early: VecDeque<(OwnerId, M)>,
+}
+
+struct Waiter<M> {
+    topic: String,
+    sender: UnboundedSender<M>,
+}
+
+/// One waiter's subscription, which ends when it is dropped.
+pub struct Subscription<M> {
+    registry: Arc<WaiterRegistry<M>>,
+    owner: OwnerId,
+    messages: UnboundedReceiver<M>,
+}
+
+impl<M> Default for WaiterRegistry<M> {
+    fn default() -> Self {
+        Self(Mutex::new(State {
+            waiting: HashMap::default(),
+            early: VecDeque::new(),
+        }))
+    }
+}
+
+impl<M> WaiterRegistry<M> {
+    /// Messages to `owner`, and those about `topic`, from now on. An early message to `owner` is among them.
+    pub fn subscribe(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        topic: impl Into<String>,
+    ) -> Subscription<M> {
+        let (sender, messages) = unbounded_channel();
+        let mut state = lock(&self.0);
+        if let Some(at) = state.early.iter().position(|(early, _)| *early == owner)
+            && let Some((_, message)) = state.early.remove(at)
+        {
+            // The receiver is in this function.
+            let _ = sender.send(message);
+        }
+        let topic = topic.into();
+        state.waiting.insert(owner, Waiter { topic, sender });
+        Subscription {
+            registry: self.clone(),
+            owner,
+            messages,
+        }
+    }
+
+    /// Whether no owner waits.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).waiting.is_empty()
+    }
+
+    /// Tells `owner`, also if it begins to wait only later.
+    pub fn notify_even_later(&self, owner: OwnerId, message: M) {
+        let mut state = lock(&self.0);
+        match state.waiting.get(&owner) {
+            // A waiter that is about to leave cleans up by itself.
+            Some(waiter) => drop(waiter.sender.send(message)),
+            None => {
+                if state.early.len() == EARLY {
+                    state.early.pop_front();
+                }
+                state.early.push_back((owner, message));
+            }
+        }
+    }
+
+    /// Tells `owner`, if it waits.
+    pub fn notify(&self, owner: OwnerId, message: M) {
+        if let Some(waiter) = lock(&self.0).waiting.get(&owner) {
+            let _ = waiter.sender.send(message);
+        }
+    }
+
+    /// Tells each waiter what `message` returns for its owner and its topic.
+    pub fn notify_matching(&self, message: impl Fn(OwnerId, &str) -> Option<M>) {
+        for (owner, waiter) in &lock(&self.0).waiting {
+            if let Some(message) = message(*owner, &waiter.topic) {
+                let _ = waiter.sender.send(message);
+            }
+        }
+    }
+}
+
+impl<M> Subscription<M> {
+    /// The next message. Cancel safe.
+    pub async fn next(&mut self) -> M {
+        match self.messages.recv().await {
+            Some(message) => message,
+            // The registry has another subscription of this owner: the messages go there.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl<M> Drop for Subscription<M> {
+    fn drop(&mut self) {
+        // A newer subscription of the same owner stays.
+        self.messages.close();
+        let mut state = lock(&self.registry.0);
+        let is_ours = |waiter: &Waiter<M>| waiter.sender.is_closed();
+        if state.waiting.get(&self.owner).is_some_and(is_ours) {
+            state.waiting.remove(&self.owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::rt::poll_now;
+
+    fn received<M>(subscription: &mut Subscription<M>) -> Option<M> {
+        poll_now(pin!(subscription.next())).ok()
+    }
+
+    #[test]
+    fn a_message_reaches_its_waiter_and_no_other() {
+        let registry = Arc::<WaiterRegistry<u32>>::default();
+        let (one, two) = (OwnerId::random(), OwnerId::random());
+        let mut first = registry.subscribe(one, "a");
+        let mut second = registry.subscribe(two, "b");
+        registry.notify(one, 1);
+        registry.notify_matching(|_, topic| (topic == "b").then_some(2));
+        assert_eq!(
+            (received(&mut first), received(&mut first)),
+            (Some(1), None)
+        );
+        assert_eq!(
+            (received(&mut second), received(&mut second)),
+            (Some(2), None)
+        );
+        drop((first, second));
+        assert!(registry.is_empty());
+        registry.notify(one, 3);
+        assert_eq!(received(&mut registry.subscribe(one, "a")), None);
+    }
+
+    #[test]
+    fn an_early_message_is_kept_for_its_waiter() {
+        let registry = Arc::<WaiterRegistry<usize>>::default();
+        let owner = OwnerId::random();
+        registry.notify_even_later(owner, 7);
+        for other in 1..EARLY {
+            registry.notify_even_later(OwnerId::random(), other);
+        }
+        let mut waiter = registry.subscribe(owner, "");
+        assert_eq!(
+            (received(&mut waiter), received(&mut waiter)),
+            (Some(7), None)
+        );
+        registry.notify_even_later(owner, 8);
+        assert_eq!(received(&mut waiter), Some(8));
+    }
+
+    #[test]
+    fn an_old_subscription_does_not_end_a_newer_one_of_the_same_owner() {
+        let registry = Arc::<WaiterRegistry<u32>>::default();
+        let owner = OwnerId::random();
+        let old = registry.subscribe(owner, "");
+        let mut new = registry.subscribe(owner, "");
+        drop(old);
+        registry.notify(owner, 1);
+        assert_eq!(received(&mut new), Some(1));
+    }
+}

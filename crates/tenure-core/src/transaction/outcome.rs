@@ -1,0 +1,142 @@
+//! What an error of a database means for a transaction, and the cure.
+
+use sqlx::error::DatabaseError;
+
+use super::database::{Sort, SqlDatabase};
+use crate::error::{Error, ErrorKind, Step};
+use crate::name::LockName;
+
+/// For bodies of [`Lock::transaction`](crate::Lock::transaction) whose error is that of this crate: what is not
+/// about a lock has the kind [`Backend`](ErrorKind::Backend), or
+/// [`Unreachable`](ErrorKind::Unreachable) when the connection is gone, and the source says what it was.
+impl From<sqlx::Error> for Error {
+    fn from(err: sqlx::Error) -> Self {
+        let sorted = match &err {
+            sqlx::Error::Database(said) => match any(&**said) {
+                sort @ (Sort::Gone | Sort::Deadlock | Sort::Outdated | Sort::Aborted) => {
+                    by_sort(sort)
+                }
+                // Of a statement of the user's own we know no cure.
+                _ => Some(Self::new(ErrorKind::Backend, "the database said no")),
+            },
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::BeginFailed
+            | sqlx::Error::WorkerCrashed => Some(unreachable()),
+            sqlx::Error::PoolClosed => Some(Self::new(ErrorKind::Closed, "the pool was closed")),
+            _ => None,
+        };
+        let unfit = || Self::new(ErrorKind::Backend, "the database cannot be used like this");
+        sorted.unwrap_or_else(unfit).with_source(err)
+    }
+}
+
+/// What a database said, whichever it is.
+fn any(said: &dyn DatabaseError) -> Sort {
+    #[cfg(feature = "postgres")]
+    if said
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
+        return <sqlx::Postgres as SqlDatabase>::sort(said);
+    }
+    #[cfg(feature = "mysql")]
+    if said
+        .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .is_some()
+    {
+        return <sqlx::MySql as SqlDatabase>::sort(said);
+    }
+    #[cfg(feature = "sqlite")]
+    if said
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+    {
+        return <sqlx::Sqlite as SqlDatabase>::sort(said);
+    }
+    let _ = said;
+    Sort::Other
+}
+
+/// Whatever the transaction did is rolled back when its connection is gone.
+fn unreachable() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the database cannot be reached; nothing of the transaction was kept",
+    )
+}
+
+/// What was asked for when an error came up.
+#[derive(Clone, Copy)]
+pub enum Asked<'a> {
+    /// A lock in a transaction.
+    Lock(&'a LockName),
+    /// A fence in a transaction.
+    Fence(&'a LockName),
+    /// A transaction of this lock was to begin or to be looked at.
+    Transaction(&'a LockName),
+    /// The tables of locks and fences.
+    Tables,
+}
+
+/// The error of a statement that was not done.
+pub fn explain<DB: SqlDatabase>(err: sqlx::Error, asked: Asked<'_>) -> Error {
+    let sorted = match &err {
+        sqlx::Error::Database(said) => by_sort(DB::sort(&**said)),
+        _ => None,
+    };
+    let err = match sorted {
+        Some(sorted) => sorted.with_source(err),
+        None => err.into(),
+    };
+    named::<DB>(err, asked)
+}
+
+/// Adds what every error should name.
+pub fn named<DB: SqlDatabase>(err: Error, asked: Asked<'_>) -> Error {
+    let err = err.with_backend(DB::SCHEME);
+    match asked {
+        Asked::Lock(name) | Asked::Transaction(name) => {
+            err.with_name(name).with_step(Step::Acquire)
+        }
+        Asked::Fence(resource) => err.with_name(resource).with_step(Step::Write),
+        Asked::Tables => err.with_step(Step::Connect),
+    }
+}
+
+fn by_sort(sort: Sort) -> Option<Error> {
+    let (kind, message) = match sort {
+        Sort::Busy => (
+            ErrorKind::WaitElapsed,
+            "another transaction kept the row until the database's own limit was over (lock_timeout, innodb_lock_wait_timeout, busy_timeout); roll back and retry, or raise the limit",
+        ),
+        Sort::Deadlock => (
+            ErrorKind::Backend,
+            "transactions waited for each other, and the database ended this one; it is rolled back, run it again from its start; to avoid it take several names in the same order everywhere, and locks before other rows",
+        ),
+        Sort::Outdated => (
+            ErrorKind::Backend,
+            "somebody changed the row after this transaction had begun to read; roll back and run it again; to avoid it lock before reading anything, in READ COMMITTED (SQLite: BEGIN IMMEDIATE)",
+        ),
+        Sort::NoTable => (
+            ErrorKind::Backend,
+            "the tables of tenure::sql are missing in this database; create them with tenure::sql::init(&pool), or by hand from the files in its documentation",
+        ),
+        Sort::Aborted => (
+            ErrorKind::Backend,
+            "an earlier statement of this transaction has failed, and the database does nothing more in it; roll back",
+        ),
+        Sort::Denied => (
+            ErrorKind::Denied,
+            "a privilege is missing; GRANT SELECT, INSERT, UPDATE on tenure_tx_locks and tenure_fences to this user",
+        ),
+        Sort::ReadOnly => (
+            ErrorKind::Denied,
+            "the database or the transaction is read-only; connect to the primary, begin a transaction that may write",
+        ),
+        Sort::Gone => return Some(unreachable()),
+        Sort::Other => return None,
+    };
+    Some(Error::new(kind, message))
+}

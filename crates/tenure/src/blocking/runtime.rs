@@ -1,0 +1,43 @@
+//! A runtime for callers that have none.
+
+/// A runtime of our own: one thread, for callers that have none.
+#[derive(Debug)]
+pub(crate) struct OwnRuntime(Option<tokio::runtime::Runtime>);
+
+impl OwnRuntime {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tenure")
+            .enable_all()
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Runtime {
+        self.0
+            .as_ref()
+            .expect("BUG: the runtime is taken out by drop only")
+    }
+
+    /// Runs `future` in the calling thread. `None` inside another runtime, where that must not be done.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            return None;
+        }
+        Some(self.runtime().block_on(future))
+    }
+
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.runtime().spawn(future);
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // An ordinary drop waits for its threads, and panics inside another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

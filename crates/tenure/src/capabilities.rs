@@ -1,0 +1,148 @@
+//! What this build has: the schemes of its stores, and which store has which capability.
+//!
+//! Stores ask this table for the text of a refusal. It repeats what they declare, so that no store has to know another
+//! one; a test in `connect.rs`, which knows all of them, compares the two.
+
+use tenure_core::guarantees::Capability;
+
+/// What this build can talk to, for messages.
+pub const SCHEMES: &[&str] = &[
+    "memory:",
+    #[cfg(all(feature = "file", unix))]
+    "file:",
+    #[cfg(feature = "redis")]
+    "redis:",
+    #[cfg(feature = "redis")]
+    "rediss:",
+    #[cfg(feature = "redis")]
+    "redis+sentinel:",
+    #[cfg(feature = "redis")]
+    "redis+cluster:",
+    #[cfg(feature = "redlock")]
+    "redlock:",
+    #[cfg(feature = "etcd")]
+    "etcd:",
+    #[cfg(feature = "etcd")]
+    "etcds:",
+    #[cfg(feature = "zookeeper")]
+    "zookeeper:",
+    #[cfg(feature = "mysql")]
+    "mysql:",
+    #[cfg(feature = "postgres")]
+    "postgres:",
+    #[cfg(feature = "sqlite")]
+    "sqlite:",
+];
+
+/// Schemes of backends that are not in this build, with what to do about it.
+pub(crate) const NOT_HERE: &[(&str, &str)] = &[
+    #[cfg(not(unix))]
+    (
+        "file",
+        "it works on Linux and macOS only; on one host use `sqlite:`, else a server",
+    ),
+    #[cfg(all(unix, not(feature = "file")))]
+    ("file", "build with the feature `file`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("rediss", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redis+sentinel", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redis+cluster", REDIS),
+    #[cfg(not(feature = "redlock"))]
+    ("redlock", "build with the feature `redlock`"),
+    #[cfg(not(feature = "etcd"))]
+    ("etcd", ETCD),
+    #[cfg(not(feature = "etcd"))]
+    ("etcds", ETCD),
+    #[cfg(not(feature = "zookeeper"))]
+    ("zookeeper", "build with the feature `zookeeper`"),
+    #[cfg(not(feature = "mysql"))]
+    ("mysql", "build with the feature `mysql`"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres", "build with the feature `postgres`"),
+    #[cfg(not(feature = "sqlite"))]
+    ("sqlite", "build with the feature `sqlite`"),
+];
+#[cfg(not(feature = "etcd"))]
+const ETCD: &str = "build with the feature `etcd`";
+#[cfg(not(feature = "redis"))]
+const REDIS: &str = "build with the feature `redis`";
+
+/// The capabilities of each store in its usual configuration, with the beginning of its URL.
+#[allow(
+    dead_code,
+    reason = "a build with `memory:` alone has no store that refuses"
+)]
+pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
+    ("memory:", &Capability::ALL),
+    #[cfg(all(feature = "file", unix))]
+    (
+        "file:",
+        &[
+            Capability::Shared,
+            Capability::Permits,
+            Capability::MinHold,
+            Capability::LockDelay,
+        ],
+    ),
+    #[cfg(feature = "redis")]
+    (
+        "redis:",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
+    #[cfg(feature = "redlock")]
+    ("redlock:", &[Capability::LockDelay]),
+    #[cfg(feature = "etcd")]
+    (
+        "etcd:",
+        &[
+            Capability::Shared,
+            Capability::Permits,
+            Capability::Fair,
+            Capability::MinHold,
+        ],
+    ),
+    #[cfg(feature = "zookeeper")]
+    (
+        "zookeeper:",
+        &[Capability::Shared, Capability::Permits, Capability::Fair],
+    ),
+    #[cfg(feature = "mysql")]
+    ("mysql:", &[Capability::Fair]),
+    #[cfg(feature = "mysql")]
+    (
+        "mysql: with mode=table",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
+    #[cfg(feature = "postgres")]
+    ("postgres:", &[Capability::Shared, Capability::Fair]),
+    #[cfg(feature = "postgres")]
+    (
+        "postgres: with mode=table",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
+    #[cfg(feature = "sqlite")]
+    (
+        "sqlite:",
+        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
+    ),
+];
+
+/// The stores that have it. What is not in this build cannot be used, so that is said.
+#[allow(
+    dead_code,
+    reason = "a build with `memory:` alone has no store that refuses"
+)]
+pub(crate) fn stores_with(capability: Capability) -> String {
+    let all = CAPABILITIES.iter();
+    let have = all.filter(|(_, have)| have.contains(&capability));
+    let have: Vec<_> = have.map(|(url, _)| format!("`{url}`")).collect();
+    let not_here = match NOT_HERE {
+        [] => "",
+        _ => " (of the stores in this build; others need a cargo feature)",
+    };
+    format!("{}{not_here}", have.join(", "))
+}

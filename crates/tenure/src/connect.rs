@@ -1,0 +1,308 @@
+//! From a URL to a client. The one file that knows every store.
+
+#[cfg(all(feature = "file", unix))]
+use std::path::PathBuf;
+
+use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::name::Escaped;
+use tenure_core::{Client, memory};
+
+use crate::capabilities::{NOT_HERE, SCHEMES};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::database::{Mode, Server};
+#[cfg(feature = "etcd")]
+use crate::etcd;
+#[cfg(all(feature = "file", unix))]
+use crate::file;
+#[cfg(feature = "redlock")]
+use crate::majority;
+#[cfg(feature = "redis")]
+use crate::redis;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::sessions;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use crate::tables;
+#[cfg(feature = "zookeeper")]
+use crate::zookeeper;
+
+/// Connects to the store that `url` names; the scheme selects the backend.
+///
+/// | URL | store |
+/// | --- | --- |
+/// | `memory:` | this client and its clones only |
+/// | `file:DIR` | all processes on this host that use the same directory; everything up to a `?` is the path |
+/// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
+/// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
+/// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
+/// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may fail at any time |
+/// | `etcd://[USER:PASSWORD@]HOST[:PORT],HOST,..` | an etcd cluster, by all or some of its members; `etcds://` with TLS |
+/// | `mysql://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a MySQL or MariaDB server, by locks of its sessions |
+/// | `postgres://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` | a PostgreSQL server, by locks of its sessions in that database |
+/// | `mysql://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in MySQL or MariaDB |
+/// | `postgres://[USER:PASSWORD@]HOST[:PORT]/DATABASE?mode=table` | a table in PostgreSQL |
+/// | `sqlite:FILE` | all processes on this host that use the same file |
+/// | `zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST,..[/PATH]` | a ZooKeeper ensemble; locks are stored under that path, which is made if it is missing |
+///
+/// Options come after a `?` and are joined by `&`. Those of `redis`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every key |
+/// | `dialect=redisson` | locks in the format of Redisson's `RLock`, to share them with Java |
+/// | `restart_guard=30s` | for this long after its start a server grants nothing, because it may have forgotten who held what. Set it to the longest ttl that any client uses (default 30 s); `off`: grant at once, for a server that has no locks to lose, for example a fresh container in a test |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `wait_replicas=N` | a grant counts only after N replicas have it |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust instead of the system's; a certificate of our own |
+/// | `sentinel_user=NAME`, `sentinel_password=TEXT` | for the sentinels themselves |
+///
+/// Options of `etcd`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every key |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `names=raw` | names are written into keys as they are, to share such a lock with another program; then a waiter for `a` also waits for `a/b` |
+/// | `lease=lock` | every lock has a lease of its own, and exactly the key that etcd's own lock library would make |
+/// | `ca=FILE`, `cert=FILE`, `key=FILE` | the authority to trust instead of the system's; a certificate of our own |
+///
+/// Options of `zookeeper`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `ttl=30s` | for this ttl the client opens a session when it connects; for another ttl, at its first use |
+/// | `timeout=2s` | limit of each request |
+/// | `names=raw` | a name is a path and may contain `/`, to share such a lock with another program |
+/// | `dialect=session-prefix` | nodes have the names of the lock that comes with ZooKeeper; exclusive locks only |
+/// | `acl=open`, `acl=creator` | everybody may access our nodes (default without a user), or our user only (default with a user) |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
+///
+/// Options of `mysql` and `postgres` in both modes:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `mode=session` | locks of the server's sessions (default); `mode=table`: rows of a table |
+/// | `timeout=2s` | limit of each request and each attempt to connect |
+/// | `socket=PATH` | a socket on this machine instead of the host |
+/// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | `on` (default for a server on another machine); `off`; `prefer`, TLS if the server offers it (default on this machine); the authority to trust instead of the system's; a certificate of our own |
+///
+/// With `mode=session`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `prefix=TEXT` | put before every name |
+/// | `keys=bigint` | PostgreSQL only: how a name becomes a key; `pair`, `raw` and the mappings of other libraries (`hashtext`, `csharp`, `ruby`, `sqlx`), to share such a lock with them |
+/// | `connections=16` | the largest number of connections of a client for locks; each waiter takes one of its own |
+/// | `validate=1s` | the longest time until the end of a session is noticed |
+/// | `restart_guard=30s` | for this long after its start a server grants nothing, because it has forgotten who held what. Set it to the longest ttl that any client uses (default 30 s); `off`: grant at once, for a server that has no locks to lose, for example a fresh container in a test |
+///
+/// With `mode=table`:
+///
+/// | option | meaning |
+/// | --- | --- |
+/// | `table=NAME` | the name of the table (default `tenure_locks`); in a server [`Client::init`] makes it |
+/// | `connections=4` | the largest number of connections of this client |
+/// | `dialect=shedlock` | the table has the format of ShedLock, to share locks with Java |
+///
+/// Options of `sqlite`: `table`, `connections` and `timeout`.
+/// The first request makes the file and its tables if they are missing.
+///
+/// Durations are written `500ms`, `5s`, `2m`, `1h30m` or `1d`; see [`parse_duration`](crate::time::parse_duration).
+///
+/// Must be called inside a tokio runtime (with time enabled); background work of the client runs there.
+///
+/// # Cancel safety
+/// Cancel safe.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid): the URL is wrong, the message says where.
+/// [`Unsupported`](ErrorKind::Unsupported): no backend of this build has that scheme.
+/// `Denied`: the store refused the user or password. `Unreachable`: the store did not answer.
+pub async fn connect(url: &str) -> Result<Client, Error> {
+    let client = open(url).await;
+    client.map_err(|err| err.with_step(Step::Connect))
+}
+
+async fn open(url: &str) -> Result<Client, Error> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    let Some((scheme, rest)) = url.split_once(':') else {
+        // Not echoed beyond its length: it may be a password that was put in the wrong place.
+        return invalid(format!(
+            "the URL has no scheme; it begins with one of {}, for example file:/var/lib/myapp/locks",
+            SCHEMES.join(", ")
+        ));
+    };
+    match scheme {
+        "memory" if rest.is_empty() => Client::from_backend(memory::Backend::new()),
+        "memory" => invalid(
+            "`memory:` takes nothing after the colon; every connect makes a store of its own"
+                .into(),
+        ),
+        #[cfg(all(feature = "file", unix))]
+        "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
+            Client::from_backend(redis::Store::connect(url).await?)
+        }
+        #[cfg(feature = "redlock")]
+        "redlock" => {
+            let nodes = redis::Store::connect_independent(url).await?;
+            Client::from_backend(majority::Backend::new(
+                nodes,
+                majority::Settings::default(),
+            )?)
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Client::from_backend(etcd::Backend::connect(url).await?),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => Client::from_backend(zookeeper::Store::connect(url).await?),
+        #[cfg(feature = "mysql")]
+        "mysql" => open_database(url).await,
+        #[cfg(feature = "postgres")]
+        "postgres" => open_database(url).await,
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Client::from_backend(tables::Store::open(rest).await?),
+        _ => {
+            let cure = NOT_HERE
+                .iter()
+                .find(|(known, _)| *known == scheme)
+                .map_or_else(
+                    || format!("this build has {}", SCHEMES.join(", ")),
+                    |(_, cure)| (*cure).into(),
+                );
+            let scheme: String = scheme.chars().take(40).collect();
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("there is no backend for \"{}:\"; {cure}", Escaped(&scheme)),
+            ))
+        }
+    }
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+async fn open_database(url: &str) -> Result<Client, Error> {
+    let (server, mode, url) = Server::parse(url)?;
+    match mode {
+        Mode::Session => Client::from_backend(sessions::Store::connect(server, url).await?),
+        Mode::Table => Client::from_backend(tables::Store::connect(server, url).await?),
+    }
+}
+
+/// The directory in a `file:` URL.
+#[cfg(all(feature = "file", unix))]
+fn directory(rest: &str) -> Result<PathBuf, Error> {
+    let (path, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(path, query)| (path, Some(query)));
+    if let Some(query) = query {
+        let key = query.split('=').next().unwrap_or_default();
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "`file:` has no option \"{}\"; it has none at all",
+                Escaped(key)
+            ),
+        ));
+    }
+    let path = match path.strip_prefix("//") {
+        None => path,
+        Some(absolute) if absolute.starts_with('/') => absolute,
+        Some(_) => {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "`file://HOST/..` names another host; write file:/DIR or file:///DIR",
+            ));
+        }
+    };
+    if !path.is_empty() {
+        return Ok(PathBuf::from(path));
+    }
+    let absolute = |variable| {
+        std::env::var_os(variable)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("tenure/locks"))
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                "neither HOME nor XDG_STATE_HOME is set, so `file:` has no default directory; write file:/DIR",
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::guarantees::{Capability, Guarantees};
+
+    use super::*;
+    use crate::capabilities::CAPABILITIES;
+
+    /// What the stores of this build declare in their usual configuration, each with the beginning of its URL.
+    fn declared() -> Vec<(&'static str, Guarantees)> {
+        let mut all = Vec::new();
+        all.extend([("memory:", memory::guarantees())]);
+        #[cfg(all(feature = "file", unix))]
+        all.push(("file:", file::guarantees()));
+        #[cfg(feature = "redis")]
+        {
+            let plain = redis::guarantees(redis::Configuration {
+                persistence: redis::Persistence::None,
+                fails_over: false,
+                is_guarded: true,
+                is_redisson: false,
+            });
+            #[cfg(feature = "redlock")]
+            let redlock = majority::guarantees([&plain; 3]);
+            all.push(("redis:", plain));
+            #[cfg(feature = "redlock")]
+            all.push(("redlock:", redlock));
+        }
+        #[cfg(feature = "etcd")]
+        all.push(("etcd:", etcd::guarantees(3)));
+        #[cfg(feature = "zookeeper")]
+        {
+            let plain = zookeeper::Configuration::default();
+            all.push(("zookeeper:", zookeeper::guarantees(plain)));
+        }
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        let of_sessions = |is_postgres| {
+            sessions::guarantees(sessions::Configuration {
+                is_postgres,
+                is_guarded: true,
+            })
+        };
+        #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+        let table = |database| tables::guarantees(tables::Configuration::new(database));
+        #[cfg(feature = "mysql")]
+        all.extend([
+            ("mysql:", of_sessions(false)),
+            ("mysql: with mode=table", table(tables::Database::MySql)),
+        ]);
+        #[cfg(feature = "postgres")]
+        all.extend([
+            ("postgres:", of_sessions(true)),
+            (
+                "postgres: with mode=table",
+                table(tables::Database::Postgres),
+            ),
+        ]);
+        #[cfg(feature = "sqlite")]
+        all.push(("sqlite:", table(tables::Database::Sqlite)));
+        all
+    }
+
+    /// Refusals name the stores of the table, and the table says what the stores say.
+    #[test]
+    fn the_table_of_capabilities_is_what_the_stores_declare() {
+        let declared = declared().into_iter().map(|(url, guarantees)| {
+            let have = |it: &Capability| it.is_in(&guarantees);
+            (url, Capability::ALL.into_iter().filter(have).collect())
+        });
+        let table = CAPABILITIES.iter().map(|(url, have)| (*url, have.to_vec()));
+        let declared: Vec<(_, Vec<_>)> = declared.collect();
+        assert_eq!(table.collect::<Vec<_>>(), declared);
+    }
+}

@@ -1,0 +1,22 @@
+//! What the backends that talk to a database have in common: the URL of its server, connections to it, and
+//! what its errors mean. Decides nothing about locks.
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod connection;
+mod errors;
+mod hex;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) mod keys;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod server;
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::connection::{Connection, Row};
+pub(crate) use self::errors::Trouble;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::errors::{explain, no_connection};
+pub(crate) use self::hex::hex;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::hex::unhex;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::server::{KNOWN, Kind, Mode, Server};

@@ -1,0 +1,148 @@
+//! One watch per directory for all of a client that wait there, kept open for a moment after the last of them has left.
+//!
+//! A server takes a watch that is opened while others write for one that starts in the past, and serves it with a
+//! delay of up to a tenth of a second. One that is there already is served at once. So whoever queues listens
+//! before it asks, if there is anything to listen to.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{Receiver, Sender, channel};
+
+use tenure_core::rt::{Flag, lock};
+
+use super::hold::Store;
+use super::names::Directory;
+use super::outcome::Trouble;
+use super::watch::Watch;
+
+/// How long a watch that nobody listens to stays open, at least: longer than it takes to want the lock again.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Deletions that a listener may be behind.
+const BEHIND: usize = 256;
+
+/// By directory.
+pub(super) type Ears = Mutex<HashMap<Vec<u8>, Arc<Ear>>>;
+
+pub(super) struct Ear {
+    news: Sender<(Arc<[u8]>, i64)>,
+    /// Somebody began to listen since it was last looked at.
+    is_used: AtomicBool,
+    ended: Flag,
+}
+
+/// One that listens.
+pub(super) struct Listening {
+    news: Receiver<(Arc<[u8]>, i64)>,
+    ear: Arc<Ear>,
+}
+
+/// What a listener hears.
+pub(super) enum Heard {
+    /// That key was deleted, at that revision.
+    Deleted(Arc<[u8]>, i64),
+    /// Something.
+    Missed,
+    /// There will be no more.
+    Ended,
+}
+
+impl Listening {
+    fn to(ear: &Arc<Ear>) -> Self {
+        ear.is_used.store(true, Ordering::Relaxed);
+        Self {
+            news: ear.news.subscribe(),
+            ear: ear.clone(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ear.ended.is_raised()
+    }
+
+    /// Cancel safe.
+    pub(super) async fn next(&mut self) -> Heard {
+        tokio::select! {
+            biased;
+            news = self.news.recv() => match news {
+                Ok((key, revision)) => Heard::Deleted(key, revision),
+                Err(RecvError::Lagged(_)) => Heard::Missed,
+                Err(RecvError::Closed) => Heard::Ended,
+            },
+            () = self.ear.ended.raised() => Heard::Ended,
+        }
+    }
+}
+
+impl Store {
+    /// To what is there already.
+    pub(super) fn listen(&self, directory: &Directory) -> Option<Listening> {
+        let ears = lock(&self.ears);
+        let ear = ears.get(directory.start())?;
+        (!ear.ended.is_raised()).then(|| Listening::to(ear))
+    }
+
+    /// Also says from which revision on it tells.
+    pub(super) async fn listen_anew(
+        self: &Arc<Self>,
+        directory: &Directory,
+    ) -> Result<(Listening, i64), Trouble> {
+        let watch = self.watch(directory, None).await?;
+        let after = watch.after;
+        let ear = Arc::new(Ear {
+            news: channel(BEHIND).0,
+            is_used: AtomicBool::new(true),
+            ended: Flag::new(),
+        });
+        let listening = Listening::to(&ear);
+        let key = directory.start().to_vec();
+        lock(&self.ears).insert(key.clone(), ear.clone());
+        self.spawner.spawn(hear(self.clone(), key, watch, ear));
+        Ok((listening, after))
+    }
+
+    /// Forgets it, unless somebody began to listen: then `false`.
+    fn closes(&self, key: &[u8], ear: &Arc<Ear>, even_if_used: bool) -> bool {
+        let mut ears = lock(&self.ears);
+        let is_used = ear.is_used.swap(false, Ordering::Relaxed) || ear.news.receiver_count() > 0;
+        if is_used && !even_if_used {
+            return false;
+        }
+        if ears.get(key).is_some_and(|known| Arc::ptr_eq(known, ear)) {
+            ears.remove(key);
+        }
+        ear.ended.raise();
+        true
+    }
+}
+
+/// Passes on what the watch tells, until it ends, or nobody has listened for a while.
+async fn hear(store: Arc<Store>, key: Vec<u8>, mut watch: Watch, ear: Arc<Ear>) {
+    let line = watch.line.clone();
+    let mut look = store.clock.now().after(LINGER);
+    loop {
+        let told = tokio::select! {
+            biased;
+            told = store.told(&mut watch) => told,
+            () = line.ended.raised() => break,
+            () = store.closing.raised() => break,
+            () = store.clock.sleep_until(look) => {
+                if store.closes(&key, &ear, false) {
+                    return;
+                }
+                look = store.clock.now().after(LINGER);
+                continue;
+            }
+        };
+        let Ok(told) = told else { break };
+        for (key, revision) in told.deleted {
+            // Nobody may be listening just now.
+            let _ = ear.news.send((key.into(), revision));
+        }
+    }
+    store.closes(&key, &ear, true);
+}

@@ -1,0 +1,179 @@
+//! `file:DIR`: kernel file locks, one file per name, for many processes on one host.
+//!
+//! # How it works
+//!
+//! A hold is an exclusive (or shared) `flock(2)` on the file of the name in a private directory, see `names.rs`.
+//! The kernel frees the lock when the holder releases it or dies, and at no other time: there is no lease that could run
+//! out while a process is paused or the machine sleeps. `flock DIR/nightly-report COMMAND` in a shell takes the same
+//! lock as this store does for the name `nightly-report`.
+//!
+//! The file holds the token counter and says who the holder is, see `record.rs`. The fencing token is
+//! `max(last + 1, wall clock in µs)`: tokens grow across restarts of the machine, and across the loss of the file as
+//! long as the clock was not set back meanwhile.
+//!
+//! # Waiting
+//!
+//! A free name is taken in the first poll. A waiter takes a plain thread that is blocked in the kernel, see `wait.rs`.
+//! Permits are the exception: a waiter for a permit polls every 1 to 20 ms.
+//!
+//! # Breaking
+//!
+//! A kernel lock cannot be taken from a process that lives. [`break_lock`](crate::Client::break_lock) puts a new file in
+//! the place of the old one: the name is free at once, and the former holder learns of the loss when it checks its hold
+//! (at every third of its ttl) or releases. Waiters notice the new file within a second.
+//! The hold of a shared holder or permit is ended the same way, but its process keeps the name from exclusive holders
+//! until it notices.
+//!
+//! # Reading order
+//! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `hold` (one
+//! hold: its file and its record) · `store` (the parts of a client) · `acquire`, `wait` with `waiter_threads`, `renew`,
+//! `release` (the operations) · `errors` · `inspect` and `sweep` (for operators).
+
+mod acquire;
+mod directory;
+mod errors;
+mod file_system;
+mod guarantees;
+mod hold;
+mod idle_files;
+mod inspect;
+mod kernel_lock;
+mod names;
+mod record;
+mod release;
+mod renew;
+mod store;
+mod sweep;
+mod wait;
+mod waiter_threads;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tenure_core::backend::{
+    Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
+};
+use tenure_core::error::{Error, Step};
+use tenure_core::guarantees::{Capability, Guarantees};
+use tenure_core::holder::Status;
+use tenure_core::name::LockName;
+
+use crate::capabilities::stores_with;
+
+use self::guarantees::SCHEME;
+pub use self::guarantees::guarantees;
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::record::fuzz as fuzz_record;
+use self::store::Shared;
+pub use self::store::Store;
+
+impl Store {
+    /// Opens the lock directory at `path`, and creates the directory with its parents, for this user only, when it
+    /// is missing.
+    ///
+    /// # Errors
+    /// - `Denied`: the path is a symbolic link or no directory, belongs to another user, can be written
+    ///   by others, or may not be created;
+    /// - `Unsupported`: kernel locks do not work on that file system;
+    /// - `Backend`: no space, no descriptors, or anything else that the system said.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let opened = Shared::open(path.as_ref());
+        let (shared, swept) =
+            opened.map_err(|err| err.with_backend(SCHEME).with_step(Step::Connect))?;
+        let shared = Arc::new(shared);
+        sweep::start_if_due(&shared, swept);
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Waiting threads keep the shared part alive.
+        release::close(&self.0);
+    }
+}
+
+impl Backend for Store {
+    fn guarantees(&self) -> &Guarantees {
+        &self.0.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
+    }
+
+    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let answer = acquire::acquire(&shared, &request).await;
+            answer.map_err(|err| {
+                err.with_backend(SCHEME)
+                    .with_step(Step::Acquire)
+                    .with_name(&request.name)
+            })
+        })
+    }
+
+    fn answers_now(&self) -> bool {
+        true
+    }
+
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        acquire::acquire_now(&self.0, request)
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        Some(release::release(&self.0, hold))
+    }
+
+    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            holds
+                .iter()
+                .map(|hold| renew::check(&shared, hold))
+                .collect()
+        })
+    }
+
+    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move { Ok(release::release(&shared, &hold)) })
+    }
+
+    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            inspect::inspect(&shared, &name).map_err(|err| inspecting(err).with_name(&name))
+        })
+    }
+
+    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move { inspect::list(&shared, &prefix).map_err(inspecting) })
+    }
+
+    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let broken = inspect::break_lock(&shared, &name, token);
+            broken.map_err(|err| inspecting(err).with_name(&name))
+        })
+    }
+
+    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move { inspect::check(&shared).map_err(inspecting) })
+    }
+
+    fn close(&self) -> BoxFuture<()> {
+        let shared = self.0.clone();
+        Box::pin(async move { release::close(&shared) })
+    }
+}
+
+fn inspecting(err: Error) -> Error {
+    err.with_backend(SCHEME).with_step(Step::Inspect)
+}

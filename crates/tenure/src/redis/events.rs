@@ -1,0 +1,192 @@
+//! What servers tell a client: messages for waiters, losses of holds, broken connections.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use redis::{PushInfo, Value};
+
+use tenure_core::backend::Alarm;
+use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::lock;
+use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
+use tenure_core::time::Time;
+
+/// Why a waiter wakes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WakeUp {
+    /// A release granted the lock to the waiter.
+    HandedOver { token: u64 },
+    /// Something changed: ask again.
+    AskAgain,
+    /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
+    /// the lock that was granted to the waiter meanwhile.
+    Released { sent: Time },
+}
+
+/// Passes on what servers tell this client.
+pub(super) struct ServerEvents {
+    /// The id of the client.
+    pub(super) client: String,
+    /// The channel of the client; in a cluster there are others.
+    pub(super) channel: String,
+    /// Channels of Redisson locks, and the waiter of each. No topics of the registry: a message would then go through
+    /// all waiters.
+    lock_channels: Mutex<HashMap<String, OwnerId>>,
+    waiters: Arc<WaiterRegistry<WakeUp>>,
+    alarm: OnceLock<Alarm>,
+    /// A connection was lost, so holds have to be verified.
+    has_lost_connection: AtomicBool,
+    /// The task that verifies holds.
+    maintenance: Arc<Maintenance>,
+}
+
+impl ServerEvents {
+    pub(super) fn new(maintenance: Arc<Maintenance>) -> Self {
+        let client = OwnerId::random().to_hex();
+        Self {
+            channel: format!("tenure:push:{client}"),
+            client,
+            lock_channels: Mutex::default(),
+            waiters: Arc::default(),
+            alarm: OnceLock::new(),
+            has_lost_connection: AtomicBool::new(false),
+            maintenance,
+        }
+    }
+
+    /// Called once, as the contract of [`Backend::attach`](tenure_core::backend::Backend::attach) says.
+    pub(super) fn attach(&self, alarm: Alarm) {
+        let _ = self.alarm.set(alarm);
+    }
+
+    /// Wake-ups for `owner` from now on.
+    pub(super) fn subscribe(&self, owner: OwnerId) -> Subscription<WakeUp> {
+        self.waiters.subscribe(owner, "")
+    }
+
+    /// From now on a message on `channel` wakes `owner`.
+    pub(super) fn add_channel(&self, channel: &str, owner: OwnerId) {
+        lock(&self.lock_channels).insert(channel.to_owned(), owner);
+    }
+
+    pub(super) fn remove_channel(&self, channel: &str) {
+        lock(&self.lock_channels).remove(channel);
+    }
+
+    /// Wakes `owner`, which may begin to wait only later: a message can arrive before the reply that put the owner into
+    /// the queue.
+    pub(super) fn wake(&self, owner: OwnerId, wake_up: WakeUp) {
+        self.waiters.notify_even_later(owner, wake_up);
+    }
+
+    /// A request of this client that was sent at `sent` or later released what `owner` has or waits for.
+    pub(super) fn released(&self, owner: OwnerId, sent: Time) {
+        self.waiters.notify(owner, WakeUp::Released { sent });
+    }
+
+    /// A connection was lost: the server may have been restarted, and may have forgotten holds.
+    pub(super) fn connection_lost(&self) {
+        self.has_lost_connection.store(true, Ordering::SeqCst);
+        self.maintenance.wake();
+    }
+
+    /// Whether a connection was lost since the last call.
+    pub(super) fn take_connection_loss(&self) -> bool {
+        self.has_lost_connection.swap(false, Ordering::SeqCst)
+    }
+
+    /// A hold ended without a release of this client.
+    pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.lost(owner, reason);
+        }
+    }
+
+    /// Passes a message on. Other programs may publish on the same channels, so an unknown message is ignored; a waiter
+    /// that misses a message asks again in time.
+    pub(super) fn receive(&self, push: &PushInfo) {
+        let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
+            return;
+        };
+        let (Ok(channel), Ok(payload)) =
+            (std::str::from_utf8(channel), std::str::from_utf8(payload))
+        else {
+            return;
+        };
+        let waiter = lock(&self.lock_channels).get(channel).copied();
+        if let Some(owner) = waiter {
+            return self.wake(owner, WakeUp::AskAgain);
+        }
+        let mut words = payload.split(' ');
+        let (word, owner) = (words.next(), words.next().and_then(parse_owner));
+        let (Some(word), Some(owner)) = (word, owner) else {
+            return;
+        };
+        match (word, words.next().map(str::parse)) {
+            ("granted", Some(Ok(token))) => self.wake(owner, WakeUp::HandedOver { token }),
+            ("look", None) => self.wake(owner, WakeUp::AskAgain),
+            ("lost", None) => self.report_loss(owner, LostReason::TakenOver),
+            _ => {}
+        }
+    }
+}
+
+/// The owner that [`OwnerId::to_hex`] wrote.
+fn parse_owner(hex: &str) -> Option<OwnerId> {
+    let number = u128::from_str_radix(hex, 16).ok()?;
+    (hex.len() == 32).then(|| OwnerId::from_bytes(number.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tenure_core::rt::poll_now;
+
+    use super::*;
+
+    fn received(subscription: &mut Subscription<WakeUp>) -> Option<WakeUp> {
+        poll_now(pin!(subscription.next())).ok()
+    }
+
+    fn push(payload: &str) -> PushInfo {
+        PushInfo {
+            kind: redis::PushKind::Message,
+            data: vec![
+                Value::BulkString(b"channel".to_vec()),
+                Value::BulkString(payload.into()),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_message_wakes_the_waiter_that_it_names_and_no_other() {
+        let (events, one, two) = (
+            ServerEvents::new(Arc::default()),
+            OwnerId::random(),
+            OwnerId::random(),
+        );
+        let (mut first, mut second) = (events.subscribe(one), events.subscribe(two));
+        events.receive(&push(&format!("granted {} 17", one.to_hex())));
+        events.receive(&push(&format!("look {}", two.to_hex())));
+        for nonsense in ["", "granted", "granted 12 3", "look x", "granted - 1"] {
+            events.receive(&push(nonsense));
+        }
+        events.receive(&push(&format!("granted {} x", one.to_hex())));
+        assert_eq!(received(&mut first), Some(WakeUp::HandedOver { token: 17 }));
+        assert_eq!(received(&mut first), None);
+        assert_eq!(received(&mut second), Some(WakeUp::AskAgain));
+        drop((first, second));
+        events.receive(&push(&format!("granted {} 18", one.to_hex())));
+    }
+
+    #[test]
+    fn owners_are_read_as_they_are_written() {
+        let id = OwnerId::from_bytes([0x0a; 16]);
+        assert_eq!(parse_owner(&id.to_hex()), Some(id));
+        assert_eq!(parse_owner("0a"), None);
+        assert_eq!(parse_owner(""), None);
+    }
+}

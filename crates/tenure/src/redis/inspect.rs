@@ -1,0 +1,157 @@
+//! Who holds and who waits, for operators. Nothing here decides about a lock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+
+use crate::tls;
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
+
+use super::names::{lock_of_hold_key, name_of};
+use super::settings::Format;
+use super::store::Store;
+
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+    let keys = store.requests.keys(&name);
+    let state = store.requests.inspect(&keys).await?;
+    let format = store.context.settings.format;
+    let mut status = Status::free(name);
+    match state.value.as_str() {
+        // The server grants nothing before it can be trusted to know who holds a lock.
+        "" => {
+            let connection = store.connections.connection(keys.lock()).await.ok();
+            let now = store.context.now();
+            status.set_restart_guard(connection.and_then(|it| it.restart_guard(now)));
+        }
+        "-" => status.reserved = state.expires_in,
+        owner => {
+            let (token, holder, delay) = match parse_hold(&state.hold) {
+                Some((token, known, holder, delay)) if known == owner => {
+                    (Some(token), holder, delay)
+                }
+                _ => (None, foreign_holder(format, owner), Duration::ZERO),
+            };
+            let lease = state.expires_in.map(|left| left.saturating_sub(delay));
+            if lease.is_some_and(|lease| lease.is_zero()) && !delay.is_zero() {
+                status.reserved = state.expires_in;
+            } else {
+                status.holds = vec![HoldInfo::new(holder, Mode::Exclusive, token, lease)];
+            }
+        }
+    }
+    // Redisson's waiters are stored nowhere.
+    status.queue = (format == Format::Token).then(|| {
+        let waiters = state.waiters.iter();
+        waiters.map(|entry| parse_waiter(entry).0).collect()
+    });
+    Ok(status)
+}
+
+/// Of a holder that is another program: what can be shown without its secret.
+fn foreign_holder(format: Format, value: &str) -> Holder {
+    let label = match (value.strip_prefix('?'), format) {
+        (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
+        (None, Format::Redisson) => format!("Redisson, {value}"),
+        (None, Format::Token) => "another program".into(),
+    };
+    let mut holder = Holder::default();
+    holder.label = label;
+    holder
+}
+
+/// Scans all keys of each server.
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    let mut names = Vec::new();
+    for connection in store.connections.all().await? {
+        let name = |key: Vec<u8>| {
+            let key = String::from_utf8(key).ok()?;
+            let name = name_of(&store.context.settings.prefix, lock_of_hold_key(&key)?)?;
+            name.as_str().starts_with(prefix).then_some(name)
+        };
+        let keys = store.requests.scan(&connection).await?;
+        names.extend(keys.into_iter().filter_map(name));
+    }
+    names.sort();
+    names.dedup();
+    let mut held = Vec::new();
+    for status in join_all(names.into_iter().map(|name| inspect(store, name))).await {
+        held.extend(Some(status?).filter(Status::is_held));
+    }
+    Ok(held)
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    let keys = store.requests.keys(name);
+    store.requests.break_hold(&keys, token).await
+}
+
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let settings = &store.context.settings;
+    let mut findings = Vec::new();
+    for connection in store.connections.all().await? {
+        let (host, now) = (&connection.host, store.context.now());
+        let server_info = &connection.server_info;
+        findings.extend(server_info.findings(host, settings.restart_guard));
+        findings.extend(tls::plaintext(
+            host,
+            settings.is_tls(),
+            "rediss://, or tls=on",
+        ));
+        if let Some(until) = connection.untrusted_until(now, Duration::ZERO) {
+            let left = until.since(now);
+            findings.push(Finding::new(
+                Severity::Warning,
+                format!("{host}: started lately: nothing is granted for another {left:.0?} (restart_guard)"),
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+/// `TOKEN OWNER SINCE MIN_HOLD DELAY CHANNEL HOLDER`: token, owner, holder, delay.
+fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
+    let mut words = text.strip_prefix('+').unwrap_or(text).splitn(4, ' ');
+    let (token, owner) = (words.next()?.parse().ok()?, words.next()?);
+    let since = Duration::from_micros(words.next()?.parse().ok()?);
+    let (mut holder, delay) = parse_waiter(words.next()?);
+    holder.since = SystemTime::checked_add(&UNIX_EPOCH, since);
+    Some((token, owner, holder, delay))
+}
+
+/// `MIN_HOLD DELAY CHANNEL HOLDER`: holder and delay, as far as they can be read.
+fn parse_waiter(text: &str) -> (Holder, Duration) {
+    let mut words = text.splitn(4, ' ');
+    let delay = words.nth(1).and_then(|delay| delay.parse().ok());
+    let record: Option<HolderRecord> = words
+        .nth(1)
+        .and_then(|json| serde_json::from_str(json).ok());
+    let holder = record.unwrap_or_default().into();
+    (holder, Duration::from_millis(delay.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_are_read_whatever_is_in_them() {
+        let text = r#"17 abc 1000000 0 250 tenure:push:x {"host":"a b","pid":4,"label":"x\ny","client":"c"}"#;
+        let (token, owner, holder, delay) = parse_hold(text).unwrap();
+        assert_eq!(
+            (token, owner, delay),
+            (17, "abc", Duration::from_millis(250))
+        );
+        assert_eq!((holder.host.as_str(), holder.pid), ("a b", 4));
+        assert_eq!(holder.label, "x\ny");
+        assert_eq!(holder.since, Some(UNIX_EPOCH + Duration::from_secs(1)));
+        for broken in ["", "x", "17", "17 abc", "17 abc x 0 0 c {}"] {
+            assert!(parse_hold(broken).is_none(), "{broken}");
+        }
+        assert_eq!(parse_waiter("0 0 c nonsense").0, Holder::default());
+    }
+}

@@ -1,0 +1,63 @@
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY. PLACE says how long a place in the queue is
+-- good for, and is 0 for an owner that does not wait. FIRST is 0 for an owner that may have asked before: the request
+-- then keeps its place, and learns of a grant whose message was lost.
+-- token: held for TTL from now on.
+-- {0, ms until the lock expires (-1: never), whether its holder is foreign, how many waiters are ahead, last token}
+-- {-1, type}: the key is no lock of this format.
+
+-- Nearly always the lock is free and its queue empty: that case takes as few commands as possible.
+local known = redis.call('GET', KEYS[2])
+if not known or string.byte(known) ~= 43 then
+  if redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
+    local clock = redis.call('TIME')
+    local since = clock[1] * 1000000 + clock[2]
+    local token = ARGV[6] and tonumber(ARGV[6]) or since
+    local last = known and tonumber(string.match(known, '^%d+')) or 0
+    if last >= token then
+      token = last + 1
+    end
+    redis.call('SET', KEYS[2], string.format('%d %s %d %s', token, ARGV[1], since, ARGV[3]), 'PX', ARGV[4])
+    return token
+  end
+end
+-- @common
+local owner, self, hold = ARGV[1], ARGV[3], known
+local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
+local holder = redis.pcall('GET', LOCK)
+if type(holder) == 'table' then
+  return {-1, redis.call('TYPE', LOCK)['ok']}
+end
+if not holder then
+  if not serve(hold) then
+    return tonumber(grant(owner, ARGV[2], ARGV[4], self, hold, '', ARGV[6] and tonumber(ARGV[6])))
+  end
+  holder, hold = redis.call('GET', LOCK), redis.call('GET', HOLD)
+end
+local token, holds = string.match(hold or '', '^%+?(%d+) (%S+)')
+if holder == owner then
+  if holds ~= owner then
+    token = grant(owner, ARGV[2], ARGV[4], self, hold, '+')
+  end
+  redis.call('PEXPIRE', LOCK, ARGV[2])
+  return tonumber(token)
+end
+local left = redis.call('PTTL', LOCK)
+local foreign = (holds ~= holder and holder ~= '-') and 1 or 0
+if place == '0' then
+  return {0, left, foreign, 0, tonumber(token or 0)}
+end
+local entry = string.format('%d ', ms + place) .. self
+local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
+if at then
+  redis.call('LSET', QUEUE, at + 1, entry)
+else
+  at = redis.call('RPUSH', QUEUE, owner, entry) - 2
+end
+-- Longer than any place is good for, so that a queue without waiters expires.
+redis.call('PEXPIRE', QUEUE, 15000)
+if not hold then
+  redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', KEEP)
+elseif string.byte(hold) ~= 43 then
+  redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
+end
+return {0, left, foreign, at / 2, tonumber(token or 0)}

@@ -1,0 +1,27 @@
+-- ARGV: OWNER [ENDED [NEXT]]. ENDED: whether the hold ended before this release, if MIN_HOLD or DELAY is set or the
+-- client does not know; else '-'. NEXT: the least token of the next grant.
+-- 1: the lock was ours. 0: it was not; if we had a place in the queue, that place was removed.
+
+-- Nearly always the queue is empty: that case takes as few commands as possible.
+local ended = ARGV[2] ~= '-' and ARGV[2]
+local held = redis.call('MGET', KEYS[1], KEYS[2])
+if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 then
+  return redis.call('DEL', KEYS[1])
+end
+-- @common
+if held[1] ~= ARGV[1] then
+  local at = redis.call('LPOS', QUEUE, ARGV[1])
+  if at then
+    -- Both elements of the entry become equal, so that one command removes both.
+    redis.call('LSET', QUEUE, at + 1, ARGV[1])
+    redis.call('LREM', QUEUE, 2, ARGV[1])
+  end
+  return 0
+end
+local next_token = ARGV[3] and tonumber(ARGV[3])
+if ended then
+  finish(held[2], ended == '1', next_token)
+elseif not serve(held[2], next_token) then
+  redis.call('DEL', LOCK)
+end
+return 1

@@ -1,0 +1,338 @@
+//! From the name of a lock to its keys, and back. `docs/stores/redis.md` publishes this format.
+
+use std::sync::LazyLock;
+
+use tenure_core::name::LockName;
+
+use super::settings::Format;
+
+/// Prefix of the side keys, which have what the lock key itself cannot hold.
+const SIDE_PREFIX: &str = "tenure:{";
+/// Prefixes of the side keys and channels of Redisson.
+const REDISSON_PREFIXES: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
+/// Prefix of a lock key that could be mistaken for a side key without it.
+const ESCAPE_PREFIX: &str = "tenure:=";
+/// Slots of a Redis Cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The keys of one lock; all of them are in one slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// All keys in one allocation: they are computed for every request.
+    text: String,
+    /// Where the first three keys end. Only Redisson's format has a fourth one.
+    ends: [usize; 3],
+}
+
+impl Keys {
+    pub(super) fn new(format: Format, prefix: &str, name: &LockName) -> Self {
+        let lock = lock_key(prefix, name.as_str());
+        let tag = tag(&lock);
+        // The lock's key up to four times, a tag up to three times, and less than 40 bytes around each.
+        let mut text = String::with_capacity(7 * lock.len() + 160);
+        text.push_str(&lock);
+        let mut ends = [lock.len(); 3];
+        push_side_key(&mut text, &lock, &tag, "hold");
+        ends[1] = text.len();
+        match format {
+            Format::Token => {
+                push_side_key(&mut text, &lock, &tag, "queue");
+                ends[2] = text.len();
+            }
+            Format::Redisson => {
+                push_redisson_key(&mut text, &lock, "redisson_lock_token");
+                ends[2] = text.len();
+                push_redisson_key(&mut text, &lock, "redisson_lock__channel");
+            }
+        }
+        Self { text, ends }
+    }
+
+    /// The key of the lock itself, which other programs know too.
+    pub(super) fn lock(&self) -> &str {
+        &self.text[..self.ends[0]]
+    }
+
+    /// The last token and the holder.
+    pub(super) fn hold(&self) -> &str {
+        &self.text[self.ends[0]..self.ends[1]]
+    }
+
+    /// The waiters in order, and until when each place is good. In Redisson's format the counter of fencing tokens.
+    pub(super) fn queue(&self) -> &str {
+        &self.text[self.ends[1]..self.ends[2]]
+    }
+
+    /// In Redisson's format the channel on which a release is published; in ours empty.
+    pub(super) fn channel(&self) -> &str {
+        &self.text[self.ends[2]..]
+    }
+
+    /// The keys that the scripts about one lock take.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
+        [self.lock(), self.hold(), self.queue(), self.channel()]
+            .into_iter()
+            .filter(|key| !key.is_empty())
+    }
+}
+
+/// Redisson puts braces around a name without an opening brace.
+fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
+    let (open, close) = if lock.contains('{') {
+        ("", "")
+    } else {
+        ("{", "}")
+    };
+    text.extend([kind, ":", open, lock, close]);
+}
+
+/// The key of the lock with that name.
+pub(super) fn lock_key(prefix: &str, name: &str) -> String {
+    let escape = [prefix, name].concat();
+    let reserved = [
+        SIDE_PREFIX,
+        ESCAPE_PREFIX,
+        REDISSON_PREFIXES[0],
+        REDISSON_PREFIXES[1],
+    ];
+    if reserved.iter().any(|start| escape.starts_with(start)) {
+        return [ESCAPE_PREFIX, &escape].concat();
+    }
+    escape
+}
+
+/// The name whose lock has that key. `None`: the key lacks this prefix, or is no lock key.
+pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
+    let key = key.strip_prefix(ESCAPE_PREFIX).unwrap_or(key);
+    LockName::new(key.strip_prefix(prefix)?).ok()
+}
+
+fn push_side_key(text: &mut String, lock: &str, tag: &Tag<'_>, kind: &str) {
+    match tag {
+        Tag::Whole => text.extend([SIDE_PREFIX, lock, "}:", kind]),
+        Tag::Part(tag) => text.extend([SIDE_PREFIX, tag, "}:", kind, ":", lock]),
+        Tag::Number(tag) => text.extend([SIDE_PREFIX, &tag.to_string(), "}:", kind, ":", lock]),
+    }
+}
+
+/// The lock key that a `hold` key belongs to; `None` for any other key.
+pub(super) fn lock_of_hold_key(key: &str) -> Option<&str> {
+    let (tag, rest) = key.strip_prefix(SIDE_PREFIX)?.split_once('}')?;
+    match rest.strip_prefix(":hold")? {
+        "" => Some(tag),
+        rest => rest.strip_prefix(':'),
+    }
+}
+
+enum Tag<'a> {
+    Whole,
+    Part(&'a str),
+    Number(u32),
+}
+
+/// A text for the braces of a side key, with the slot of `key`.
+fn tag(key: &str) -> Tag<'_> {
+    match hashed(key) {
+        part if part.contains('}') => Tag::Number(slot_tag(slot(key))),
+        part if part.len() == key.len() => Tag::Whole,
+        part => Tag::Part(part),
+    }
+}
+
+/// The least number whose decimal digits have that slot.
+pub(super) fn slot_tag(slot: u16) -> u32 {
+    SLOT_TAGS[usize::from(slot)]
+}
+
+/// Computed once: that takes a hundred thousand checksums, since 109,757 is the first number with the last slot.
+static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut least = vec![None; usize::from(SLOTS)];
+    let mut missing = least.len();
+    for n in 0_u32.. {
+        let tag = &mut least[usize::from(slot(&n.to_string()))];
+        if tag.is_none() {
+            *tag = Some(n);
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    least.into_iter().flatten().collect()
+});
+
+/// The part of a key that decides about its slot, as the specification of Redis Cluster says.
+pub(super) fn hashed(key: &str) -> &str {
+    if let Some((_, rest)) = key.split_once('{')
+        && let Some((tag, _)) = rest.split_once('}')
+        && !tag.is_empty()
+    {
+        return tag;
+    }
+    key
+}
+
+/// The slot of a key: CRC-16 (XMODEM: polynomial 0x1021, start 0) modulo 16,384.
+pub(super) fn slot(key: &str) -> u16 {
+    let crc = hashed(key).bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ (if crc & 0x8000 == 0 { 0 } else { 0x1021 })
+        })
+    });
+    crc % SLOTS
+}
+
+/// For [`crate::fuzzing`]: text as a name, and as a key of the server.
+#[cfg(feature = "_fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(name) = LockName::new(text) {
+        for format in [Format::Token, Format::Redisson] {
+            let keys = Keys::new(format, "", &name);
+            let wanted = slot(keys.lock());
+            assert!(keys.all().skip(1).all(|key| key != keys.lock()));
+            // For braces that are no pair Redisson's keys are in two slots; ours too, because we share its locks.
+            let is_one = format == Format::Token || !text.contains(['{', '}']);
+            assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
+            assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
+        }
+        assert_eq!(name_of("", &lock_key("", text)), Some(name));
+    }
+    let _ = lock_of_hold_key(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(prefix: &str, name: &str) -> Keys {
+        Keys::new(Format::Token, prefix, &LockName::new(name).unwrap())
+    }
+
+    /// The published vectors.
+    #[test]
+    fn keys_are_as_published() {
+        for (prefix, name, lock, hold) in [
+            ("", "orders/42", "orders/42", "tenure:{orders/42}:hold"),
+            (
+                "",
+                "user:{7}:cart",
+                "user:{7}:cart",
+                "tenure:{7}:hold:user:{7}:cart",
+            ),
+            (
+                "",
+                "tenure:{x}:hold",
+                "tenure:=tenure:{x}:hold",
+                "tenure:{x}:hold:tenure:=tenure:{x}:hold",
+            ),
+            ("app:", "x", "app:x", "tenure:{app:x}:hold"),
+            ("", "a{}b", "a{}b", "tenure:{3991}:hold:a{}b"),
+            ("", "}", "}", "tenure:{5305}:hold:}"),
+        ] {
+            let keys = keys(prefix, name);
+            assert_eq!(keys.lock(), lock);
+            assert_eq!(keys.hold(), hold);
+            assert_eq!(lock_of_hold_key(keys.hold()), Some(lock));
+            assert_eq!(name_of(prefix, lock).unwrap().as_str(), name);
+        }
+        assert_eq!(lock_of_hold_key("tenure:{x}:queue"), None);
+        assert_eq!(name_of("app:", "other:x"), None);
+    }
+
+    /// As Redisson names them; `a{b}c` is a published vector.
+    #[test]
+    fn redisson_finds_its_keys() {
+        let keys = |name| Keys::new(Format::Redisson, "", &LockName::new(name).unwrap());
+        assert_eq!(keys("job").channel(), "redisson_lock__channel:{job}");
+        assert_eq!(keys("job").queue(), "redisson_lock_token:{job}");
+        assert_eq!(keys("a{b}c").channel(), "redisson_lock__channel:a{b}c");
+        assert_eq!(keys("a{b}c").queue(), "redisson_lock_token:a{b}c");
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_share_a_slot_and_no_two_names_share_a_key() {
+        let names = [
+            "a",
+            "A",
+            "a{b}",
+            "a{b}c",
+            "{a}",
+            "{}",
+            "{}a",
+            "a}b",
+            "}{",
+            "{{a}}",
+            "a{}{b}",
+            "tenure:{a}:hold",
+            "tenure:{a}:queue",
+            "tenure:=a",
+            "tenure:=tenure:{a}:hold",
+            "tenure:",
+            "a b",
+            "\u{1f512}",
+            "{\u{1f512}}",
+            "a\nb",
+            "a:hold",
+            "5305",
+            "b",
+            "tenure:{5305}:hold:}",
+        ];
+        let mut all = std::collections::HashSet::new();
+        for name in names {
+            let keys = keys("", name);
+            let wanted = slot(keys.lock());
+            for key in keys.all() {
+                assert_eq!(slot(key), wanted, "{key}");
+                assert!(all.insert(key.to_owned()), "{key} twice");
+            }
+        }
+    }
+
+    /// From the cluster specification, and compared with a server.
+    #[test]
+    fn slots_are_those_of_redis() {
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("foo"), 12_182);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for number in 0..SLOTS {
+            assert_eq!(slot(&slot_tag(number).to_string()), number);
+        }
+        assert_eq!(slot_tag(slot("}")), 5305);
+    }
+
+    #[test]
+    fn hostile_names_share_no_key_and_each_stays_in_a_slot() {
+        use tenure_core::conformance::hostile::written;
+        for prefix in ["", "jobs:", "tenure:{"] {
+            written::assert_apart(|name| {
+                let keys = keys(prefix, name);
+                let wanted = slot(keys.lock());
+                assert!(keys.all().all(|key| slot(key) == wanted), "{name:?}");
+                keys.all().map(ToOwned::to_owned).collect()
+            });
+            let read = |key: &str| name_of(prefix, key).map(|name| name.as_str().to_owned());
+            written::assert_read_back(|name| lock_key(prefix, name), read);
+        }
+        // Redisson has one counter for `x` and `{x}`, which grows for both; no lock lies where a counter does.
+        let redisson = |name: &str| {
+            let name = LockName::new(name).unwrap();
+            Keys::new(Format::Redisson, "", &name)
+        };
+        written::assert_apart(|name| {
+            let keys = redisson(name);
+            vec![keys.lock().to_owned(), keys.hold().to_owned()]
+        });
+        let names = written::many();
+        let locks: std::collections::HashSet<_> = names
+            .iter()
+            .map(|name| redisson(name).lock().to_owned())
+            .collect();
+        for name in &names {
+            assert!(!locks.contains(redisson(name).queue()), "{name:?}");
+        }
+    }
+}

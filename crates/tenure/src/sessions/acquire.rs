@@ -1,0 +1,189 @@
+//! One acquisition, from the first request to the answer.
+
+use std::sync::Arc;
+
+use tenure_core::backend::{Answer, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
+use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
+
+use super::attempt::{self, Outcome, Pacing};
+use super::batch;
+use super::errors;
+use super::names::KeySource;
+use super::operations::{LockRequest, OperationError, OperationResult, Reply};
+use super::pool::SessionChoice;
+use super::renew;
+use super::restart_guard::{Trust, trust};
+use super::session::Session;
+use super::store::Store;
+use super::wait;
+
+/// How often a request is sent that does not wait, if its session ends under it.
+const MAX_ATTEMPTS: u32 = 3;
+
+pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
+    renew::start_maintenance(store);
+    let clock = &store.context.clock;
+    let Some(lock_request) = lock_request(store, request).await? else {
+        return Ok(Answer::Busy);
+    };
+    let mut pacing = Pacing {
+        // A server that is not there is asked again until then.
+        retries: RetryBudget::until(clock.now().after(request.ttl)),
+        polls: RetryBudget::without_limit(),
+    };
+    let mut may_skip_try = true;
+    while !store.is_cancelled(request) {
+        let outcome = match std::mem::take(&mut may_skip_try)
+            && is_contended(store, request, &lock_request)
+        {
+            true => Ok(Outcome::Busy),
+            false => try_once(store, request, &lock_request).await,
+        };
+        let outcome = match outcome {
+            Ok(Outcome::Busy) if request.wait => {
+                pacing.retries.extend(clock.now().after(request.ttl));
+                // In a box, as more below: rarely needed, and every request would have to have room for it.
+                Box::pin(wait::wait(store, request, &lock_request, &mut pacing)).await
+            }
+            outcome => outcome,
+        };
+        let err = match outcome {
+            Ok(Outcome::Granted(grant)) => return Ok(Answer::Granted(grant)),
+            Ok(Outcome::Cancelled) => break,
+            Ok(Outcome::Busy) if !request.wait => break,
+            Ok(Outcome::Busy) => {
+                pacing.retries.restart(clock.now().after(request.ttl));
+                continue;
+            }
+            Ok(Outcome::NotBefore(from)) => {
+                let sleep = clock.sleep_until(from);
+                store.until_cancelled(request, sleep).await;
+                pacing.retries.extend(clock.now().after(request.ttl));
+                continue;
+            }
+            Ok(Outcome::SessionEnded(err)) => err,
+            // Nothing was done.
+            Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
+            Err(err) => return Err(err),
+        };
+        let is_last = match request.wait {
+            true => pacing.retries.is_spent(clock),
+            false => pacing.retries.failures() + 1 >= MAX_ATTEMPTS,
+        };
+        if is_last {
+            return Err(errors::unreachable(err));
+        }
+        tracing::debug!(name = %request.name, backend = store.guarantees.backend, %err, "asking again");
+        let pause = pacing.retries.pause(clock);
+        store.until_cancelled(request, pause).await;
+    }
+    Ok(Answer::Busy)
+}
+
+/// What the request wants of the server. `None`: the request was cancelled.
+async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockRequest>, Error> {
+    let key = match store.keys.find(&request.name)? {
+        KeySource::Computed(key) => key,
+        KeySource::AskServer(bytes) => {
+            let ask = Box::pin(store.keys.ask(&request.name, &bytes));
+            match store.until_cancelled(request, ask).await {
+                Some(key) => key?,
+                None => return Ok(None),
+            }
+        }
+    };
+    Ok(Some(LockRequest {
+        key,
+        is_shared: request.mode == Mode::Shared,
+        ttl: store.context.dialect.idle_limit(request.ttl),
+    }))
+}
+
+/// Whether to wait at once: a try would most likely be in vain.
+fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
+    let now = || store.context.clock.now();
+    request.wait && store.contended.contains(&lock_request.key, now)
+}
+
+/// Takes the lock if it is free.
+async fn try_once(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+) -> Result<Outcome, Error> {
+    let session = loop {
+        match store.sessions.choose(request.owner, lock_request) {
+            SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
+                // The server may have the release already, and only its reply be on the way.
+                Some(session) if has_changed(&session).await => continue,
+                _ => return Ok(Outcome::Busy),
+            },
+            SessionChoice::Use(session) => break session,
+            // A session that is not there yet has taken nothing.
+            SessionChoice::Open => {
+                let opening = Box::pin(store.sessions.open_another(lock_request));
+                match store.until_cancelled(request, opening).await {
+                    Some(opened) => opened?,
+                    None => return Ok(Outcome::Cancelled),
+                }
+            }
+        };
+    };
+    store.holds.insert(request.owner, session.clone());
+    match trust(&session, request) {
+        Ok(Trust::Full) => {}
+        Ok(Trust::NotBefore(from)) => {
+            store.remove_acquisition(request.owner);
+            return Ok(Outcome::NotBefore(from));
+        }
+        Err(err) => {
+            store.remove_acquisition(request.owner);
+            return Err(err);
+        }
+    }
+    let id = session.server_info.session;
+    store
+        .holder_table
+        .stale_row_deleted(id, &lock_request.key)
+        .await;
+    let server = &store.context.settings.server;
+    match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
+        Ok(
+            reply @ Reply {
+                result: OperationResult::Granted(token),
+                ..
+            },
+        ) => Ok(attempt::granted(store, request, &session, token, reply)),
+        Ok(_) => {
+            store.remove_acquisition(request.owner);
+            let now = store.context.clock.now();
+            store.contended.add(&lock_request.key, now);
+            Ok(Outcome::Busy)
+        }
+        Err(error @ OperationError::Refused(_)) => {
+            store.remove_acquisition(request.owner);
+            Err(errors::of_operation(error, server))
+        }
+        Err(error @ OperationError::TimedOut) => Err(errors::of_operation(error, server)),
+        Err(error @ OperationError::SessionEnded(_)) => {
+            Box::pin(attempt::after_session_end(store, request, &session, error)).await
+        }
+    }
+}
+
+/// Waits until an acquisition of the session has changed, for as long as a request may take.
+async fn has_changed(session: &Session) -> bool {
+    let limit = session.context.request_limit();
+    let changed = session.changed.notified();
+    if session.is_ended() || !lock(&session.acquisitions).is_any_ending() {
+        return true;
+    }
+    tokio::select! {
+        biased;
+        () = changed => true,
+        () = session.context.clock.sleep_until(limit) => false,
+    }
+}

@@ -1,0 +1,76 @@
+//! What an attempt to get a lock comes to: common to a try and to a wait.
+
+use tenure_core::backend::{Grant, Request};
+use tenure_core::error::Error;
+use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
+use tenure_core::time::Time;
+
+use super::errors;
+use super::holder_row::HolderRow;
+use super::operations::{OperationError, Reply};
+use super::session::Session;
+use super::session_end::confirm_session_closed;
+use super::store::Store;
+
+/// What one attempt came to. After anything but `Granted`, nothing of the attempt is left in the server.
+pub(super) enum Outcome {
+    Granted(Grant),
+    /// Another holder has the lock.
+    Busy,
+    /// The caller gave up, or the client is being closed.
+    Cancelled,
+    /// The server is not trusted before then.
+    NotBefore(Time),
+    /// The session ended under the attempt.
+    SessionEnded(Error),
+}
+
+/// The pauses between the attempts of one acquisition.
+pub(super) struct Pacing {
+    /// After failures of the server, as long as a server that fails is asked again.
+    pub(super) retries: RetryBudget,
+    /// Where the acquisition can only try again and again.
+    pub(super) polls: RetryBudget,
+}
+
+/// The server has granted the lock, as this reply says.
+pub(super) fn granted(
+    store: &Store,
+    request: &Request,
+    session: &Session,
+    token: u64,
+    reply: Reply,
+) -> Outcome {
+    let ttl = session.lease.ttl;
+    let expires = reply.sent.after(ttl);
+    let due = session.check_due_at().min(expires);
+    store.context.maintenance.due_at(due);
+    if store.holder_table.is_usable() {
+        // The acquisition is gone if the session has ended meanwhile.
+        let key = lock(&session.acquisitions)
+            .get(&request.owner)
+            .map(|it| it.key.clone());
+        if let Some(key) = key {
+            let id = session.server_info.session;
+            let row = HolderRow::new((id, ttl), key, token, request);
+            store.holder_table.add(request.owner, row);
+        }
+    }
+    Outcome::Granted(Grant::new(token, reply.sent, reply.round_trip, Some(ttl)))
+}
+
+/// The session ended under the attempt. As soon as the server confirms that, what the attempt may have taken is free.
+pub(super) async fn after_session_end(
+    store: &Store,
+    request: &Request,
+    session: &Session,
+    error: OperationError,
+) -> Result<Outcome, Error> {
+    let err = errors::of_operation(error, &store.context.settings.server);
+    if !confirm_session_closed(session).await {
+        return Err(err);
+    }
+    store.remove_acquisition(request.owner);
+    Ok(Outcome::SessionEnded(err))
+}

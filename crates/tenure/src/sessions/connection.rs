@@ -1,0 +1,148 @@
+//! Opens connections, and sets up sessions on them.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
+
+use crate::database::{Connection, no_connection};
+
+use super::context::Context;
+use super::errors;
+use super::operations::Operation;
+use super::session::{Lease, Session, SessionObserver};
+use super::statements;
+
+/// The ttl of a session that takes no locks.
+pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
+
+/// Makes sessions.
+pub(super) struct Connector {
+    context: Arc<Context>,
+    observer: Weak<dyn SessionObserver>,
+    /// A session whose connection is for the first session that takes locks.
+    prewarmed: Mutex<Option<Arc<Session>>>,
+}
+
+impl Connector {
+    pub(super) fn new(context: Arc<Context>, observer: Weak<dyn SessionObserver>) -> Self {
+        Self {
+            context,
+            observer,
+            prewarmed: Mutex::default(),
+        }
+    }
+
+    /// Opens a session that takes no locks.
+    pub(super) async fn open(&self) -> Result<Arc<Session>, Error> {
+        let (connection, opened) = self.connect().await?;
+        self.set_up(connection, CONTROL_SESSION_TTL, opened, "")
+            .await
+    }
+
+    /// Makes a session that takes locks and that the server ends after `ttl` of silence. It has the prewarmed
+    /// connection, if there is one.
+    pub(super) async fn open_for_locks(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
+        let prewarmed = lock(&self.prewarmed).take();
+        if let Some(prewarmed) = prewarmed
+            && let Some(session) = self.reuse(&prewarmed, ttl).await
+        {
+            return Ok(session);
+        }
+        let (connection, opened) = self.connect().await?;
+        let more = self.context.dialect.prepare();
+        self.set_up(connection, ttl, opened, &more).await
+    }
+
+    /// Opens the prewarmed connection, and proves with it that each session of ours is a session of the server.
+    /// A pooler gives the two sessions the same server session, or another one for each request.
+    ///
+    /// # Errors
+    /// `Unsupported`: there is a pooler.
+    pub(super) async fn refuse_pooler(&self, control: &Arc<Session>) -> Result<(), Error> {
+        let server = &self.context.settings.server;
+        let other = self.open().await?;
+        let mut is_shared = control.server_info.session == other.server_info.session;
+        for session in [control, &other, control] {
+            let limit = self.context.request_limit();
+            let ping = self.context.dialect.statement(&[Operation::Ping]);
+            let rows = statements::query(session, ping, limit).await;
+            let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
+            let number = rows.first().and_then(|row| row.first()?.clone());
+            is_shared |= number != Some(session.server_info.session.number.to_string());
+        }
+        if is_shared {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "something between us and {server} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table"
+                ),
+            ));
+        }
+        *lock(&self.prewarmed) = Some(other);
+        Ok(())
+    }
+
+    /// Closes the prewarmed connection.
+    pub(super) async fn close(&self) {
+        let prewarmed = lock(&self.prewarmed).take();
+        if let Some(prewarmed) = prewarmed {
+            prewarmed.close().await;
+        }
+    }
+
+    /// Opens a connection, and says when that began.
+    async fn connect(&self) -> Result<(Connection, Time), Error> {
+        let server = &self.context.settings.server;
+        let opened = self.context.clock.now();
+        let connection = Connection::open(server, &self.context.clock).await;
+        let connection = connection.map_err(|trouble| no_connection(trouble, server))?;
+        Ok((connection, opened))
+    }
+
+    /// Makes a session that takes locks on the connection of another. `None`: that connection is not there any more.
+    async fn reuse(&self, other: &Session, ttl: Duration) -> Option<Arc<Session>> {
+        let usable_until = other.lease.sent().after(other.lease.ttl / 2);
+        let opened = self.context.clock.now();
+        let connection = other.take_connection().await;
+        let connection = connection.filter(|_| opened < usable_until)?;
+        let more = self.context.dialect.prepare();
+        self.set_up(connection, ttl, opened, &more).await.ok()
+    }
+
+    async fn set_up(
+        &self,
+        mut connection: Connection,
+        ttl: Duration,
+        opened: Time,
+        more: &str,
+    ) -> Result<Arc<Session>, Error> {
+        let (context, server) = (&self.context, &self.context.settings.server);
+        let version = connection.version();
+        let sent = context.clock.now();
+        let set_up = context.dialect.set_up(ttl, version) + more;
+        let rows = server
+            .limited(&context.clock, connection.rows(set_up))
+            .await
+            .map_err(|trouble| no_connection(trouble, server))?;
+        let server_info = context.dialect.server_info(&rows, version);
+        let server_info = server_info.ok_or_else(errors::unexpected_reply)?;
+        if let Some(objection) = &server_info.objection {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{server} {objection}"),
+            ));
+        }
+        let lease = Lease::new(ttl, opened, sent);
+        let (context, observer) = (context.clone(), self.observer.clone());
+        Ok(Session::new(
+            context,
+            observer,
+            connection,
+            server_info,
+            lease,
+        ))
+    }
+}

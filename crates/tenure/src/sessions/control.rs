@@ -1,0 +1,118 @@
+//! The control connection: one session for everything but locks. It looks at the server, ends other sessions and their
+//! statements, and writes the table of holders.
+
+use std::sync::{Arc, Mutex};
+
+use tenure_core::error::Error;
+use tenure_core::rt::lock;
+use tenure_core::support::SingleFlight;
+
+use crate::database::Row;
+
+use super::connection::Connector;
+use super::context::Context;
+use super::errors;
+use super::server_info::SessionId;
+use super::session::Session;
+use super::statements;
+
+/// Opened when it is needed, and opened again when it has failed.
+pub(super) struct ControlConnection {
+    pub(super) context: Arc<Context>,
+    connector: Arc<Connector>,
+    current: Mutex<Option<Arc<Session>>>,
+    opening: SingleFlight<Error>,
+}
+
+impl ControlConnection {
+    pub(super) fn new(context: Arc<Context>, connector: Arc<Connector>) -> Self {
+        Self {
+            context,
+            connector,
+            current: Mutex::default(),
+            opening: SingleFlight::default(),
+        }
+    }
+
+    /// Runs a statement. The caller may be dropped.
+    pub(super) async fn query(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
+        let control = self.clone();
+        self.detached(async move { control.query_now(sql).await })
+            .await
+    }
+
+    /// Sends a command about that session, unless another session may have its number by now. The caller may be
+    /// dropped.
+    pub(super) async fn command(
+        self: &Arc<Self>,
+        session: SessionId,
+        sql: String,
+    ) -> Result<(), Error> {
+        let control = self.clone();
+        self.detached(async move { control.command_now(session, sql).await })
+            .await
+    }
+
+    /// Runs `work` as a task: a statement that is dropped half-way would cost the connection.
+    async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (sender, outcome) = tokio::sync::oneshot::channel();
+        self.context.spawn(async move {
+            let _ = sender.send(work.await);
+        });
+        outcome.await.unwrap_or_else(|_| Err(errors::closed()))
+    }
+
+    async fn query_now(&self, sql: String) -> Result<Vec<Row>, Error> {
+        let context = &self.context;
+        let mut may_retry = true;
+        loop {
+            let session = self.session().await?;
+            let limit = context.request_limit();
+            match statements::query(&session, sql.clone(), limit).await {
+                Ok(rows) => return Ok(rows),
+                // The connection was idle, and may have been broken for long.
+                Err(trouble) if trouble.is_fatal() && std::mem::take(&mut may_retry) => {}
+                Err(trouble) => return Err(errors::explain(trouble, &context.settings.server)),
+            }
+        }
+    }
+
+    async fn command_now(&self, about: SessionId, sql: String) -> Result<(), Error> {
+        let context = &self.context;
+        let session = self.session().await?;
+        if !context.dialect.reaches(session.server_info.session, about) {
+            return Ok(());
+        }
+        let outcome = statements::query(&session, sql, context.request_limit()).await;
+        outcome
+            .map(drop)
+            .map_err(|trouble| errors::explain(trouble, &context.settings.server))
+    }
+
+    /// The session that is open, or a new one.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let is_usable =
+            |it: &Arc<Session>| !it.is_ended() && !self.context.is_past(it.lease.usable_until());
+        let find = || lock(&self.current).clone().filter(is_usable);
+        let open = async {
+            let old = lock(&self.current).take();
+            if let Some(old) = old {
+                self.context.spawn(async move { old.close().await });
+            }
+            let new = self.connector.open().await?;
+            *lock(&self.current) = Some(new.clone());
+            Ok(new)
+        };
+        self.opening.run(&self.context.clock, find, open).await
+    }
+
+    pub(super) async fn close(&self) {
+        let session = lock(&self.current).take();
+        if let Some(session) = session {
+            session.close().await;
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What differs between MySQL and PostgreSQL: the text of a statement and the meaning of its rows. No I/O.
+
+use std::time::Duration;
+
+use tenure_core::holder::Holder;
+use tenure_core::name::LockName;
+use tenure_core::support::HolderRecord;
+
+use crate::database::{Row, unhex};
+
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::operations::Operation;
+use super::server_info::{ServerInfo, SessionId};
+
+/// The SQL of one server.
+pub(super) trait Dialect: Send + Sync {
+    /// Sets up a session that the server ends after `idle` without a statement, and asks for [`ServerInfo`].
+    fn set_up(&self, idle: Duration, version: Option<u32>) -> String;
+
+    /// What is sent behind that, in the same message, for a session that takes locks. A pooler would leave it behind
+    /// in sessions of other clients, so no session gets it before it is known that there is no pooler.
+    fn prepare(&self) -> String {
+        String::new()
+    }
+
+    /// Reads the rows of [`set_up`](Dialect::set_up).
+    fn server_info(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo>;
+
+    /// The idle limit of a session for that ttl: rounded up to what the server can count, and not longer than the
+    /// longest limit of the server.
+    fn idle_limit(&self, ttl: Duration) -> Duration;
+
+    /// All these operations in one statement, whose one row has the session's number first.
+    fn statement(&self, operations: &[Operation]) -> String;
+
+    /// What that row says of each operation: the token or 0 of a `TryLock`, 1 or 0 of an `Unlock`.
+    /// `None`: the server cannot tell.
+    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
+        let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
+        (0..operations.len()).map(column).collect()
+    }
+
+    /// Waits for the lock. The row has the session's number and the token. `waiter` is the text of
+    /// [`waiter_text`], for people who look at the server.
+    fn wait(&self, key: &Key, is_shared: bool, waiter: &str) -> String;
+
+    /// Whether a command from the session `from` about `to` reaches that one. Otherwise it may reach a session that
+    /// has the same number since a restart of the server.
+    fn reaches(&self, from: SessionId, to: SessionId) -> bool;
+
+    /// Cancels the statement that the session runs.
+    fn cancel_statement(&self, session: SessionId) -> String;
+
+    /// Ends the session.
+    fn end_session(&self, session: SessionId) -> String;
+
+    /// Has a row if the session is there.
+    fn find_session(&self, session: SessionId) -> String;
+
+    /// Whether this error code of the server says that a wait was cancelled or took too long.
+    fn is_cancelled(&self, code: &str) -> bool;
+
+    /// Asks for the number that the server's own hash function makes of these bytes.
+    fn hash_key(&self, bytes: &[u8]) -> String;
+
+    /// Fails unless the table of holders is there and may be used.
+    fn find_holder_table(&self) -> String {
+        "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
+    }
+
+    fn create_holder_table(&self) -> String;
+
+    /// Deletes the removed rows, and then inserts the added ones.
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String;
+
+    /// Deletes rows whose session no longer has the lock.
+    fn sweep_holder_table(&self) -> String;
+
+    /// Asks which holds of the session shall end: one row, with the tokens between spaces.
+    fn requested_breaks(&self, session: SessionId) -> String;
+
+    /// Notes that the hold with that token shall end.
+    fn request_break(&self, session: SessionId, token: u64) -> String {
+        format!(
+            "/* tenure:board */ UPDATE tenure_holders SET wanted = 1 WHERE connection = {} AND token = {token}",
+            session.number
+        )
+    }
+
+    /// Who has the lock: a row of [`inspect`](super::inspect) for each.
+    fn holders(&self, key: &Key, has_table: bool) -> String;
+
+    /// The statements of the sessions that wait for the lock, in their order, as far as our user may see them.
+    fn waiters(&self, key: &Key) -> String;
+
+    /// The names in the table of holders that begin with `prefix` and are held.
+    fn held_names(&self, prefix: &str) -> String;
+
+    /// How many other locks that session has, as far as can be told.
+    fn other_locks(&self, session: SessionId, token: u64) -> String;
+}
+
+/// A name from the hexadecimal digits that the server sends for it.
+pub(super) fn name_of(digits: &str) -> Option<LockName> {
+    LockName::new(String::from_utf8(unhex(digits)?).ok()?).ok()
+}
+
+/// The purpose of a statement, for people who look at the server: `/* tenure:acquire */`.
+pub(super) fn label(operations: &[Operation]) -> &'static str {
+    let is_any = |is_it: fn(&Operation) -> bool| operations.iter().any(is_it);
+    if is_any(|it| matches!(it, Operation::TryLock { .. })) {
+        "/* tenure:acquire */"
+    } else if is_any(|it| matches!(it, Operation::Unlock { .. })) {
+        "/* tenure:release */"
+    } else {
+        "/* tenure:renew */"
+    }
+}
+
+/// The begin of a statement that writes the table of holders: it deletes these rows.
+pub(super) fn delete_holder_rows(removed: &[HolderRow]) -> String {
+    let mut sql = String::from("/* tenure:board */ ");
+    for row in removed {
+        sql += &format!(
+            "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
+            row.session.number, row.token, row.key
+        );
+    }
+    sql
+}
+
+/// The waiter as JSON, with every character escaped that may not stand in a comment or could end one.
+pub(super) fn waiter_text(holder: &Holder) -> String {
+    let record = HolderRecord::from(holder).to_json();
+    let mut text = String::with_capacity(record.len());
+    for byte in record.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b':' | b',' | b' ' => {
+                text.push(byte.into());
+            }
+            byte => text += &format!("%{byte:02x}"),
+        }
+    }
+    text
+}
+
+/// The waiter that [`waiter_text`] wrote into this statement.
+pub(super) fn waiter_of(statement: &str) -> Option<HolderRecord> {
+    let (_, rest) = statement.split_once("/* tenure:wait ")?;
+    let (text, _) = rest.split_once(" */")?;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            let digits = std::str::from_utf8(&digits).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    serde_json::from_slice(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_is_read_from_its_statement() {
+        let mut holder = Holder::new("h*/st", 7);
+        holder.label = "why? ü %41".into();
+        let text = waiter_text(&holder);
+        assert!(!text.contains("*/"), "{text}");
+        let statement = format!("/* tenure:wait {text} */ SELECT 1");
+        assert_eq!(waiter_of(&statement), Some(HolderRecord::from(&holder)));
+        assert_eq!(waiter_of("SELECT 1"), None);
+    }
+}

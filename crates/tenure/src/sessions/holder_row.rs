@@ -1,0 +1,57 @@
+//! A row of the table that shows who holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::Request;
+use tenure_core::holder::Holder;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
+
+use super::key::Key;
+use super::server_info::SessionId;
+
+/// One hold of a session.
+#[derive(Clone, Debug)]
+pub(super) struct HolderRow {
+    pub(super) session: SessionId,
+    pub(super) key: Key,
+    pub(super) token: u64,
+    pub(super) name: LockName,
+    mode: Mode,
+    holder: Arc<Holder>,
+    /// The ttl of the session.
+    pub(super) ttl: Duration,
+}
+
+impl HolderRow {
+    pub(super) fn new(
+        (session, ttl): (SessionId, Duration),
+        key: Key,
+        token: u64,
+        request: &Request,
+    ) -> Self {
+        Self {
+            session,
+            key,
+            token,
+            name: request.name.clone(),
+            mode: request.mode,
+            holder: request.holder.clone(),
+            ttl,
+        }
+    }
+
+    /// What others may know of the holder, as JSON. It is made when the row is written: most rows never are.
+    pub(super) fn holder(&self) -> String {
+        HolderRecord::from(&*self.holder).to_json()
+    }
+
+    pub(super) fn mode(&self) -> &'static str {
+        match self.mode {
+            Mode::Shared => "shared",
+            _ => "exclusive",
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The table that shows who holds, for people: the server's own locks have no room for that.
+//!
+//! The table decides nothing. A row counts only while the server says that this session has this key. A row is written
+//! a moment after the grant and deleted after the release, in the background and many at a time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
+
+use super::context::Context;
+use super::control::ControlConnection;
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::requests;
+use super::server_info::SessionId;
+
+/// How long changes are collected before they are written: the row of a hold that is over by then is never written.
+const WRITE_DELAY: Duration = Duration::from_millis(5);
+
+/// Rows in one statement.
+const MAX_BATCH: usize = 200;
+
+/// How long a request waits for an old row of the same key to be deleted.
+const STALE_ROW_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often rows are deleted whose session no longer has the lock.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
+
+/// What one client knows of the table.
+pub(super) struct HolderTable {
+    context: Arc<Context>,
+    control: Arc<ControlConnection>,
+    is_usable: AtomicBool,
+    changes: Mutex<Changes>,
+    /// Whether there are stale rows: every acquisition asks that.
+    has_stale: AtomicBool,
+    /// Notified when rows were written.
+    written: Notify,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// A task writes, or is about to.
+    is_writing: bool,
+    to_insert: HashMap<OwnerId, HolderRow, RandomAlready>,
+    /// Rows that were written, or are being written.
+    inserted: HashMap<OwnerId, HolderRow, RandomAlready>,
+    to_delete: Vec<HolderRow>,
+    /// Keys of which a row may be in the table that no longer counts.
+    stale: HashSet<(SessionId, Key)>,
+    swept: Option<Time>,
+}
+
+/// What one statement writes.
+struct Batch {
+    added: Vec<HolderRow>,
+    removed: Vec<HolderRow>,
+    sweeps: bool,
+}
+
+impl Changes {
+    /// Takes out what is written next. `None`: there is nothing left to write.
+    fn next_batch(&mut self, now: Time) -> Option<Batch> {
+        let owners: Vec<_> = self.to_insert.keys().take(MAX_BATCH).copied().collect();
+        let mut added = Vec::new();
+        for owner in owners {
+            if let Some(row) = self.to_insert.remove(&owner) {
+                added.push(row.clone());
+                self.inserted.insert(owner, row);
+            }
+        }
+        let count = self.to_delete.len().min(MAX_BATCH);
+        let removed: Vec<_> = self.to_delete.drain(..count).collect();
+        if added.is_empty() && removed.is_empty() {
+            self.is_writing = false;
+            return None;
+        }
+        let sweeps = self
+            .swept
+            .is_none_or(|swept| swept.after(SWEEP_INTERVAL) <= now);
+        if sweeps {
+            self.swept = Some(now);
+        }
+        Some(Batch {
+            added,
+            removed,
+            sweeps,
+        })
+    }
+
+    /// These rows are deleted.
+    fn deleted(&mut self, removed: Vec<HolderRow>) {
+        for row in removed {
+            // A later row of the same key may have been inserted meanwhile, and be to delete.
+            let is_to_delete = |it: &HolderRow| it.session == row.session && it.key == row.key;
+            if !self.to_delete.iter().any(is_to_delete) {
+                self.stale.remove(&(row.session, row.key));
+            }
+        }
+    }
+}
+
+impl HolderTable {
+    pub(super) fn new(context: Arc<Context>, control: Arc<ControlConnection>) -> Self {
+        Self {
+            context,
+            control,
+            is_usable: AtomicBool::new(false),
+            changes: Mutex::default(),
+            has_stale: AtomicBool::new(false),
+            written: Notify::new(),
+        }
+    }
+
+    /// Whether the table is there and may be used.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_usable.load(Ordering::SeqCst)
+    }
+
+    /// Uses the table from now on if it is there.
+    pub(super) async fn find(&self) -> Result<(), Error> {
+        requests::find_holder_table(&self.control).await?;
+        self.is_usable.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Stops using the table, because the server refuses it. Locks work without it.
+    pub(super) fn disable(&self) {
+        if self.is_usable.swap(false, Ordering::SeqCst) {
+            tracing::warn!(
+                "the table tenure_holders cannot be used any more; list and break do not work without it"
+            );
+        }
+        let mut changes = lock(&self.changes);
+        *changes = Changes::default();
+        self.has_stale.store(false, Ordering::SeqCst);
+        drop(changes);
+        self.written.notify_waiters();
+    }
+
+    /// Inserts a row soon.
+    pub(super) fn add(self: &Arc<Self>, owner: OwnerId, row: HolderRow) {
+        if self.is_usable() {
+            let mut changes = lock(&self.changes);
+            changes.to_insert.insert(owner, row);
+            self.start_writing(&mut changes);
+        }
+    }
+
+    /// Deletes the row of that owner soon, or does not insert it.
+    pub(super) fn remove(self: &Arc<Self>, owner: OwnerId) {
+        let mut changes = lock(&self.changes);
+        if changes.to_insert.remove(&owner).is_some() {
+            return;
+        }
+        if let Some(row) = changes.inserted.remove(&owner) {
+            changes.stale.insert((row.session, row.key.clone()));
+            self.has_stale.store(true, Ordering::SeqCst);
+            changes.to_delete.push(row);
+            self.start_writing(&mut changes);
+        }
+    }
+
+    /// Deletes all rows of the client, which is closing. Resolves when that is done.
+    pub(super) async fn clear(self: &Arc<Self>) {
+        let owners: Vec<_> = {
+            let changes = lock(&self.changes);
+            let owners = changes.to_insert.keys().chain(changes.inserted.keys());
+            owners.copied().collect()
+        };
+        for owner in owners {
+            self.remove(owner);
+        }
+        loop {
+            let written = self.written.notified();
+            if !lock(&self.changes).is_writing {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Waits until the table has no stale row of that session and key: people would take it for the row of the next
+    /// holder, because the same session is about to take the same key.
+    pub(super) async fn stale_row_deleted(&self, session: SessionId, key: &Key) {
+        if !self.has_stale.load(Ordering::SeqCst) {
+            return;
+        }
+        let limit = self.context.clock.now().after(STALE_ROW_TIMEOUT);
+        let row = (session, key.clone());
+        loop {
+            let written = self.written.notified();
+            if !lock(&self.changes).stale.contains(&row) {
+                return;
+            }
+            tokio::select! {
+                () = written => {}
+                () = self.context.clock.sleep_until(limit) => return,
+            }
+        }
+    }
+
+    /// Starts the task that writes, unless it runs.
+    fn start_writing(self: &Arc<Self>, changes: &mut Changes) {
+        if std::mem::replace(&mut changes.is_writing, true) {
+            return;
+        }
+        let table = Arc::downgrade(self);
+        self.context.spawn(async move {
+            while let Some(table) = table.upgrade() {
+                let context = &table.context;
+                let at = context.clock.now().after(WRITE_DELAY);
+                tokio::select! {
+                    () = context.clock.sleep_until(at) => {}
+                    () = context.closing.raised() => {}
+                }
+                if !table.write().await {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Writes changes to the table; `false`: there were none.
+    async fn write(&self) -> bool {
+        let now = self.context.clock.now();
+        let Some(batch) = lock(&self.changes).next_batch(now) else {
+            self.written.notify_waiters();
+            return false;
+        };
+        let written = requests::write_holder_table(&self.control, &batch.added, &batch.removed);
+        match written.await {
+            Ok(()) if batch.sweeps => {
+                // The next sweep deletes what this one does not.
+                let _ = requests::sweep_holder_table(&self.control).await;
+            }
+            Ok(()) => {}
+            Err(err) => {
+                tracing::debug!(%err, "the table tenure_holders cannot be written");
+                if err.kind() == ErrorKind::Denied {
+                    self.disable();
+                }
+            }
+        }
+        let mut changes = lock(&self.changes);
+        changes.deleted(batch.removed);
+        let has_stale = !changes.stale.is_empty();
+        self.has_stale.store(has_stale, Ordering::SeqCst);
+        drop(changes);
+        self.written.notify_waiters();
+        true
+    }
+}

@@ -1,0 +1,273 @@
+//! Inspection for operators: who holds, who waits, and what the server and its settings promise. It decides nothing
+//! about locks.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::logic::pace;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::support::HolderRecord;
+
+use crate::database::{Kind, Row, unhex};
+
+use super::context::Context;
+use super::dialect::waiter_of;
+use super::key::Key;
+use super::requests;
+use super::restart_guard;
+use super::server_info::{ServerInfo, SessionId};
+use super::settings::Settings;
+use super::store::Store;
+
+/// How often the holders are read again while a row of theirs is yet to be written.
+const MAX_ATTEMPTS: u32 = 6;
+
+/// A row is written this long after its grant, on a server that is not overloaded.
+const WRITE_LAG: Duration = Duration::from_millis(100);
+
+/// Pauses between looks begin with this step of [`pace::next`].
+const FIRST_STEP: u32 = 4;
+
+/// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
+struct KeyHolder {
+    session: SessionId,
+    token: Option<u64>,
+    info: HoldInfo,
+}
+
+impl KeyHolder {
+    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time.
+    fn read(row: &Row) -> Option<Self> {
+        let cell = |at: usize| row.get(at)?.as_deref();
+        let integer = |at: usize| cell(at)?.split('.').next()?.parse::<u64>().ok();
+        let session = SessionId {
+            number: integer(0)?,
+            since: integer(1).unwrap_or(0),
+        };
+        let record = cell(3).and_then(unhex);
+        let record: Option<HolderRecord> =
+            record.and_then(|json| serde_json::from_slice(&json).ok());
+        let mut holder = match record {
+            Some(record) => record.into(),
+            // A foreign holder, or one without a table: what the server knows of the session.
+            None => {
+                let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
+                let user = cell(7).unwrap_or("an unknown user");
+                holder.label = format!("connection {} of {user}", session.number);
+                holder
+            }
+        };
+        holder.since = integer(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
+        let mode = match cell(4) {
+            Some("shared") => Mode::Shared,
+            _ => Mode::Exclusive,
+        };
+        let token = integer(2);
+        let idle = Duration::from_micros(integer(9).unwrap_or(0));
+        let ttl = integer(6).map(Duration::from_micros);
+        let ttl_left = ttl.map(|ttl| ttl.saturating_sub(idle));
+        Some(Self {
+            session,
+            token,
+            info: HoldInfo::new(holder, mode, token, ttl_left),
+        })
+    }
+}
+
+/// Who has the lock.
+async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
+    let mut attempts = 0;
+    loop {
+        let has_table = store.holder_table.is_usable();
+        let rows = match requests::holders(&store.control, key, has_table).await {
+            Err(err) if has_table && err.kind() == ErrorKind::Denied => {
+                store.holder_table.disable();
+                continue;
+            }
+            rows => rows?,
+        };
+        let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
+        attempts += 1;
+        // The row of a holder may be yet to be written.
+        let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
+        if is_complete || attempts >= MAX_ATTEMPTS {
+            return Ok(holders);
+        }
+        pause(&store.context, attempts - 1).await;
+    }
+}
+
+/// Waits a little before the next look.
+async fn pause(context: &Context, attempt: u32) {
+    let pause = pace::next(FIRST_STEP + attempt, rand::random(), None, None);
+    let at = context.clock.now().after(pause.unwrap_or(pace::CAP));
+    context.clock.sleep_until(at).await;
+}
+
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+    let key = store.keys.key(&name).await?;
+    let holders = holders(store, &key).await?;
+    let waiters = requests::waiters(&store.control, &key).await?;
+    let mut status = Status::free(name);
+    status.holds = holders.into_iter().map(|holder| holder.info).collect();
+    let waiter = |statement: Option<String>| {
+        let record = statement.as_deref().and_then(waiter_of);
+        record.unwrap_or_default().into()
+    };
+    status.queue = Some(waiters.into_iter().map(waiter).collect());
+    if !status.is_held()
+        && let Some(guard) = store.context.settings.restart_guard
+    {
+        let session = store.control.session().await?;
+        status.set_restart_guard(Some(restart_guard::report(&session, guard)));
+    }
+    Ok(status)
+}
+
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    require_table(store)?;
+    // Of a hold whose row is not written yet, only its holder knows.
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(WRITE_LAG)).await;
+    let mut names = requests::held_names(&store.control, prefix).await?;
+    names.sort();
+    names.dedup();
+    let mut held = Vec::new();
+    for name in names {
+        let status = inspect(store, name).await?;
+        if status.is_held() {
+            held.push(status);
+        }
+    }
+    Ok(held)
+}
+
+fn require_table(store: &Store) -> Result<(), Error> {
+    if store.holder_table.is_usable() {
+        return Ok(());
+    }
+    let server = &store.context.settings.server;
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{server} does not say what its locks are called, and has no table tenure_holders for that; `tenure check --init` makes it"
+        ),
+    ))
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    require_table(store)?;
+    let (context, control) = (&store.context, &store.control);
+    let key = store.keys.key(name).await?;
+    let Some(holder) = holder_with(store, &key, token).await? else {
+        return Ok(false);
+    };
+    // Its client releases the lock: no other session can take one lock away from a session.
+    requests::request_break(control, holder.session, token).await?;
+    let check_interval = context.settings.validate.max(Duration::from_secs(1));
+    let patience = check_interval.saturating_mul(2);
+    let patience = patience.saturating_add(context.settings.server.timeout);
+    let limit = context.clock.now().after(patience);
+    for attempt in 0.. {
+        pause(context, attempt).await;
+        if holder_with(store, &key, token).await?.is_none() {
+            return Ok(true);
+        }
+        if context.is_past(limit) {
+            break;
+        }
+    }
+    // The client does not react. Its session can be ended if no other lock depends on it.
+    if requests::has_one_lock(control, holder.session, token).await? {
+        requests::end_found_session(control, holder.session).await?;
+        return Ok(true);
+    }
+    Err(Error::new(
+        ErrorKind::Backend,
+        format!(
+            "the holder does not answer, and its session {} has other locks too; they all end with it, within {:?} at most if it is dead, or now if you end that session in the server",
+            holder.session.number,
+            holder.info.ttl_left.unwrap_or_default()
+        ),
+    ))
+}
+
+/// The holder that has that token, if it has the lock.
+async fn holder_with(store: &Store, key: &Key, token: u64) -> Result<Option<KeyHolder>, Error> {
+    let holders = holders(store, key).await?;
+    let is_it = |holder: &KeyHolder| holder.token == Some(token);
+    Ok(holders.into_iter().find(is_it))
+}
+
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let settings = &store.context.settings;
+    let session = store.control.session().await?;
+    let mut findings = check_server(settings, &session.server_info);
+    // Made or granted by an operator meanwhile.
+    let _ = store.holder_table.find().await;
+    findings.push(match store.holder_table.is_usable() {
+        true => good("the table tenure_holders says who holds"),
+        false => warning(
+            "there is no table tenure_holders, so nobody can see who holds, and list and break do not work; `tenure check --init` makes it",
+        ),
+    });
+    findings.push(warning(
+        "locks of a session are not replicated: after a failover the new server knows none of them; use mode=table where that matters",
+    ));
+    Ok(findings)
+}
+
+/// What the server and the settings of the client promise.
+fn check_server(settings: &Settings, server_info: &ServerInfo) -> Vec<Finding> {
+    let (server, version) = (&settings.server, &server_info.version);
+    let product = match server.kind {
+        Kind::MySql => "MySQL",
+        Kind::Postgres => "PostgreSQL",
+    };
+    let mut findings = vec![good(format!("{server} is {product} {version}"))];
+    findings.extend(server.plaintext());
+    findings.push(match server_info.ends_idle {
+        true => good("the server ends a session that is silent for a ttl, and its locks with it"),
+        false => warning(format!(
+            "{version} does not end silent sessions: the locks of a host that vanished are free when TCP notices; use PostgreSQL 14 or later"
+        )),
+    });
+    if server_info.capacity == 1 {
+        findings.push(warning(format!(
+            "a session of {version} has one lock at a time, so every lock takes a connection of its own; use MySQL 5.7.5 or MariaDB 10.0.2 or later"
+        )));
+    }
+    findings.push(match settings.restart_guard {
+        Some(guard) => good(format!(
+            "a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"
+        )),
+        // The table of guarantees says so too; no other guarantee is void.
+        None => warning(
+            "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use",
+        ),
+    });
+    findings
+}
+
+fn good(text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Good, text)
+}
+
+fn warning(text: impl Into<String>) -> Finding {
+    Finding::new(Severity::Warning, text)
+}
+
+/// Makes the table of holders, and says what was made.
+pub(super) async fn init(store: &Store) -> Result<Vec<String>, Error> {
+    if store.holder_table.find().await.is_ok() {
+        return Ok(Vec::new());
+    }
+    let created = requests::create_holder_table(&store.control).await;
+    // Another client may create the table at the same time.
+    let found = store.holder_table.find().await;
+    found.map_err(|err| created.err().unwrap_or(err))?;
+    Ok(vec!["table tenure_holders".to_owned()])
+}

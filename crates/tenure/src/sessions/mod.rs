@@ -1,0 +1,127 @@
+//! `mysql:` and `postgres:`: locks that the server keeps for a session (`GET_LOCK`, advisory locks). Every other
+//! program that takes these locks excludes us, and we exclude it.
+//!
+//! A session carries any number of locks. Operations that come while a statement is under way go into the next
+//! statement, all together. A waiter waits in the server's own queue, on a session of its own. The server ends a session
+//! that is silent for a ttl: that is the lease. Nothing lies in a table but who holds, for people to read.
+//! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
+//!
+//! # Reading order
+//! `names`, `mappings` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
+//! server) · `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) ·
+//! `connection` and `pool` (which session, and when another is opened) · `control` and `requests` (everything but
+//! locks) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt`, `restart_guard` and
+//! `session_end` (the operations) · `holder_table` and `inspect` (what people see) · `errors` (what errors of the server
+//! mean).
+
+mod acquire;
+mod acquisitions;
+mod attempt;
+mod batch;
+mod connection;
+mod contended;
+mod context;
+mod control;
+mod dialect;
+mod errors;
+mod guarantees;
+mod holder_row;
+mod holder_table;
+mod inspect;
+mod key;
+mod key_cache;
+mod mappings;
+#[cfg(feature = "mysql")]
+mod mysql;
+mod names;
+mod operations;
+mod pool;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod release;
+mod renew;
+mod requests;
+mod restart_guard;
+mod server_info;
+mod session;
+mod session_end;
+mod settings;
+mod statements;
+mod store;
+mod wait;
+
+use std::sync::Arc;
+
+use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::error::Error;
+use tenure_core::guarantees::{Capability, Guarantees};
+use tenure_core::holder::Status;
+use tenure_core::name::LockName;
+use tenure_core::rt::Clock;
+
+use crate::capabilities::stores_with;
+
+pub use self::guarantees::{Configuration, guarantees};
+use self::session::{Session, SessionObserver};
+pub use self::store::Store;
+
+impl AsyncBackend for Store {
+    fn guarantees(&self) -> &Guarantees {
+        &self.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
+    }
+
+    fn clock(&self) -> Clock {
+        self.context.clock.clone()
+    }
+
+    fn attach(&self, alarm: Alarm) {
+        // Called once.
+        let _ = self.alarm.set(alarm);
+    }
+
+    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        acquire::acquire(&self, &request).await
+    }
+
+    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
+        renew::renew(&self, &holds).await
+    }
+
+    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        release::release(&self, &hold).await
+    }
+
+    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
+        inspect::inspect(&self, name).await
+    }
+
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
+        inspect::list(&self, &prefix).await
+    }
+
+    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
+        inspect::break_lock(&self, &name, token).await
+    }
+
+    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
+        inspect::check(&self).await
+    }
+
+    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
+        inspect::init(&self).await
+    }
+
+    async fn close(self: Arc<Self>) {
+        release::close(&self).await;
+    }
+}
+
+impl SessionObserver for Store {
+    fn on_session_ended(self: Arc<Self>, session: &Arc<Session>) {
+        session_end::on_session_ended(self, session);
+    }
+}

@@ -1,0 +1,217 @@
+//! One operation of a session, from the request of a caller to its reply.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use tenure_core::fence::OwnerId;
+use tenure_core::time::Time;
+
+use crate::database::Trouble;
+
+use super::acquisitions::{AcquisitionState, Acquisitions};
+use super::key::Key;
+
+/// Operations in one statement.
+pub(super) const MAX_BATCH: usize = 32;
+
+/// What a session does for one caller. The operations of several callers are sent as one statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Take the lock if it is free.
+    TryLock { key: Key, is_shared: bool },
+    /// Release the lock.
+    Unlock { key: Key, is_shared: bool },
+    /// Show that the session is there.
+    Ping,
+}
+
+impl Operation {
+    /// What takes this operation back, if a refused statement has done it.
+    pub(super) fn undo(&self) -> Option<Self> {
+        match self {
+            Self::TryLock { key, is_shared } => Some(Self::Unlock {
+                key: key.clone(),
+                is_shared: *is_shared,
+            }),
+            Self::Unlock { .. } | Self::Ping => None,
+        }
+    }
+}
+
+/// A lock that an acquisition wants.
+#[derive(Clone, Debug)]
+pub(super) struct LockRequest {
+    pub(super) key: Key,
+    pub(super) is_shared: bool,
+    /// The ttl of a session that may carry the hold.
+    pub(super) ttl: Duration,
+}
+
+impl LockRequest {
+    pub(super) fn try_lock(&self) -> Operation {
+        Operation::TryLock {
+            key: self.key.clone(),
+            is_shared: self.is_shared,
+        }
+    }
+
+    pub(super) fn unlock(&self) -> Operation {
+        Operation::Unlock {
+            key: self.key.clone(),
+            is_shared: self.is_shared,
+        }
+    }
+}
+
+/// The result of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperationResult {
+    /// The lock is ours, with this token.
+    Granted(u64),
+    /// Another session has the lock.
+    Busy,
+    /// The lock is released; whether it was ours.
+    Unlocked(bool),
+    /// The session is there.
+    Alive,
+}
+
+/// A result, and when the statement was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub(super) result: OperationResult,
+    pub(super) sent: Time,
+    pub(super) round_trip: Duration,
+}
+
+/// Why an operation has no result. `None` instead of a [`Trouble`]: it went to another caller of the same statement.
+#[derive(Debug)]
+pub(super) enum OperationError {
+    /// The server refused the statement, and nothing was done.
+    Refused(Option<Trouble>),
+    /// There is no reply yet. One may come.
+    TimedOut,
+    /// The session is over, or it was ended because its state is unknown.
+    SessionEnded(Option<Trouble>),
+}
+
+pub(super) type Outcome = Result<Reply, OperationError>;
+
+/// An operation that is under way or in the queue.
+pub(super) struct PendingOperation {
+    pub(super) operation: Operation,
+    pub(super) owner: Option<OwnerId>,
+    /// The caller waits for a reply until then.
+    pub(super) limit: Time,
+    /// `None`: the caller has its outcome.
+    pub(super) caller: Option<oneshot::Sender<Outcome>>,
+}
+
+impl PendingOperation {
+    pub(super) fn finish(&mut self, outcome: Outcome) {
+        if let Some(caller) = self.caller.take() {
+            // An error means that the caller is gone.
+            let _ = caller.send(outcome);
+        }
+    }
+
+    /// Until when a caller waits; `None`: no caller does.
+    pub(super) fn awaited_until(&self) -> Option<Time> {
+        self.caller.as_ref().map(|_| self.limit)
+    }
+}
+
+/// What becomes of an operation when its session is free for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    Send,
+    /// To take a lock that the caller no longer wants.
+    Abandoned,
+    /// To release a lock whose acquisition has ended before.
+    AlreadyReleased,
+}
+
+/// Decides that for one operation, and removes an acquisition that was abandoned.
+///
+/// When a release and the end of the lease meet, both ask to unlock the key. The server counts how often a session
+/// has a key, so a second unlock that comes late would release what a later acquisition of the session has taken.
+pub(super) fn admit(acquisitions: &mut Acquisitions, pending: &PendingOperation) -> Admission {
+    let Some(owner) = pending.owner else {
+        return Admission::Send;
+    };
+    let state = acquisitions.get(&owner).map(|it| it.state);
+    match (&pending.operation, state) {
+        (Operation::TryLock { .. }, None | Some(AcquisitionState::Abandoned)) => {
+            acquisitions.remove(&owner);
+            Admission::Abandoned
+        }
+        (Operation::Unlock { .. }, None) => Admission::AlreadyReleased,
+        _ => Admission::Send,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::acquisitions::Acquisition;
+    use super::*;
+
+    const OWNER: OwnerId = OwnerId::from_bytes([1; 16]);
+    const KEY: Key = Key::One(7);
+
+    fn pending(operation: Operation) -> PendingOperation {
+        PendingOperation {
+            operation,
+            owner: Some(OWNER),
+            limit: Time::MAX,
+            caller: None,
+        }
+    }
+
+    fn try_lock() -> PendingOperation {
+        pending(Operation::TryLock {
+            key: KEY,
+            is_shared: false,
+        })
+    }
+
+    fn unlock() -> PendingOperation {
+        pending(Operation::Unlock {
+            key: KEY,
+            is_shared: false,
+        })
+    }
+
+    fn acquisitions(state: AcquisitionState) -> Acquisitions {
+        let mut acquisitions = Acquisitions::default();
+        let acquisition = Acquisition {
+            key: KEY,
+            is_shared: false,
+            state,
+        };
+        acquisitions.insert(OWNER, acquisition);
+        acquisitions
+    }
+
+    /// The lease ended and the holder released at the same time; one of the two has its reply.
+    #[test]
+    fn a_second_unlock_is_not_sent() {
+        let mut acquisitions = acquisitions(AcquisitionState::Releasing {
+            retry_at: Time::MAX,
+        });
+        assert_eq!(admit(&mut acquisitions, &unlock()), Admission::Send);
+        acquisitions.remove(&OWNER);
+        let admission = admit(&mut acquisitions, &unlock());
+        assert_eq!(admission, Admission::AlreadyReleased);
+    }
+
+    #[test]
+    fn an_abandoned_request_is_not_sent_and_leaves_nothing() {
+        let mut wanted = acquisitions(AcquisitionState::Requested);
+        assert_eq!(admit(&mut wanted, &try_lock()), Admission::Send);
+        let mut abandoned = acquisitions(AcquisitionState::Abandoned);
+        assert_eq!(admit(&mut abandoned, &try_lock()), Admission::Abandoned);
+        assert!(abandoned.is_empty());
+        assert_eq!(admit(&mut abandoned, &try_lock()), Admission::Abandoned);
+    }
+}

@@ -1,0 +1,360 @@
+//! The sessions that take locks: which of them a request uses, and when another one is opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::lock;
+use tenure_core::support::SingleFlight;
+use tenure_core::time::Time;
+
+use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
+use super::connection::Connector;
+use super::context::Context;
+use super::errors;
+use super::key::Key;
+use super::operations::LockRequest;
+use super::session::Session;
+
+/// So many sessions share the requests for free locks: while the server works for one, we can prepare the other.
+const SHARED_SESSIONS: usize = 2;
+
+/// The next of the shared sessions is opened when one has so many operations without a reply.
+const GROW_THRESHOLD: usize = 8;
+
+/// The shortest time between two such openings.
+const GROW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the choice has to know of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Candidate {
+    /// The session has the ttl of the request, is known to be there, and no acquisition waits on it.
+    is_usable: bool,
+    /// There is room for another lock.
+    has_room: bool,
+    /// How the session has the key of the request, or may have it.
+    key_state: KeyState,
+    /// Operations without a reply.
+    unanswered: usize,
+}
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionChoice<S> {
+    Use(S),
+    /// Another session of ours has the lock, so the server need not be asked.
+    Busy,
+    /// Open another session.
+    Open,
+}
+
+/// The server would grant a lock once more to the session that has it, because it counts the locks of a session. So a
+/// session is never asked for a key that it has, not even for a shared hold: that would overtake those who wait.
+fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> SessionChoice<usize> {
+    let excludes = |state: KeyState| match state {
+        KeyState::NotHeld => false,
+        KeyState::Shared => !is_shared,
+        KeyState::Exclusive => true,
+    };
+    if candidates.iter().any(|it| excludes(it.key_state)) {
+        return SessionChoice::Busy;
+    }
+    let is_good = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::NotHeld;
+    let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
+    // Of equal ones the first: so the others become idle, and are closed.
+    if let Some((at, _)) = good.min_by_key(|(_, it)| it.unanswered) {
+        return SessionChoice::Use(at);
+    }
+    // A hold that overtakes those who wait is better than none.
+    let shares = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::Shared;
+    match candidates.iter().position(shares) {
+        Some(at) if !may_open => SessionChoice::Use(at),
+        _ => SessionChoice::Open,
+    }
+}
+
+/// The sessions of a client that take locks.
+pub(super) struct Sessions {
+    context: Arc<Context>,
+    connector: Arc<Connector>,
+    list: Mutex<Vec<Arc<Session>>>,
+    /// One task opens a session at a time: of many tasks that need one, most can share it.
+    opening: SingleFlight<Error>,
+    /// No further shared session is opened before then, in ns.
+    grows_from: AtomicU64,
+}
+
+impl Sessions {
+    pub(super) fn new(context: Arc<Context>, connector: Arc<Connector>) -> Self {
+        Self {
+            context,
+            connector,
+            list: Mutex::default(),
+            opening: SingleFlight::default(),
+            grows_from: AtomicU64::new(0),
+        }
+    }
+
+    fn candidate(session: &Session, request: &LockRequest, now: Time) -> Candidate {
+        let acquisitions = lock(&session.acquisitions);
+        Candidate {
+            is_usable: session.lease.ttl == request.ttl
+                && !session.is_ended()
+                && !session.is_waiting.load(Ordering::SeqCst)
+                && now < session.lease.usable_until(),
+            has_room: acquisitions.len() < session.server_info.capacity,
+            key_state: acquisitions.key_state(&request.key),
+            unanswered: session.operations.unanswered(),
+        }
+    }
+
+    /// Chooses a session for a request that takes a free lock, and adds the acquisition to that session.
+    pub(super) fn choose(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        request: &LockRequest,
+    ) -> SessionChoice<Arc<Session>> {
+        let now = self.context.clock.now();
+        let list = lock(&self.list);
+        let candidate = |session: &Arc<Session>| Self::candidate(session, request, now);
+        let candidates: Vec<_> = list.iter().map(candidate).collect();
+        let may_open = list.len() < self.context.settings.connections;
+        match choose(&candidates, request.is_shared, may_open) {
+            SessionChoice::Busy => SessionChoice::Busy,
+            SessionChoice::Open => SessionChoice::Open,
+            SessionChoice::Use(at) => {
+                let usable = candidates.iter().filter(|it| it.is_usable).count();
+                let is_overloaded = candidates[at].unanswered >= GROW_THRESHOLD;
+                if is_overloaded && usable < SHARED_SESSIONS && may_open {
+                    self.grow(request, now);
+                }
+                add_acquisition(&list[at], owner, request, now);
+                SessionChoice::Use(list[at].clone())
+            }
+        }
+    }
+
+    /// Opens one more shared session in the background, unless that was tried a moment ago.
+    fn grow(self: &Arc<Self>, request: &LockRequest, now: Time) {
+        let from = self.grows_from.load(Ordering::SeqCst);
+        if now.as_nanos() < from {
+            return;
+        }
+        let next = now.after(GROW_INTERVAL).as_nanos();
+        let order = Ordering::SeqCst;
+        let swapped = self.grows_from.compare_exchange(from, next, order, order);
+        if swapped.is_err() {
+            return;
+        }
+        let (sessions, request) = (self.clone(), request.clone());
+        self.context.spawn(async move {
+            let is_enough = |list: &[Arc<Session>]| {
+                let now = sessions.context.clock.now();
+                let is_usable = |it: &&Arc<Session>| Self::candidate(it, &request, now).is_usable;
+                let usable = list.iter().filter(is_usable).count();
+                usable >= SHARED_SESSIONS || list.len() >= sessions.context.settings.connections
+            };
+            if let Err(err) = sessions.open_unless(request.ttl, is_enough).await {
+                tracing::debug!(%err, "no further session was opened");
+            }
+        });
+    }
+
+    /// A session on which the key is being released, if that is what keeps us from taking it.
+    pub(super) fn releasing(&self, key: &Key) -> Option<Arc<Session>> {
+        let list = lock(&self.list);
+        let is_releasing = |it: &&Arc<Session>| lock(&it.acquisitions).is_ending(key);
+        list.iter().find(is_releasing).cloned()
+    }
+
+    /// A session for one acquisition that waits: an empty one if another is left, or a new one. The acquisition is on
+    /// it. `None`: there are as many sessions as there may be, or `is_cancelled`.
+    pub(super) async fn for_waiting(
+        &self,
+        owner: OwnerId,
+        request: &LockRequest,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Option<Arc<Session>>, Error> {
+        if let Some(session) = self.empty_session(owner, request) {
+            return Ok(Some(session));
+        }
+        let connections = self.context.settings.connections;
+        let find = || {
+            let is_full = lock(&self.list).len() >= connections;
+            (is_full || is_cancelled()).then_some(None)
+        };
+        let open = async {
+            let session = self.connector.open_for_locks(request.ttl).await?;
+            session.is_waiting.store(true, Ordering::SeqCst);
+            add_acquisition(&session, owner, request, self.context.clock.now());
+            self.add(&session)?;
+            Ok(Some(session))
+        };
+        self.opening.run(&self.context.clock, find, open).await
+    }
+
+    fn empty_session(&self, owner: OwnerId, request: &LockRequest) -> Option<Arc<Session>> {
+        let now = self.context.clock.now();
+        let list = lock(&self.list);
+        let is_usable = |it: &&Arc<Session>| Self::candidate(it, request, now).is_usable;
+        let usable: Vec<_> = list.iter().filter(is_usable).collect();
+        // One is left for requests that take free locks.
+        let empty = usable.iter().find(|it| lock(&it.acquisitions).is_empty());
+        let session = empty.filter(|_| usable.len() > 1)?;
+        session.is_waiting.store(true, Ordering::SeqCst);
+        add_acquisition(session, owner, request, now);
+        Some((*session).clone())
+    }
+
+    /// Opens a session that the request could use, unless another task has just opened one.
+    pub(super) async fn open_another(&self, request: &LockRequest) -> Result<(), Error> {
+        let before: Vec<_> = lock(&self.list).clone();
+        let is_new = |it: &&Arc<Session>| !before.iter().any(|old| Arc::ptr_eq(old, it));
+        self.open_unless(request.ttl, |list| {
+            let now = self.context.clock.now();
+            list.iter().filter(is_new).any(|session| {
+                let candidate = Self::candidate(session, request, now);
+                let is_free = candidate.key_state == KeyState::NotHeld;
+                candidate.is_usable && candidate.has_room && is_free
+            })
+        })
+        .await
+    }
+
+    /// Opens a session, unless there are enough when it is our turn to open one.
+    async fn open_unless(
+        &self,
+        ttl: Duration,
+        is_enough: impl Fn(&[Arc<Session>]) -> bool,
+    ) -> Result<(), Error> {
+        let find = || is_enough(&lock(&self.list)).then_some(());
+        let open = async {
+            if self.context.closing.is_raised() {
+                return Err(errors::closed());
+            }
+            let session = self.connector.open_for_locks(ttl).await?;
+            self.add(&session)
+        };
+        self.opening.run(&self.context.clock, find, open).await
+    }
+
+    /// Adds a new session, unless the client was closed meanwhile.
+    fn add(&self, session: &Arc<Session>) -> Result<(), Error> {
+        lock(&self.list).push(session.clone());
+        self.context.maintenance.wake();
+        // Read after the session was added: so either `close` finds the session, or we find that the client closes.
+        if self.context.closing.is_raised() {
+            self.remove(session);
+            let session = session.clone();
+            self.context.spawn(async move { session.close().await });
+            return Err(errors::closed());
+        }
+        Ok(())
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        lock(&self.list).clone()
+    }
+
+    pub(super) fn take_all(&self) -> Vec<Arc<Session>> {
+        std::mem::take(&mut *lock(&self.list))
+    }
+
+    pub(super) fn remove(&self, session: &Arc<Session>) {
+        lock(&self.list).retain(|it| !Arc::ptr_eq(it, session));
+    }
+
+    /// Closes a session that has no acquisitions.
+    pub(super) fn close_unused(&self, session: &Arc<Session>) {
+        {
+            // `choose` adds acquisitions under this lock, so no task is about to use the session.
+            let mut list = lock(&self.list);
+            if !lock(&session.acquisitions).is_empty() {
+                return;
+            }
+            list.retain(|it| !Arc::ptr_eq(it, session));
+        }
+        let session = session.clone();
+        self.context.spawn(async move { session.close().await });
+    }
+}
+
+fn add_acquisition(session: &Session, owner: OwnerId, request: &LockRequest, now: Time) {
+    let acquisition = Acquisition {
+        key: request.key.clone(),
+        is_shared: request.is_shared,
+        state: AcquisitionState::Requested,
+    };
+    session.lease.use_at(now);
+    lock(&session.acquisitions).insert(owner, acquisition);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Candidate = Candidate {
+        is_usable: true,
+        has_room: true,
+        key_state: KeyState::NotHeld,
+        unanswered: 0,
+    };
+    const UNUSABLE: Candidate = Candidate {
+        is_usable: false,
+        ..FREE
+    };
+    const FULL: Candidate = Candidate {
+        has_room: false,
+        ..FREE
+    };
+
+    fn has(key_state: KeyState, of: Candidate) -> Candidate {
+        Candidate { key_state, ..of }
+    }
+
+    #[test]
+    fn free_locks_share_the_first_session_that_is_usable() {
+        assert_eq!(choose(&[], false, true), SessionChoice::Open);
+        assert_eq!(
+            choose(&[UNUSABLE, FULL, FREE, FREE], false, true),
+            SessionChoice::Use(2)
+        );
+        assert_eq!(choose(&[UNUSABLE, FULL], false, true), SessionChoice::Open);
+        assert_eq!(choose(&[UNUSABLE, FULL], false, false), SessionChoice::Open);
+    }
+
+    #[test]
+    fn the_session_that_has_least_to_do_is_asked() {
+        let busy = |unanswered| Candidate { unanswered, ..FREE };
+        assert_eq!(
+            choose(&[busy(2), busy(1), busy(1)], false, true),
+            SessionChoice::Use(1)
+        );
+    }
+
+    /// The server would grant it once more to the session that has it.
+    #[test]
+    fn what_we_have_is_not_asked_for() {
+        for of in [FREE, UNUSABLE, FULL] {
+            let ours = has(KeyState::Exclusive, of);
+            for shared in [true, false] {
+                assert_eq!(choose(&[FREE, ours], shared, true), SessionChoice::Busy);
+            }
+            let ours = has(KeyState::Shared, of);
+            assert_eq!(choose(&[ours, FREE], false, true), SessionChoice::Busy);
+            assert_eq!(choose(&[ours, FREE], true, true), SessionChoice::Use(1));
+        }
+    }
+
+    #[test]
+    fn shared_holds_go_to_sessions_of_their_own_as_long_as_there_may_be_more() {
+        let ours = has(KeyState::Shared, FREE);
+        assert_eq!(choose(&[ours], true, true), SessionChoice::Open);
+        assert_eq!(
+            choose(&[UNUSABLE, ours], true, false),
+            SessionChoice::Use(1)
+        );
+    }
+}

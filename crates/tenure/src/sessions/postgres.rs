@@ -1,0 +1,496 @@
+//! PostgreSQL: advisory locks of the session.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::database::{Row, hex};
+
+use super::dialect::{Dialect, delete_holder_rows, label};
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::operations::{MAX_BATCH, Operation};
+use super::server_info::{ServerInfo, SessionId};
+
+/// When this run of the server began, the same for every client: after a crash of one process all others start over
+/// without a new start of the server, and then its counters are set back.
+const START: &str = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())";
+
+/// The longest `idle_session_timeout`, in ms.
+const MAX_IDLE_MILLIS: u64 = 2_147_483_647;
+
+/// From this version on the server ends idle sessions, and checks whether the client of a busy session is there.
+const IDLE_LIMIT_VERSION: u32 = 140_000;
+
+pub(super) struct Postgres;
+
+impl Dialect for Postgres {
+    fn set_up(&self, idle: Duration, version: Option<u32>) -> String {
+        let (millis, version) = (idle.as_millis(), version.unwrap_or(0));
+        let third = (idle.as_secs() / 3).max(1).to_string();
+        let mut settings = vec![
+            ("statement_timeout", "0".to_owned()),
+            ("lock_timeout", "0".into()),
+            ("idle_in_transaction_session_timeout", "0".into()),
+            ("synchronous_commit", "off".into()),
+            ("tcp_keepalives_idle", third.clone()),
+            ("tcp_keepalives_interval", third),
+            ("tcp_keepalives_count", "2".into()),
+        ];
+        if version >= 120_000 {
+            settings.push(("tcp_user_timeout", millis.to_string()));
+        }
+        if version >= IDLE_LIMIT_VERSION {
+            settings.push(("idle_session_timeout", millis.to_string()));
+            settings.push(("client_connection_check_interval", "1s".into()));
+        }
+        let settings: Vec<_> = settings
+            .iter()
+            .map(|(name, value)| format!("set_config('{name}', '{value}', false)"))
+            .collect();
+        // A user who may see the checkpointer knows the exact start. The other source also moves when statistics are
+        // reset; then nothing is granted for the time of the restart guard.
+        let start = format!(
+            "coalesce((SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'), {START})"
+        );
+        format!(
+            "SELECT pg_backend_pid(), (SELECT {} FROM pg_stat_get_activity(pg_backend_pid())), pg_is_in_recovery(), {}, current_setting('server_version'), {}",
+            micros("backend_start"),
+            micros(&format!("clock_timestamp() - {start}")),
+            settings.join(", ")
+        )
+    }
+
+    fn server_info(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo> {
+        let row = rows.first()?;
+        let cell = |at: usize| row.get(at)?.as_deref();
+        let uptime: i64 = cell(3)?.parse().ok()?;
+        let objection = (cell(2)? == "t").then(|| {
+            "is a standby, whose locks the primary does not know of; name the primary in the URL"
+                .to_owned()
+        });
+        Some(ServerInfo {
+            session: SessionId {
+                number: cell(0)?.parse().ok()?,
+                since: cell(1)?.parse().ok()?,
+            },
+            version: cell(4)?.to_owned(),
+            uptime: Duration::from_micros(u64::try_from(uptime).unwrap_or(0)),
+            capacity: usize::MAX,
+            ends_idle: version.is_none_or(|version| version >= IDLE_LIMIT_VERSION),
+            objection,
+        })
+    }
+
+    fn idle_limit(&self, ttl: Duration) -> Duration {
+        let nanos = ttl.as_nanos();
+        let millis = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Duration::from_millis(millis.clamp(1, MAX_IDLE_MILLIS))
+    }
+
+    fn prepare(&self) -> String {
+        // Arrays, so that one prepared statement fits any number of locks. OFFSET keeps the planner from moving the
+        // calls out.
+        let each = |function: &str, keys: &str| {
+            format!(
+                "array_to_string(ARRAY(SELECT {function}(key)::int FROM unnest({keys}) AS key), '')"
+            )
+        };
+        let wait = wait_in("pg_advisory_lock($1)");
+        format!(
+            "; PREPARE tenure_wait (bigint) AS {wait}\
+             ; PREPARE tenure_take (bigint) AS SELECT pg_backend_pid(), CASE WHEN t THEN {} ELSE 0 END FROM (SELECT pg_try_advisory_lock($1) AS t OFFSET 0) AS taken\
+             ; PREPARE tenure_give (bigint) AS SELECT pg_backend_pid(), pg_advisory_unlock($1)::int\
+             ; PREPARE tenure_many (bigint[], bigint[]) AS SELECT pg_backend_pid(), t, CASE WHEN t LIKE '%1%' THEN {} ELSE 0 END, {} FROM (SELECT {} AS t OFFSET 0) AS taken",
+            token(0),
+            token(0),
+            each("pg_advisory_unlock", "$2"),
+            each("pg_try_advisory_lock", "$1"),
+        )
+    }
+
+    fn statement(&self, operations: &[Operation]) -> String {
+        if let Some(prepared) = PreparedStatement::of(operations) {
+            return format!("{} EXECUTE {prepared}", label(operations));
+        }
+        let mut sql = format!("{} SELECT pg_backend_pid()", label(operations));
+        let mut taken = Vec::new();
+        for (at, operation) in operations.iter().enumerate() {
+            match operation {
+                Operation::TryLock { key, is_shared } => {
+                    let try_lock = call("pg_try_advisory_lock", *is_shared, key);
+                    taken.push(format!("{try_lock} AS t{at}"));
+                    sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
+                }
+                Operation::Unlock { key, is_shared } => {
+                    sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
+                }
+                Operation::Ping => sql += ", 1",
+            }
+        }
+        // All locks first, and only then the number of the transaction, which is assigned when it is first asked for.
+        // Otherwise another session could have had a later key of the list, under a greater number, between the two.
+        if !taken.is_empty() {
+            sql += &format!(" FROM (SELECT {} OFFSET 0) AS taken", taken.join(", "));
+        }
+        sql
+    }
+
+    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
+        let column = |at: usize| row.get(at)?.as_deref();
+        if !matches!(
+            PreparedStatement::of(operations),
+            Some(PreparedStatement::Many { .. })
+        ) {
+            let one = |at: usize| column(at + 1)?.parse().ok();
+            return (0..operations.len()).map(one).collect();
+        }
+        let first: Option<u64> = column(2).and_then(|token| token.parse().ok());
+        let digits = |at: usize| column(at).unwrap_or_default().bytes();
+        let (mut taken, mut given) = (digits(1).zip(0..), digits(3));
+        let answer = |operation: &Operation| match operation {
+            Operation::TryLock { .. } => match taken.next()? {
+                (b'1', at) => Some(first? + at),
+                _ => Some(0),
+            },
+            Operation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
+            Operation::Ping => Some(1),
+        };
+        operations.iter().map(answer).collect()
+    }
+
+    fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
+        let wait = match key {
+            Key::One(key) if !is_shared => format!("EXECUTE tenure_wait({key})"),
+            key => wait_in(&call("pg_advisory_lock", is_shared, key)),
+        };
+        format!("/* tenure:wait {who} */ {wait}")
+    }
+
+    /// The commands name the begin of their session themselves.
+    fn reaches(&self, _: SessionId, _: SessionId) -> bool {
+        true
+    }
+
+    fn cancel_statement(&self, session: SessionId) -> String {
+        command("pg_cancel_backend", session)
+    }
+
+    fn end_session(&self, session: SessionId) -> String {
+        command("pg_terminate_backend", session)
+    }
+
+    fn find_session(&self, session: SessionId) -> String {
+        format!("/* tenure:look */ SELECT pid FROM {}", process(session))
+    }
+
+    /// Cancelled by an administrator or by a limit; a limit on waits for locks.
+    fn is_cancelled(&self, code: &str) -> bool {
+        matches!(code, "57014" | "55P03")
+    }
+
+    fn hash_key(&self, bytes: &[u8]) -> String {
+        format!(
+            "/* tenure:look */ SELECT hashtext(convert_from(decode('{}', 'hex'), 'UTF8'))",
+            hex(bytes)
+        )
+    }
+
+    fn create_holder_table(&self) -> String {
+        include_str!("sql/postgres.sql").into()
+    }
+
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
+        let mut sql = delete_holder_rows(removed);
+        let rows: Vec<_> = added.iter().map(values).collect();
+        if !rows.is_empty() {
+            sql += &format!(
+                "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {} ON CONFLICT DO NOTHING",
+                rows.join(", ")
+            );
+        }
+        sql
+    }
+
+    fn sweep_holder_table(&self) -> String {
+        format!(
+            "/* tenure:board */ DELETE FROM tenure_holders h WHERE since < {} - 60000000 AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
+            micros("clock_timestamp()"),
+            matches_row()
+        )
+    }
+
+    fn requested_breaks(&self, session: SessionId) -> String {
+        format!(
+            "/* tenure:renew */ SELECT pg_backend_pid(), (SELECT string_agg(token::text, ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
+            session.number
+        )
+    }
+
+    fn holders(&self, key: &Key, has_table: bool) -> String {
+        let (token, holder, since, ttl, order, join) = match has_table {
+            true => (
+                "b.token",
+                "encode(b.holder, 'hex')",
+                "b.since",
+                "b.ttl",
+                "b.token, ",
+                format!(
+                    "LEFT JOIN LATERAL (SELECT * FROM tenure_holders WHERE lock_key = '{key}' AND connection = l.pid ORDER BY token DESC LIMIT 1) b ON true"
+                ),
+            ),
+            false => ("NULL", "NULL", "NULL", "NULL", "", String::new()),
+        };
+        format!(
+            "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, \
+             {since}, {ttl}, a.usename, host(a.client_addr), {} \
+             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} WHERE l.granted AND {} ORDER BY {order}l.pid",
+            micros("a.backend_start"),
+            micros("clock_timestamp() - a.state_change"),
+            in_pg_locks(key)
+        )
+    }
+
+    fn waiters(&self, key: &Key) -> String {
+        format!(
+            "/* tenure:look */ SELECT a.query FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE NOT l.granted AND {} ORDER BY a.query_start, l.pid",
+            in_pg_locks(key)
+        )
+    }
+
+    fn held_names(&self, prefix: &str) -> String {
+        format!(
+            "/* tenure:look */ SELECT DISTINCT encode(name, 'hex') FROM tenure_holders h WHERE substring(name FROM 1 FOR {}) = decode('{}', 'hex') AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
+            prefix.len(),
+            hex(prefix.as_bytes()),
+            matches_row()
+        )
+    }
+
+    fn other_locks(&self, session: SessionId, _: u64) -> String {
+        format!(
+            "/* tenure:look */ SELECT count(*) - 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = {}",
+            session.number
+        )
+    }
+}
+
+/// The prepared statements of a session: for locks that are not shared and have one number as key.
+enum PreparedStatement {
+    TryLock(i64),
+    Unlock(i64),
+    Many {
+        locked: Vec<i64>,
+        unlocked: Vec<i64>,
+    },
+}
+
+impl PreparedStatement {
+    fn of(operations: &[Operation]) -> Option<Self> {
+        let room = || Vec::with_capacity(operations.len());
+        let (mut locked, mut unlocked) = (room(), room());
+        for operation in operations {
+            let (Operation::TryLock { key, is_shared } | Operation::Unlock { key, is_shared }) =
+                operation
+            else {
+                continue;
+            };
+            let Key::One(key) = key else { return None };
+            match operation {
+                _ if *is_shared => return None,
+                Operation::TryLock { .. } => locked.push(*key),
+                _ => unlocked.push(*key),
+            }
+        }
+        match (&locked[..], &unlocked[..]) {
+            ([], []) => None,
+            ([key], []) if operations.len() == 1 => Some(Self::TryLock(*key)),
+            ([], [key]) if operations.len() == 1 => Some(Self::Unlock(*key)),
+            _ => Some(Self::Many { locked, unlocked }),
+        }
+    }
+}
+
+impl fmt::Display for PreparedStatement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |f: &mut fmt::Formatter<'_>, keys: &[i64]| {
+            for (at, key) in keys.iter().enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                write!(f, "{comma}{key}")?;
+            }
+            Ok(())
+        };
+        match self {
+            Self::TryLock(key) => write!(f, "tenure_take({key})"),
+            Self::Unlock(key) => write!(f, "tenure_give({key})"),
+            Self::Many { locked, unlocked } => {
+                f.write_str("tenure_many('{")?;
+                set(f, locked)?;
+                f.write_str("}', '{")?;
+                set(f, unlocked)?;
+                f.write_str("}')")
+            }
+        }
+    }
+}
+
+/// An instant or a span, in µs.
+fn micros(time: &str) -> String {
+    format!("(extract(epoch FROM {time}) * 1000000)::bigint")
+}
+
+/// Calls one of the functions for advisory locks on that key.
+fn call(function: &str, is_shared: bool, key: &Key) -> String {
+    let shared = if is_shared { "_shared" } else { "" };
+    match key {
+        Key::Two(class, object) => format!("{function}{shared}({class}, {object})"),
+        Key::One(number) => format!("{function}{shared}({number})"),
+        // Never made for this server.
+        Key::Text(_) => format!("{function}{shared}(NULL::bigint)"),
+    }
+}
+
+/// A statement that waits in `call`, and then reads the token.
+fn wait_in(call: &str) -> String {
+    format!(
+        "SELECT pg_backend_pid(), CASE WHEN {call}::text IS NOT NULL THEN {} END",
+        token(0)
+    )
+}
+
+/// The token of the lock at that index of a statement: read after the lock is there, and made of the start of this
+/// run and of the number of the transaction, each of which only grows while the other stays. All tokens of a statement
+/// have the number of its transaction, so the index tells them apart.
+fn token(at: usize) -> String {
+    format!("{} + txid_current() * {MAX_BATCH} + {at}", micros(START))
+}
+
+/// Calls a function on that very session, if it is there: numbers of processes come again.
+fn command(function: &str, session: SessionId) -> String {
+    format!(
+        "/* tenure:look */ SELECT {function}(pid) FROM {}",
+        process(session)
+    )
+}
+
+fn process(session: SessionId) -> String {
+    format!(
+        "pg_stat_activity WHERE pid = {} AND {} = {}",
+        session.number,
+        micros("backend_start"),
+        session.since
+    )
+}
+
+/// That key, in `pg_locks l`.
+fn in_pg_locks(key: &Key) -> String {
+    let (class, object, kind) = match key {
+        Key::One(number) => {
+            let bits = number.cast_unsigned();
+            (bits >> 32, bits & 0xffff_ffff, 1)
+        }
+        Key::Two(class, object) => (
+            u64::from(class.cast_unsigned()),
+            u64::from(object.cast_unsigned()),
+            2,
+        ),
+        Key::Text(_) => (0, 0, 0),
+    };
+    format!("{ADVISORY} AND l.classid = {class} AND l.objid = {object} AND l.objsubid = {kind}")
+}
+
+/// Locks of this database: the keys of another are other locks.
+const ADVISORY: &str = "l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+/// The key of `tenure_holders h`, in `pg_locks l`.
+fn matches_row() -> String {
+    format!(
+        "l.granted AND {ADVISORY} AND h.lock_key = CASE l.objsubid WHEN 1 THEN ((l.classid::bigint << 32) | l.objid::bigint)::text \
+         ELSE l.classid::bigint::bit(32)::int || ',' || l.objid::bigint::bit(32)::int END"
+    )
+}
+
+fn values(row: &HolderRow) -> String {
+    format!(
+        "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
+        row.session.number,
+        row.key,
+        row.token,
+        hex(row.name.as_str().as_bytes()),
+        row.mode(),
+        hex(row.holder().as_bytes()),
+        micros("clock_timestamp()"),
+        row.ttl.as_micros()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise another session could have had a key, under a greater number, after our number was drawn.
+    #[test]
+    fn numbers_are_drawn_when_all_locks_are_there() {
+        let take = |number, is_shared| Operation::TryLock {
+            key: Key::One(number),
+            is_shared,
+        };
+        let give = Operation::Unlock {
+            key: Key::One(8),
+            is_shared: false,
+        };
+        let sql = Postgres.statement(&[take(7, false), give, take(9, true)]);
+        assert!(sql.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{sql}");
+        let prepared = Postgres.prepare();
+        let that_take = prepared
+            .split("; ")
+            .filter(|it| it.contains("try_advisory"));
+        for sql in that_take.chain([&sql[..]]) {
+            let (drawn, taken) = sql.rsplit_once(" FROM (SELECT ").unwrap();
+            assert!(!drawn.contains("pg_try_advisory_lock"), "{drawn}");
+            assert!(!taken.contains("txid_current"), "{taken}");
+            assert!(taken.ends_with(" OFFSET 0) AS taken"), "{taken}");
+        }
+    }
+
+    /// Each reply is that of its operation.
+    #[test]
+    fn answers_of_many_are_told_apart() {
+        let key = |number| (Key::One(number), false);
+        let take = |number| {
+            let (key, is_shared) = key(number);
+            Operation::TryLock { key, is_shared }
+        };
+        let give = |number| {
+            let (key, is_shared) = key(number);
+            Operation::Unlock { key, is_shared }
+        };
+        let operations = [
+            take(-1),
+            give(2),
+            Operation::Ping,
+            take(3),
+            give(4),
+            take(5),
+        ];
+        assert_eq!(
+            Postgres.statement(&operations),
+            "/* tenure:acquire */ EXECUTE tenure_many('{-1,3,5}', '{2,4}')"
+        );
+        let row = ["17", "101", "6400", "10"].map(|it| Some(it.to_owned()));
+        let answers = [6400, 1, 1, 0, 0, 6402].map(Some);
+        assert_eq!(Postgres.replies(&operations, &row.to_vec()), answers);
+        for (operation, sql) in [
+            (take(7), "/* tenure:acquire */ EXECUTE tenure_take(7)"),
+            (give(7), "/* tenure:release */ EXECUTE tenure_give(7)"),
+        ] {
+            assert_eq!(Postgres.statement(std::slice::from_ref(&operation)), sql);
+            let row = ["17", "9"].map(|it| Some(it.to_owned()));
+            assert_eq!(Postgres.replies(&[operation], &row.to_vec()), [Some(9)]);
+        }
+        // Cut short, it says nothing.
+        assert_eq!(
+            Postgres.replies(&operations[..2], &Vec::new()),
+            [None, None]
+        );
+    }
+}

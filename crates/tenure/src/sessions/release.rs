@@ -1,0 +1,148 @@
+//! Releasing a hold, ending an acquisition of unknown outcome, and closing the client.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Hold, Release};
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::lock;
+
+use super::acquisitions::{Acquisition, AcquisitionState};
+use super::batch;
+use super::errors;
+use super::operations::OperationResult;
+use super::session::Session;
+use super::session_end::confirm_session_closed;
+use super::store::Store;
+
+/// How long closing may take: the server may be away, and it ends silent sessions by itself.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the release of one acquisition has to do next.
+enum Step {
+    /// The acquisition is gone.
+    NotHeld,
+    /// The session is over for this client: it remains to know whether it is for the server.
+    ConfirmSessionClosed,
+    /// A request of unknown outcome is the only acquisition: nothing else is lost with the session.
+    EndSession,
+    /// A request of unknown outcome: its reply decides.
+    AwaitChange,
+    Unlock(Acquisition),
+}
+
+/// Releases what the owner has or may have.
+pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
+    let owner = hold.owner;
+    let Some(session) = store.holds.get(owner) else {
+        return Ok(Release::NotHeld);
+    };
+    let (context, server) = (&store.context, &store.context.settings.server);
+    let limit = context.request_limit();
+    loop {
+        let changed = session.changed.notified();
+        match next_step(&session, owner) {
+            Step::NotHeld => {
+                store.remove_acquisition(owner);
+                return Ok(Release::NotHeld);
+            }
+            Step::ConfirmSessionClosed => {
+                if !confirm_session_closed(&session).await {
+                    return Err(errors::unconfirmed_end(server));
+                }
+                store.remove_acquisition(owner);
+                return Ok(Release::NotHeld);
+            }
+            Step::EndSession => session.end(),
+            Step::AwaitChange => tokio::select! {
+                biased;
+                () = changed => {}
+                () = context.clock.sleep_until(limit) => {
+                    return Err(errors::unconfirmed_end(server));
+                }
+            },
+            Step::Unlock(acquisition) => {
+                return unlock(store, &session, owner, acquisition).await;
+            }
+        }
+    }
+}
+
+/// Decides what to do next, and marks the acquisition accordingly.
+fn next_step(session: &Session, owner: OwnerId) -> Step {
+    let mut acquisitions = lock(&session.acquisitions);
+    let is_alone = acquisitions.len() == 1;
+    let state = acquisitions.get(&owner).map(|it| it.state);
+    match state {
+        _ if session.is_ended() => Step::ConfirmSessionClosed,
+        None => Step::NotHeld,
+        Some(AcquisitionState::Requested | AcquisitionState::Abandoned) => {
+            acquisitions.set(&owner, AcquisitionState::Abandoned);
+            match is_alone {
+                true => Step::EndSession,
+                false => Step::AwaitChange,
+            }
+        }
+        Some(AcquisitionState::Held { .. } | AcquisitionState::Releasing { .. }) => {
+            let retry_at = session.release_retry_at();
+            session.context.maintenance.due_at(retry_at);
+            let acquisition = acquisitions.begin_release(owner, retry_at);
+            acquisition.map_or(Step::NotHeld, Step::Unlock)
+        }
+    }
+}
+
+/// Unlocks what is ours as far as we know.
+pub(super) async fn unlock(
+    store: &Store,
+    session: &Arc<Session>,
+    owner: OwnerId,
+    acquisition: Acquisition,
+) -> Result<Release, Error> {
+    store.holder_table.remove(owner);
+    match batch::unlock(session, owner, acquisition).await {
+        Ok(reply) => {
+            store.remove_acquisition(owner);
+            Ok(match reply.result {
+                OperationResult::Unlocked(true) => Release::Released,
+                _ => Release::NotHeld,
+            })
+        }
+        Err(error) => Err(errors::of_operation(error, &store.context.settings.server)),
+    }
+}
+
+/// Ends all sessions, and with them what they hold and wait for.
+pub(super) async fn close(store: &Store) {
+    let context = &store.context;
+    context.closing.raise();
+    context.maintenance.stop();
+    let limit = context.clock.now().after(CLOSE_TIMEOUT);
+    let close = async {
+        let is_waiting = |it: &Arc<Session>| it.is_waiting.load(Ordering::SeqCst);
+        let mut waiting = store.sessions.all();
+        waiting.retain(is_waiting);
+        // A server does not notice that a client that waits in its queue has closed the connection; so each waiter
+        // cancels its wait first.
+        join_all(waiting.iter().map(|it| it.end.ended.raised())).await;
+        let sessions = store.sessions.take_all();
+        join_all(sessions.iter().map(|it| it.close())).await;
+        // Writes on the control connection, so that is closed later.
+        store.holder_table.clear().await;
+        store.control.close().await;
+        store.connector.close().await;
+    };
+    tokio::select! {
+        biased;
+        // What the server is not told ends with its connection.
+        () = close => {}
+        () = context.clock.sleep_until(limit) => {}
+    }
+    for session in store.sessions.take_all() {
+        session.end.ended.raise();
+    }
+}

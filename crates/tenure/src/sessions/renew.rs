@@ -1,0 +1,237 @@
+//! Renewal of holds, and the maintenance task: it checks sessions, releases holds that are not renewed, and closes
+//! sessions that nobody needs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Hold, Renewal};
+use tenure_core::error::ErrorKind;
+use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
+
+use super::acquisitions::{Acquisition, AcquisitionState};
+use super::batch;
+use super::errors;
+use super::operations::{Operation, OperationError};
+use super::release::unlock;
+use super::session::Session;
+use super::statements;
+use super::store::Store;
+
+/// Renews holds: one request for each session that carries any of them.
+pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
+    let mut sessions: Vec<Arc<Session>> = Vec::new();
+    for session in holds.iter().filter_map(|hold| store.holds.get(hold.owner)) {
+        if !sessions.iter().any(|it| Arc::ptr_eq(it, &session)) {
+            sessions.push(session);
+        }
+    }
+    let checks = sessions.iter().map(|session| async move {
+        match session.is_ended() || was_renewed_lately(session) {
+            true => Ok(()),
+            false => batch::request(session, Operation::Ping, None)
+                .await
+                .map(drop),
+        }
+    });
+    let checks = join_all(checks).await;
+    holds
+        .iter()
+        .map(|hold| renewed(store, hold, &sessions, &checks))
+        .collect()
+}
+
+/// Whether a request of a moment ago was answered, so that another one is not needed. The moment is short, because the
+/// next renewal comes a third of the ttl after this one, however old the answer is.
+fn was_renewed_lately(session: &Session) -> bool {
+    let lease = &session.lease;
+    lease.sent().after(lease.ttl / 32) > session.context.clock.now()
+}
+
+fn renewed(
+    store: &Store,
+    hold: &Hold,
+    sessions: &[Arc<Session>],
+    checks: &[Result<(), OperationError>],
+) -> Renewal {
+    let Some(session) = store.holds.get(hold.owner) else {
+        return Renewal::Lost(LostReason::StoreSaysNo);
+    };
+    if session.is_ended() {
+        return Renewal::Lost(LostReason::SessionGone);
+    }
+    let at = sessions.iter().position(|it| Arc::ptr_eq(it, &session));
+    if let Some(Err(error)) = at.and_then(|at| checks.get(at)) {
+        let server = &store.context.settings.server;
+        return Renewal::Unknown(errors::of_check(error, server));
+    }
+    let (sent, ttl) = (session.lease.sent(), session.lease.ttl);
+    let mut acquisitions = lock(&session.acquisitions);
+    match acquisitions.get(&hold.owner).map(|it| it.state) {
+        Some(AcquisitionState::Held { token, until }) => {
+            let until = sent.after(ttl).max(until);
+            acquisitions.set(&hold.owner, AcquisitionState::Held { token, until });
+            let ttl = Some(ttl);
+            Renewal::Renewed { sent, ttl }
+        }
+        _ => Renewal::Lost(LostReason::StoreSaysNo),
+    }
+}
+
+/// Starts the maintenance task, unless it runs.
+pub(super) fn start_maintenance(store: &Arc<Store>) {
+    let context = &store.context;
+    let work = |store: Arc<Store>| async move { maintain(&store) };
+    context
+        .maintenance
+        .start(&context.spawner, &context.clock, store, work);
+}
+
+/// Does what is due, and returns when the next work will be.
+fn maintain(store: &Arc<Store>) -> Time {
+    let now = store.context.clock.now();
+    let sessions = store.sessions.all();
+    let next = sessions
+        .iter()
+        .map(|session| maintain_one(store, session, now));
+    next.fold(Time::MAX, Time::min)
+}
+
+fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
+    if session.is_waiting.load(Ordering::SeqCst) {
+        return Time::MAX;
+    }
+    let scan = scan(session, now);
+    for (owner, acquisition) in scan.expired {
+        let (store, session) = (store.clone(), session.clone());
+        store.clone().context.spawn(async move {
+            // Without a reply it is sent again at the next expiry.
+            let _ = unlock(&store, &session, owner, acquisition).await;
+        });
+    }
+    if scan.is_empty {
+        // Before the server does it: then the next request would find the session gone.
+        let lease = &session.lease;
+        let closes_at = lease.used().max(lease.sent()).after(lease.ttl / 2);
+        if closes_at > now {
+            return closes_at;
+        }
+        store.sessions.close_unused(session);
+        return Time::MAX;
+    }
+    if !scan.has_holds {
+        return scan.next_expiry;
+    }
+    let check_due_at = session.check_due_at();
+    if check_due_at > now {
+        return check_due_at.min(scan.next_expiry);
+    }
+    if !session.is_being_checked.swap(true, Ordering::SeqCst) {
+        let (store, session) = (store.clone(), session.clone());
+        store.clone().context.spawn(async move {
+            check(&store, &session).await;
+            session.is_being_checked.store(false, Ordering::SeqCst);
+            store.context.maintenance.wake();
+        });
+    }
+    scan.next_expiry
+}
+
+/// What the maintenance found in the acquisitions of a session.
+struct Scan {
+    /// Holds that were not renewed in time, and releases that had no reply in time.
+    expired: Vec<(OwnerId, Acquisition)>,
+    is_empty: bool,
+    has_holds: bool,
+    next_expiry: Time,
+}
+
+/// Looks at all acquisitions, and marks the expired ones as being released.
+fn scan(session: &Session, now: Time) -> Scan {
+    let retry_at = now.after(session.lease.ttl / 3);
+    let mut acquisitions = lock(&session.acquisitions);
+    let mut expired = Vec::new();
+    let mut has_holds = false;
+    let mut next_expiry = Time::MAX;
+    for (owner, acquisition) in acquisitions.iter() {
+        let (is_hold, expiry) = match acquisition.state {
+            AcquisitionState::Held { until, .. } => (true, until),
+            AcquisitionState::Releasing { retry_at } => (false, retry_at),
+            AcquisitionState::Requested | AcquisitionState::Abandoned => continue,
+        };
+        if expiry <= now {
+            expired.push(*owner);
+            next_expiry = next_expiry.min(retry_at);
+        } else {
+            has_holds |= is_hold;
+            next_expiry = next_expiry.min(expiry);
+        }
+    }
+    let release = |owner| Some((owner, acquisitions.begin_release(owner, retry_at)?));
+    let expired = expired.into_iter().filter_map(release).collect();
+    Scan {
+        expired,
+        is_empty: acquisitions.is_empty(),
+        has_holds,
+        next_expiry,
+    }
+}
+
+/// Checks whether the session is there, and whether somebody wants a hold of it to end.
+async fn check(store: &Store, session: &Arc<Session>) {
+    if !store.holder_table.is_usable() {
+        // The end of a session is reported when it is noticed.
+        let _ = batch::request(session, Operation::Ping, None).await;
+        return;
+    }
+    let tokens = requested_breaks(store, session).await;
+    for (owner, acquisition) in begin_breaks(session, &tokens) {
+        // First the holder, and then the lock: the holder must not believe longer than the lock is held.
+        store.report_loss(owner, LostReason::TakenOver);
+        // Without a reply the maintenance task sends it again.
+        let _ = unlock(store, session, owner, acquisition).await;
+    }
+}
+
+/// The tokens of the holds that shall end. This request also checks whether the session is there.
+async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
+    let context = &store.context;
+    // As long as any lease depends on the session.
+    let limit = context.request_limit().max(session.lease.ends());
+    let id = session.server_info.session;
+    let sql = context.dialect.requested_breaks(id);
+    match statements::query(session, sql, limit).await {
+        Ok(rows) => {
+            let tokens = rows.first().and_then(|row| row.get(1)?.as_deref());
+            let tokens = tokens.unwrap_or_default().split(' ');
+            tokens.filter_map(|token| token.parse().ok()).collect()
+        }
+        Err(trouble) => {
+            // Other refusals are those of a statement that somebody has cancelled.
+            if !trouble.is_fatal()
+                && errors::explain(trouble, &context.settings.server).kind() == ErrorKind::Denied
+            {
+                store.holder_table.disable();
+            }
+            Vec::new()
+        }
+    }
+}
+
+/// Marks the holds with these tokens as being released.
+fn begin_breaks(session: &Session, tokens: &[u64]) -> Vec<(OwnerId, Acquisition)> {
+    if tokens.is_empty() {
+        return Vec::new();
+    }
+    let retry_at = session.release_retry_at();
+    let mut acquisitions = lock(&session.acquisitions);
+    let shall_end = |acquisition: &Acquisition| matches!(acquisition.state, AcquisitionState::Held { token, .. } if tokens.contains(&token));
+    let broken = acquisitions.iter().filter(|(_, it)| shall_end(it));
+    let broken: Vec<_> = broken.map(|(owner, _)| *owner).collect();
+    let release = |owner| Some((owner, acquisitions.begin_release(owner, retry_at)?));
+    broken.into_iter().filter_map(release).collect()
+}

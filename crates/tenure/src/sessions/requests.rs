@@ -1,0 +1,144 @@
+//! One function for each request on the control connection.
+
+use std::sync::Arc;
+
+use tenure_core::error::Error;
+use tenure_core::name::LockName;
+
+use crate::database::Row;
+
+use super::control::ControlConnection;
+use super::dialect;
+use super::errors;
+use super::holder_row::HolderRow;
+use super::key::Key;
+use super::server_info::SessionId;
+
+/// The first value of the first row.
+fn value(rows: &[Row]) -> Option<&str> {
+    rows.first()?.first()?.as_deref()
+}
+
+/// The key that the server's own hash function makes of a name.
+pub(super) async fn hash_key(control: &Arc<ControlConnection>, name: &[u8]) -> Result<Key, Error> {
+    let sql = control.context.dialect.hash_key(name);
+    let rows = control.query(sql).await?;
+    let number = value(&rows).and_then(|number| number.parse().ok());
+    number.map(Key::One).ok_or_else(errors::unexpected_reply)
+}
+
+pub(super) async fn session_exists(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<bool, Error> {
+    let sql = control.context.dialect.find_session(session);
+    let rows = control.query(sql).await?;
+    Ok(!rows.is_empty())
+}
+
+/// Ends that session, and no other that has its number by now.
+pub(super) async fn end_session(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<(), Error> {
+    let sql = control.context.dialect.end_session(session);
+    control.command(session, sql).await
+}
+
+/// Ends a session that another request has found a moment ago, in the same run of the server.
+pub(super) async fn end_found_session(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<(), Error> {
+    let sql = control.context.dialect.end_session(session);
+    control.query(sql).await.map(drop)
+}
+
+/// Cancels the statement that the session runs.
+pub(super) async fn cancel_statement(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<(), Error> {
+    let sql = control.context.dialect.cancel_statement(session);
+    control.command(session, sql).await
+}
+
+/// Who has the lock, a row for each session.
+pub(super) async fn holders(
+    control: &Arc<ControlConnection>,
+    key: &Key,
+    has_table: bool,
+) -> Result<Vec<Row>, Error> {
+    let sql = control.context.dialect.holders(key, has_table);
+    control.query(sql).await
+}
+
+/// The statements of the sessions that wait for the lock, in their order; `None`: our user may not see it.
+pub(super) async fn waiters(
+    control: &Arc<ControlConnection>,
+    key: &Key,
+) -> Result<Vec<Option<String>>, Error> {
+    let sql = control.context.dialect.waiters(key);
+    let rows = control.query(sql).await?;
+    let statement = |row: Row| row.into_iter().next();
+    Ok(rows.into_iter().filter_map(statement).collect())
+}
+
+/// The names that begin with `prefix`, stand in the table of holders, and are held.
+pub(super) async fn held_names(
+    control: &Arc<ControlConnection>,
+    prefix: &str,
+) -> Result<Vec<LockName>, Error> {
+    let sql = control.context.dialect.held_names(prefix);
+    let rows = control.query(sql).await?;
+    let name = |row: &Row| dialect::name_of(row.first()?.as_deref()?);
+    Ok(rows.iter().filter_map(name).collect())
+}
+
+/// Asks the client that has that hold to release it.
+pub(super) async fn request_break(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+    token: u64,
+) -> Result<(), Error> {
+    let sql = control.context.dialect.request_break(session, token);
+    control.query(sql).await.map(drop)
+}
+
+/// Whether the session has, as far as can be told, no other lock than the one with that token.
+pub(super) async fn has_one_lock(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+    token: u64,
+) -> Result<bool, Error> {
+    let sql = control.context.dialect.other_locks(session, token);
+    let rows = control.query(sql).await?;
+    Ok(value(&rows) == Some("0"))
+}
+
+/// Whether the table of holders is there and may be used.
+pub(super) async fn find_holder_table(control: &Arc<ControlConnection>) -> Result<(), Error> {
+    let sql = control.context.dialect.find_holder_table();
+    control.query(sql).await.map(drop)
+}
+
+pub(super) async fn create_holder_table(control: &Arc<ControlConnection>) -> Result<(), Error> {
+    let sql = control.context.dialect.create_holder_table();
+    control.query(sql).await.map(drop)
+}
+
+/// Deletes the removed rows, and then inserts the added ones.
+pub(super) async fn write_holder_table(
+    control: &Arc<ControlConnection>,
+    added: &[HolderRow],
+    removed: &[HolderRow],
+) -> Result<(), Error> {
+    let sql = control.context.dialect.write_holder_table(added, removed);
+    control.query(sql).await.map(drop)
+}
+
+/// Deletes rows whose session no longer has the lock.
+pub(super) async fn sweep_holder_table(control: &Arc<ControlConnection>) -> Result<(), Error> {
+    let sql = control.context.dialect.sweep_holder_table();
+    control.query(sql).await.map(drop)
+}

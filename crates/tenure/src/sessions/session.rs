@@ -1,0 +1,257 @@
+//! One session in the server: its connection, what it has, until when it lasts, and its end.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{Flag, lock};
+use tenure_core::support::ServerStart;
+use tenure_core::time::Time;
+
+use crate::database::Connection;
+
+use super::acquisitions::{AcquisitionState, Acquisitions};
+use super::context::Context;
+use super::operations::PendingOperation;
+use super::server_info::ServerInfo;
+
+/// A session.
+pub(super) struct Session {
+    pub(super) server_info: ServerInfo,
+    pub(super) lease: Lease,
+    pub(super) operations: OperationQueue,
+    pub(super) acquisitions: Mutex<Acquisitions>,
+    /// Notified when an acquisition has changed or is gone.
+    pub(super) changed: Notify,
+    /// One acquisition waits in the server's queue, so the session can do nothing else.
+    pub(super) is_waiting: AtomicBool,
+    /// The maintenance task checks the session at this moment.
+    pub(super) is_being_checked: AtomicBool,
+    pub(super) end: SessionEnd,
+    pub(super) context: Arc<Context>,
+    observer: Weak<dyn SessionObserver>,
+}
+
+/// Is told when a session ends.
+pub(super) trait SessionObserver: Send + Sync {
+    /// The session has ended for this client, and perhaps not for the server.
+    fn on_session_ended(self: Arc<Self>, session: &Arc<Session>);
+}
+
+/// Until when a session lasts.
+pub(super) struct Lease {
+    /// The server ends the session when it has received nothing for this long.
+    pub(super) ttl: Duration,
+    /// Read before the connection was opened.
+    opened: Time,
+    /// When the last request was sent that was answered, in ns.
+    sent: AtomicU64,
+    /// When the session was last needed, in ns.
+    used: AtomicU64,
+}
+
+/// The connection of a session, and the operations that wait for it.
+pub(super) struct OperationQueue {
+    /// `None`: the connection is closed, or its next answer belongs to a request that was given up.
+    connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    pub(super) queue: Mutex<VecDeque<PendingOperation>>,
+    unanswered: AtomicUsize,
+}
+
+/// How far the end of a session is.
+pub(super) struct SessionEnd {
+    /// The session is over for this client.
+    pub(super) ended: Flag,
+    /// The session is over for the server too.
+    pub(super) closed: Flag,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.server_info.session;
+        f.debug_tuple("Session").field(&id).finish()
+    }
+}
+
+impl Lease {
+    /// A session for which a connection was opened at `opened`, and whose set-up was sent at `sent`.
+    pub(super) fn new(ttl: Duration, opened: Time, sent: Time) -> Self {
+        Self {
+            ttl,
+            opened,
+            sent: sent.as_nanos().into(),
+            used: sent.as_nanos().into(),
+        }
+    }
+
+    /// The session lasts for the whole ttl from then on.
+    pub(super) fn sent(&self) -> Time {
+        Time::from_nanos(self.sent.load(Ordering::SeqCst))
+    }
+
+    /// A request that was sent then was answered.
+    pub(super) fn renew(&self, sent: Time) {
+        self.sent.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// When the session was last needed.
+    pub(super) fn used(&self) -> Time {
+        Time::from_nanos(self.used.load(Ordering::SeqCst))
+    }
+
+    /// The session is needed now.
+    pub(super) fn use_at(&self, now: Time) {
+        self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// When the session ends unless another request is answered.
+    pub(super) fn ends(&self) -> Time {
+        self.sent().after(self.ttl)
+    }
+
+    /// Until when the session may be used: later than that the server may be about to end it.
+    pub(super) fn usable_until(&self) -> Time {
+        self.sent().after(self.ttl * 2 / 3)
+    }
+}
+
+impl OperationQueue {
+    fn new(connection: Connection) -> Self {
+        Self {
+            connection: Arc::new(tokio::sync::Mutex::new(Some(connection))),
+            queue: Mutex::default(),
+            unanswered: AtomicUsize::new(0),
+        }
+    }
+
+    /// Resolves when no other task uses the connection.
+    pub(super) async fn lock(&self) -> OwnedMutexGuard<Option<Connection>> {
+        self.connection.clone().lock_owned().await
+    }
+
+    /// `None`: another task uses the connection.
+    pub(super) fn try_lock(&self) -> Option<OwnedMutexGuard<Option<Connection>>> {
+        self.connection.clone().try_lock_owned().ok()
+    }
+
+    /// How many operations have no reply yet.
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation as long as the answer lives.
+    pub(super) fn count(&self) -> Unanswered<'_> {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Unanswered(&self.unanswered)
+    }
+}
+
+/// Counts one operation without a reply.
+pub(super) struct Unanswered<'a>(&'a AtomicUsize);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    pub(super) fn new(
+        context: Arc<Context>,
+        observer: Weak<dyn SessionObserver>,
+        connection: Connection,
+        server_info: ServerInfo,
+        lease: Lease,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            server_info,
+            lease,
+            operations: OperationQueue::new(connection),
+            acquisitions: Mutex::default(),
+            changed: Notify::new(),
+            is_waiting: AtomicBool::new(false),
+            is_being_checked: AtomicBool::new(false),
+            end: SessionEnd {
+                ended: Flag::new(),
+                closed: Flag::new(),
+            },
+            context,
+            observer,
+        })
+    }
+
+    /// When the server was started.
+    pub(super) fn server_start(&self) -> ServerStart {
+        ServerStart::new(self.lease.opened, self.server_info.uptime)
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.end.ended.is_raised()
+    }
+
+    /// When the maintenance task checks whether the session is there.
+    pub(super) fn check_due_at(&self) -> Time {
+        let interval = self.context.settings.validate.min(self.lease.ttl / 3);
+        self.lease.sent().after(interval)
+    }
+
+    /// When a release that is sent now is sent again if it has no reply.
+    pub(super) fn release_retry_at(&self) -> Time {
+        self.context.clock.now().after(self.lease.ttl / 3)
+    }
+
+    /// The server has granted the lock to that acquisition.
+    pub(super) fn set_held(&self, owner: OwnerId, token: u64, until: Time) {
+        let mut acquisitions = lock(&self.acquisitions);
+        let state = acquisitions.get(&owner).map(|it| it.state);
+        // The caller may have given up meanwhile, or the session have ended.
+        if let Some(AcquisitionState::Requested | AcquisitionState::Held { .. }) = state {
+            acquisitions.set(&owner, AcquisitionState::Held { token, until });
+        }
+    }
+
+    /// Ends the session for this client: its connection is closed, and the observer sees to its holds and tells the
+    /// server, on another connection, to end it too.
+    pub(super) fn end(self: &Arc<Self>) {
+        if !self.end.ended.raise_once() {
+            return;
+        }
+        drop(lock(&self.operations.queue).drain(..).collect::<Vec<_>>());
+        // A task that uses the connection at this moment closes it.
+        if let Some(mut connection) = self.operations.try_lock() {
+            *connection = None;
+        }
+        self.changed.notify_waiters();
+        match self.observer.upgrade() {
+            Some(observer) => observer.on_session_ended(self),
+            // The client is gone.
+            None => self.end.closed.raise(),
+        }
+    }
+
+    /// Takes the connection out of a session that has no acquisitions, to make another session of it.
+    pub(super) async fn take_connection(&self) -> Option<Connection> {
+        self.end.ended.raise();
+        self.end.closed.raise();
+        self.operations.lock().await.take()
+    }
+
+    /// Closes a session that nobody needs, in order: the server is told.
+    pub(super) async fn close(&self) {
+        self.end.ended.raise();
+        let connection = self.operations.lock().await.take();
+        if let Some(connection) = connection {
+            let limit = self.context.request_limit();
+            tokio::select! {
+                _ = connection.close() => {}
+                () = self.context.clock.sleep_until(limit) => {}
+            }
+        }
+        self.end.closed.raise();
+    }
+}

@@ -1,0 +1,154 @@
+//! One statement on a session, with the limits of everybody who waits for its connection.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::lock;
+use tenure_core::time::Time;
+
+use crate::database::{Row, Trouble};
+
+use super::operations::{LockRequest, OperationError, PendingOperation};
+use super::session::Session;
+
+/// What came of a wait in the server's queue.
+#[derive(Debug)]
+pub(super) enum WaitOutcome {
+    /// The lock is ours, with this token.
+    Granted(u64),
+    /// The wait was cancelled by us, by an administrator, or by a limit of the server.
+    Cancelled,
+    Refused(Trouble),
+    SessionEnded(Trouble),
+}
+
+/// Waits until `limit` for the rows of a statement.
+///
+/// The task that has the connection keeps time for all: meanwhile the callers of `batch`, whose statement this is, and
+/// those in the queue are told when their time is over. Their operations stay, because their outcome matters.
+pub(super) async fn await_rows(
+    session: &Session,
+    rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
+    limit: Time,
+    batch: &mut [PendingOperation],
+) -> Result<Vec<Row>, Trouble> {
+    let context = &session.context;
+    let queue = || lock(&session.operations.queue);
+    let mut rows = pin!(rows);
+    loop {
+        let in_batch = batch.iter().find_map(PendingOperation::awaited_until);
+        let in_queue = queue().iter().find_map(PendingOperation::awaited_until);
+        // A caller who comes later gives up later than this.
+        let latest = context.request_limit();
+        let limits = [in_batch, in_queue].into_iter().flatten();
+        let next = limits.fold(latest, Time::min).min(limit);
+        tokio::select! {
+            biased;
+            rows = &mut rows => return rows.map_err(Trouble::from),
+            () = session.end.ended.raised() => break,
+            () = context.clock.sleep_until(next) => {}
+        }
+        let now = context.clock.now();
+        if now >= limit {
+            break;
+        }
+        for pending in batch.iter_mut().chain(queue().iter_mut()) {
+            if pending.limit <= now {
+                pending.finish(Err(OperationError::TimedOut));
+            }
+        }
+    }
+    Err(no_answer(session))
+}
+
+/// Runs a statement that is about no acquisition. Without an answer until `limit` the session is ended.
+pub(super) async fn query(
+    session: &Arc<Session>,
+    sql: String,
+    limit: Time,
+) -> Result<Vec<Row>, Trouble> {
+    let context = &session.context;
+    let mut guard = tokio::select! {
+        biased;
+        guard = session.operations.lock() => guard,
+        () = context.clock.sleep_until(limit) => return Err(no_answer(session)),
+    };
+    // A request before this one had no answer in time.
+    let Some(mut connection) = guard.take() else {
+        session.end();
+        return Err(no_answer(session));
+    };
+    let sent = context.clock.now();
+    let rows = await_rows(session, connection.rows(sql), limit, &mut []).await;
+    match &rows {
+        Err(trouble) if trouble.is_fatal() => {
+            drop(connection);
+            session.end();
+        }
+        _ => {
+            *guard = Some(connection);
+            session.lease.renew(sent);
+            session.lease.use_at(sent);
+        }
+    }
+    rows
+}
+
+/// Waits in the server's queue, for as long as that takes. The session must have no other acquisition.
+pub(super) async fn wait_for_lock(
+    session: Arc<Session>,
+    owner: OwnerId,
+    request: LockRequest,
+    waiter: String,
+) -> WaitOutcome {
+    let context = &session.context;
+    let mut guard = session.operations.lock().await;
+    let Some(mut connection) = guard.take() else {
+        session.end();
+        return WaitOutcome::SessionEnded(no_answer(&session));
+    };
+    let sql = context
+        .dialect
+        .wait(&request.key, request.is_shared, &waiter);
+    let sent = context.clock.now();
+    let rows = tokio::select! {
+        biased;
+        rows = connection.rows(sql) => rows.map_err(Trouble::from),
+        () = session.end.ended.raised() => Err(no_answer(&session)),
+    };
+    match rows {
+        Ok(rows) => {
+            *guard = Some(connection);
+            session.lease.renew(sent);
+            let token = rows.first().and_then(|row| row.get(1)?.as_deref());
+            match token.and_then(|token| token.parse().ok()) {
+                // The caller pings the session before the hold counts, which shows that no other session has the lock.
+                Some(token) if token > 0 => {
+                    let until = context.clock.now().after(session.lease.ttl);
+                    session.set_held(owner, token, until);
+                    WaitOutcome::Granted(token)
+                }
+                // 0 when the time was over, NULL when MariaDB was told to stop.
+                _ => WaitOutcome::Cancelled,
+            }
+        }
+        Err(trouble) if trouble.is_fatal() => {
+            drop(connection);
+            session.end();
+            WaitOutcome::SessionEnded(trouble)
+        }
+        Err(trouble) => {
+            *guard = Some(connection);
+            let code = trouble.code().unwrap_or_default();
+            match context.dialect.is_cancelled(&code) {
+                true => WaitOutcome::Cancelled,
+                false => WaitOutcome::Refused(trouble),
+            }
+        }
+    }
+}
+
+fn no_answer(session: &Session) -> Trouble {
+    Trouble::Silence(session.context.settings.server.timeout)
+}

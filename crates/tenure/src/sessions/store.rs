@@ -1,0 +1,149 @@
+//! The parts of one client, and how a client connects.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use tenure_core::backend::{Alarm, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::guarantees::Guarantees;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::{self, HoldRegistry};
+use tenure_core::url::Url;
+
+use crate::database::{Kind, Server};
+
+use super::connection::Connector;
+use super::contended::ContendedKeys;
+use super::context::Context;
+use super::control::ControlConnection;
+use super::dialect::Dialect;
+use super::guarantees::{Configuration, guarantees};
+use super::holder_table::HolderTable;
+use super::key_cache::KeyCache;
+#[cfg(feature = "mysql")]
+use super::mysql::MySql;
+use super::pool::Sessions;
+#[cfg(feature = "postgres")]
+use super::postgres::Postgres;
+use super::session::{Session, SessionObserver};
+use super::settings::Settings;
+
+/// Locks of sessions in a database.
+pub struct Store {
+    pub(super) guarantees: Guarantees,
+    pub(super) context: Arc<Context>,
+    pub(super) connector: Arc<Connector>,
+    pub(super) control: Arc<ControlConnection>,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) holder_table: Arc<HolderTable>,
+    pub(super) keys: KeyCache,
+    pub(super) contended: ContendedKeys,
+    /// The session that carries each acquisition.
+    pub(super) holds: HoldRegistry<Arc<Session>>,
+    pub(super) alarm: OnceLock<Alarm>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = &self.context.settings.server;
+        f.debug_tuple("Store").field(&server.host).finish()
+    }
+}
+
+impl Store {
+    /// Connects to a server; `url` is what [`Server::parse`] has left of the URL.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there or refused the user.
+    /// `Unsupported`: locks of its sessions would not exclude everybody, the message says why.
+    pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
+        let settings = Settings::new(server, url)?;
+        let spawner = support::spawner()?;
+        let configuration = Configuration {
+            is_postgres: settings.server.kind == Kind::Postgres,
+            is_guarded: settings.restart_guard.is_some(),
+        };
+        let context = Arc::new(Context {
+            dialect: dialect_of(settings.server.kind)?,
+            settings,
+            clock: Clock::system(),
+            spawner,
+            maintenance: Arc::default(),
+            closing: Flag::new(),
+        });
+        let store = Arc::new_cyclic(|store: &Weak<Self>| {
+            let observer: Weak<dyn SessionObserver> = store.clone();
+            let connector = Arc::new(Connector::new(context.clone(), observer));
+            let control = ControlConnection::new(context.clone(), connector.clone());
+            let control = Arc::new(control);
+            Self {
+                guarantees: guarantees(configuration),
+                sessions: Arc::new(Sessions::new(context.clone(), connector.clone())),
+                holder_table: Arc::new(HolderTable::new(context.clone(), control.clone())),
+                keys: KeyCache::new(control.clone()),
+                contended: ContendedKeys::default(),
+                holds: HoldRegistry::default(),
+                alarm: OnceLock::new(),
+                context,
+                connector,
+                control,
+            }
+        });
+        let control = store.control.session().await?;
+        store.connector.refuse_pooler(&control).await?;
+        // Without the table nobody sees who holds; locks work all the same.
+        let _ = store.holder_table.find().await;
+        Ok(store)
+    }
+
+    /// The caller gave up, or the client is being closed.
+    pub(super) fn is_cancelled(&self, request: &Request) -> bool {
+        request.stop.is_raised() || self.context.closing.is_raised()
+    }
+
+    /// What `work` returns; `None` when the caller gives up or the client is closed before that.
+    pub(super) async fn until_cancelled<T>(
+        &self,
+        request: &Request,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = request.stop.raised() => None,
+            () = self.context.closing.raised() => None,
+            output = work => Some(output),
+        }
+    }
+
+    /// Removes an acquisition of which the server has nothing any more.
+    pub(super) fn remove_acquisition(&self, owner: OwnerId) {
+        if let Some(session) = self.holds.remove(owner) {
+            lock(&session.acquisitions).remove(&owner);
+            session.changed.notify_waiters();
+        }
+    }
+
+    /// Tells the driver that a hold has ended.
+    pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.lost(owner, reason);
+        }
+    }
+}
+
+/// The SQL of that kind of server.
+fn dialect_of(kind: Kind) -> Result<Box<dyn Dialect>, Error> {
+    match kind {
+        #[cfg(feature = "mysql")]
+        Kind::MySql => Ok(Box::new(MySql)),
+        #[cfg(feature = "postgres")]
+        Kind::Postgres => Ok(Box::new(Postgres)),
+        #[allow(unreachable_patterns, reason = "with both features there is none left")]
+        kind => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("this build cannot talk to {kind:?}"),
+        )),
+    }
+}

@@ -1,0 +1,243 @@
+//! The waiter's side: a statement that ends when it is our turn, on a session that does nothing else meanwhile.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tenure_core::backend::Request;
+use tenure_core::error::Error;
+use tenure_core::logic::pace;
+
+use super::attempt::{self, Outcome, Pacing};
+use super::batch;
+use super::dialect::waiter_text;
+use super::errors;
+use super::operations::{LockRequest, Operation, OperationError};
+use super::requests;
+use super::restart_guard::{Trust, trust};
+use super::session::Session;
+use super::session_end::confirm_session_closed;
+use super::statements::{self, WaitOutcome};
+use super::store::Store;
+
+/// How often the server is asked whether a waiting session is there: a session that is gone gets no message.
+const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
+
+/// Waits in the server's queue. [`Outcome::Busy`]: try again.
+///
+/// Retries have more time whenever the server says that the session is there.
+pub(super) async fn wait(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+    pacing: &mut Pacing,
+) -> Result<Outcome, Error> {
+    let context = &store.context;
+    let is_cancelled = || store.is_cancelled(request);
+    let found = store
+        .sessions
+        .for_waiting(request.owner, lock_request, is_cancelled);
+    let session = match store.until_cancelled(request, found).await {
+        None => return Ok(Outcome::Cancelled),
+        Some(Err(err)) => return Err(err),
+        Some(Ok(Some(session))) => session,
+        // There are as many sessions as there may be, so this waiter polls.
+        Some(Ok(None)) => {
+            let pause = pacing.polls.pause(&context.clock);
+            store.until_cancelled(request, pause).await;
+            return Ok(Outcome::Busy);
+        }
+    };
+    store.holds.insert(request.owner, session.clone());
+    match trust(&session, request) {
+        Ok(Trust::Full) => {}
+        Ok(Trust::NotBefore(from)) => {
+            free_session(store, request, &session);
+            return Ok(Outcome::NotBefore(from));
+        }
+        Err(err) => {
+            free_session(store, request, &session);
+            return Err(err);
+        }
+    }
+    let id = session.server_info.session;
+    store
+        .holder_table
+        .stale_row_deleted(id, &lock_request.key)
+        .await;
+    let mut waiting: WaitFuture = Box::pin(statements::wait_for_lock(
+        session.clone(),
+        request.owner,
+        lock_request.clone(),
+        waiter_text(&request.holder),
+    ));
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut waiting => break outcome,
+            () = request.stop.raised() => {
+                return cancel(store, request, lock_request, &session, waiting).await;
+            }
+            () = context.closing.raised() => {
+                return cancel(store, request, lock_request, &session, waiting).await;
+            }
+            exists = exists_later(store, &session) => match exists {
+                Ok(true) => pacing.retries.extend(context.clock.now().after(request.ttl)),
+                Ok(false) => session.end(),
+                Err(err) if !pacing.retries.is_spent(&context.clock) => {
+                    tracing::debug!(name = %request.name, %err, "while waiting");
+                }
+                Err(err) => {
+                    session.end();
+                    return Err(errors::silence(err));
+                }
+            },
+        }
+    };
+    match outcome {
+        WaitOutcome::Granted(token) => confirm(store, request, &session, token).await,
+        WaitOutcome::Cancelled => {
+            // By an administrator, or by a limit of the server: the place in the queue is lost, not the wish.
+            unlock_and_free_session(store, request, lock_request, &session).await;
+            tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the wait was called off by the server; queueing again at the end");
+            let pause = pacing.polls.pause(&context.clock);
+            store.until_cancelled(request, pause).await;
+            Ok(Outcome::Busy)
+        }
+        WaitOutcome::Refused(trouble) => {
+            free_session(store, request, &session);
+            Err(errors::explain(trouble, &context.settings.server))
+        }
+        WaitOutcome::SessionEnded(trouble) => {
+            let error = OperationError::SessionEnded(Some(trouble));
+            attempt::after_session_end(store, request, &session, error).await
+        }
+    }
+}
+
+/// Whether the server has that session, after a while.
+async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
+    let interval = SAFETY_POLL_INTERVAL.min(session.lease.ttl / 3);
+    let interval = interval.max(Duration::from_millis(100));
+    let pause = interval * 3 / 4 + pace::fraction(interval / 4, rand::random());
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(pause)).await;
+    requests::session_exists(&store.control, session.server_info.session).await
+}
+
+/// It is our turn. The server's message may be old, if this process was stopped or cut off, and the session may be over:
+/// so the server is asked once more.
+async fn confirm(
+    store: &Store,
+    request: &Request,
+    session: &Arc<Session>,
+    token: u64,
+) -> Result<Outcome, Error> {
+    let error = match batch::request(session, Operation::Ping, None).await {
+        Ok(reply) => {
+            session.is_waiting.store(false, Ordering::SeqCst);
+            session.set_held(request.owner, token, reply.sent.after(session.lease.ttl));
+            return Ok(attempt::granted(store, request, session, token, reply));
+        }
+        Err(error @ OperationError::SessionEnded(_)) => error,
+        Err(OperationError::TimedOut | OperationError::Refused(_)) => {
+            session.end();
+            OperationError::TimedOut
+        }
+    };
+    attempt::after_session_end(store, request, session, error).await
+}
+
+/// The caller gave up, or the client is being closed: the server is told on the control connection. What the server
+/// then answers to the wait decides.
+async fn cancel(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+    mut waiting: WaitFuture,
+) -> Result<Outcome, Error> {
+    let context = &store.context;
+    let limit = context.request_limit();
+    let mut commands = 0_u32;
+    let outcome = loop {
+        commands += 1;
+        tokio::select! {
+            biased;
+            outcome = &mut waiting => break Some(outcome),
+            () = context.clock.sleep_until(limit) => break None,
+            sent = send_cancel(store, session, commands) => {
+                if let Err(err) = sent {
+                    tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
+                }
+            }
+        }
+    };
+    match outcome {
+        // By our one command. A second command may be on its way, and would hit the next statement.
+        Some(WaitOutcome::Cancelled) if commands == 1 && !context.closing.is_raised() => {
+            unlock_and_free_session(store, request, lock_request, session).await;
+            return Ok(Outcome::Cancelled);
+        }
+        // The lock, if it is ours, is released with its session.
+        Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled | WaitOutcome::Refused(_)) => {
+            end_session(store, request, session).await;
+            return Ok(Outcome::Cancelled);
+        }
+        Some(WaitOutcome::SessionEnded(_)) => {}
+        None => {
+            session.end();
+            context.spawn(async move {
+                waiting.await;
+            });
+        }
+    }
+    if !confirm_session_closed(session).await {
+        return Err(errors::unconfirmed_end(&context.settings.server));
+    }
+    store.remove_acquisition(request.owner);
+    Ok(Outcome::Cancelled)
+}
+
+/// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
+/// effect, so it is sent again.
+async fn send_cancel(store: &Store, session: &Session, commands: u32) -> Result<(), Error> {
+    let id = session.server_info.session;
+    let sent = requests::cancel_statement(&store.control, id).await;
+    let pause = pace::next(commands + 3, rand::random(), None, None).unwrap_or(pace::CAP);
+    let clock = &store.context.clock;
+    clock.sleep_until(clock.now().after(pause)).await;
+    sent
+}
+
+/// The wait is over without a grant, and others may use its session.
+fn free_session(store: &Store, request: &Request, session: &Session) {
+    store.remove_acquisition(request.owner);
+    session.is_waiting.store(false, Ordering::SeqCst);
+}
+
+/// The same after a statement that was cancelled: the server may have granted the lock just before that, without telling
+/// us, and the session would keep it.
+async fn unlock_and_free_session(
+    store: &Store,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+) {
+    let unlocked = batch::request(session, lock_request.unlock(), Some(request.owner)).await;
+    // `close` waits for the end of each session that waits, so the session ends when the client closes.
+    match unlocked {
+        Ok(_) if !store.context.closing.is_raised() => free_session(store, request, session),
+        _ => end_session(store, request, session).await,
+    }
+}
+
+/// Ends a session in which nobody needs anything, and waits until the server confirms that.
+async fn end_session(store: &Store, request: &Request, session: &Arc<Session>) {
+    store.remove_acquisition(request.owner);
+    session.end();
+    confirm_session_closed(session).await;
+}

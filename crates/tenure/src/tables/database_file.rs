@@ -1,0 +1,241 @@
+//! The file of an SQLite database: which one it is, and making it.
+//!
+//! SQLite says nothing when its file is removed or replaced: open connections go on in the old one, while other
+//! processes lock the new one. Therefore each connection remembers which file it opened, and an answer counts only
+//! while the path still leads to that file.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::logic::pace;
+use tenure_core::name::Escaped;
+use tenure_core::rt::{Clock, lock};
+
+use crate::database::Trouble;
+
+use super::file_id::FileId;
+use super::sql::schema;
+
+/// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
+const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// A connection, and the file that it opened.
+pub(super) struct FileConnection {
+    pub(super) connection: SqliteConnection,
+    pub(super) id: FileId,
+}
+
+/// Why there is no connection.
+pub(super) enum OpenError {
+    /// The file was removed or replaced at that very moment.
+    Replaced,
+    Trouble(Trouble),
+}
+
+impl From<Error> for OpenError {
+    fn from(err: Error) -> Self {
+        Self::Trouble(Trouble::Settings(err))
+    }
+}
+
+impl From<sqlx::Error> for OpenError {
+    fn from(err: sqlx::Error) -> Self {
+        Self::Trouble(err.into())
+    }
+}
+
+/// The database file of a client.
+pub(super) struct DatabaseFile {
+    path: PathBuf,
+    /// The table of locks.
+    table: String,
+    clock: Clock,
+    /// Limit of an attempt to open it.
+    timeout: Duration,
+    /// The file that is known to have the tables.
+    prepared: Mutex<Option<FileId>>,
+}
+
+impl DatabaseFile {
+    pub(super) fn new(path: &Path, table: &str, clock: Clock, timeout: Duration) -> Self {
+        Self {
+            path: path.to_owned(),
+            table: table.to_owned(),
+            clock,
+            timeout,
+            prepared: Mutex::default(),
+        }
+    }
+
+    /// The file that lies at the path now. `None`: there is none.
+    pub(super) fn id(&self) -> Result<Option<FileId>, Error> {
+        FileId::at(&self.path)
+    }
+
+    /// Whether the path still leads to that file.
+    pub(super) fn is_current(&self, id: FileId) -> Result<bool, Error> {
+        Ok(self.id()? == Some(id))
+    }
+
+    /// Looks for the tables again at the next opening.
+    pub(super) fn look_for_tables_again(&self) {
+        *lock(&self.prepared) = None;
+    }
+
+    /// Opens the file; makes what is missing of file and tables, and adds that to `made`.
+    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+        let limit = self.clock.now().after(self.timeout);
+        tokio::select! {
+            biased;
+            opened = self.open_unlimited(made) => opened,
+            () = self.clock.sleep_until(limit) => {
+                let (shown, limit) = (self.path.display().to_string(), self.timeout);
+                let text = format!("{} could not be opened within {limit:?}", Escaped(&shown));
+                Err(Error::new(ErrorKind::Unreachable, text).into())
+            }
+        }
+    }
+
+    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+        let mut connection = match self.id()? {
+            Some(id) => self.connect(Some(id)).await?,
+            None => {
+                let _alone = self.lock_directory().await?;
+                match self.id()? {
+                    Some(id) => self.connect(Some(id)).await?,
+                    None => {
+                        self.remove_side_files()?;
+                        let connection = self.connect(None).await?;
+                        let shown = self.path.display().to_string();
+                        made.push(format!("file {}", Escaped(&shown)));
+                        connection
+                    }
+                }
+            }
+        };
+        let is_prepared = *lock(&self.prepared) == Some(connection.id);
+        if !is_prepared {
+            self.make_tables(&mut connection.connection, made).await?;
+            *lock(&self.prepared) = Some(connection.id);
+        }
+        Ok(connection)
+    }
+
+    /// Opens the file `before`, or makes one.
+    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, OpenError> {
+        let options = SqliteConnectOptions::new()
+            .filename(&self.path)
+            .create_if_missing(before.is_none())
+            // We wait ourselves, and can stop.
+            .busy_timeout(Duration::ZERO)
+            // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
+            // the last holds, of processes that are gone as well.
+            .synchronous(SqliteSynchronous::Normal)
+            .disable_statement_logging();
+        let connection = SqliteConnection::connect_with(&options).await;
+        // It was opened between the two looks, so it is the one that was there at both.
+        match (connection, self.id()?) {
+            (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
+                Ok(FileConnection { connection, id })
+            }
+            (Err(err), now) if now == before => Err(err.into()),
+            _ => Err(OpenError::Replaced),
+        }
+    }
+
+    /// Keeps other processes from making the file at the same time: the one that makes a file first removes what a
+    /// database that lay there left behind, and that must not be what another process just made.
+    /// On Windows no directory can be locked, and no database that is in use can be removed.
+    async fn lock_directory(&self) -> Result<Option<DirectoryLock>, Error> {
+        if !cfg!(unix) {
+            return Ok(None);
+        }
+        let directory = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let directory = File::open(directory).map_err(|err| self.not_made(err))?;
+        for attempt in 0.. {
+            match directory.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let pause = pace::next(attempt, rand::random(), None, None);
+                    let at = self.clock.now().after(pause.unwrap_or(pace::CAP));
+                    self.clock.sleep_until(at).await;
+                }
+                Err(TryLockError::Error(err)) => return Err(self.not_made(err)),
+            }
+        }
+        Ok(Some(DirectoryLock(directory)))
+    }
+
+    fn remove_side_files(&self) -> Result<(), Error> {
+        for suffix in SIDE_FILES {
+            let mut path = self.path.as_os_str().to_owned();
+            path.push(suffix);
+            match fs::remove_file(&path) {
+                Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.not_made(err));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn not_made(&self, err: io::Error) -> Error {
+        let shown = self.path.display().to_string();
+        let text = format!(
+            "the file {} cannot be made; its directory has to exist, and this user must be able to write there",
+            Escaped(&shown)
+        );
+        Error::new(ErrorKind::Denied, text).with_source(err)
+    }
+
+    /// Runs the published statements, unless both tables are there.
+    async fn make_tables(
+        &self,
+        connection: &mut SqliteConnection,
+        made: &mut Vec<String>,
+    ) -> Result<(), OpenError> {
+        let steps = schema::steps_of_file(&self.table);
+        let mut missing = Vec::new();
+        for table in steps.iter().filter_map(|step| step.table.as_ref()) {
+            let sql = schema::looks_for_table(table);
+            let found = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *connection);
+            if found.await?.is_none() {
+                missing.push(table);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for step in &steps {
+            let sql = AssertSqlSafe(step.sql.clone());
+            sqlx::raw_sql(sql).execute(&mut *connection).await?;
+            if let Some(table) = &step.table
+                && missing.contains(&table)
+            {
+                made.push(format!("table {table}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Unlocks the directory. Closing alone would not do: a child between fork and exec shares the open directory.
+struct DirectoryLock(File);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Closing is about to do the same.
+        let _ = self.0.unlock();
+    }
+}

@@ -1,0 +1,179 @@
+//! What a lease table promises.
+
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+
+/// Which database has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    /// MySQL or MariaDB.
+    MySql,
+    /// PostgreSQL.
+    Postgres,
+    /// A file on this host.
+    Sqlite,
+}
+
+/// What a commit outlives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It is on disk before it is answered.
+    #[default]
+    Full,
+    /// A killed server does not lose it, a machine without power may.
+    Killed,
+    /// A killed server may lose it.
+    Nothing,
+}
+
+/// What decides about the promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Which database has the table.
+    pub database: Database,
+    /// What a commit outlives.
+    pub durability: Durability,
+    /// Whether a replica may take over that lacks the last commits.
+    pub fails_over: bool,
+    /// Whether the table is ShedLock's (`dialect=shedlock`).
+    pub is_shedlock: bool,
+}
+
+impl Configuration {
+    /// A server as it is installed, and our own table.
+    pub const fn new(database: Database) -> Self {
+        Self {
+            database,
+            durability: Durability::Full,
+            fails_over: false,
+            is_shedlock: false,
+        }
+    }
+}
+
+fn setting(of: Configuration) -> String {
+    let is_file = of.database == Database::Sqlite;
+    let all = [
+        (!is_file, "mode=table"),
+        (
+            of.durability == Durability::Killed,
+            "commits may be lost with the power",
+        ),
+        (of.durability == Durability::Nothing, "commits may be lost"),
+        (of.fails_over, "a replica may take over"),
+        (of.is_shedlock, "dialect=shedlock"),
+    ];
+    let all = all.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// The promises of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    let is_file = of.database == Database::Sqlite;
+    let restart = match (is_file, of.durability) {
+        (true, _) => Cell::not_applicable(Fault::StoreRestart, "there is no server"),
+        (_, Durability::Nothing) => Cell::nothing(
+            Fault::StoreRestart,
+            "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or synchronous_commit = on",
+        ),
+        _ => Cell::claims(
+            Fault::StoreRestart,
+            "a grant is committed before it is answered",
+        ),
+    };
+    let power = match (is_file, of.durability) {
+        (true, _) => Cell::effects(
+            Fault::PowerLoss,
+            "all holders are on the machine and end with it; tokens continue from the clock",
+        ),
+        (_, Durability::Full) => {
+            Cell::claims(Fault::PowerLoss, "a grant is on disk before it is answered")
+        }
+        _ => Cell::nothing(
+            Fault::PowerLoss,
+            "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or fsync and synchronous_commit = on",
+        ),
+    };
+    let failover = match (is_file, of.fails_over) {
+        (true, _) => Cell::not_applicable(Fault::Failover, "there is no server"),
+        (_, true) => Cell::nothing(
+            Fault::Failover,
+            "a replica that lacks the last commits may take over; make replication synchronous; tokens continue from the new server's clock",
+        ),
+        (_, false) => Cell::not_applicable(Fault::Failover, "there is no replica"),
+    };
+    let mut cells = vec![restart, power, failover];
+    if is_file {
+        cells.extend([
+            Cell::not_applicable(Fault::Partition, "there is no network"),
+            Cell::nothing(
+                Fault::StoreClockForward,
+                "leases end by the machine's wall clock",
+            ),
+            Cell::nothing(
+                Fault::ClientClock,
+                "the client's wall clock is also the clock of the store",
+            ),
+        ]);
+    }
+    let faults = Cell::of_lease_store(&cells);
+    let order = if of.is_shedlock {
+        Order::Unordered("the first waiter that polls after a release gets the lock")
+    } else {
+        Order::Fair
+    };
+    let mut guarantees = Guarantees::new(
+        match of.database {
+            Database::MySql => "mysql",
+            Database::Postgres => "postgres",
+            Database::Sqlite => "sqlite",
+        },
+        order,
+        faults,
+    );
+    guarantees.setting = setting(of);
+    guarantees.min_hold = true;
+    guarantees.lock_delay = !of.is_shedlock;
+    guarantees.why_not = match of.is_shedlock {
+        true => "ShedLock's table has a row for each name, with one holder and no room for more",
+        false => "the row of a name has one holder",
+    };
+    guarantees.liveness = "a lease, renewed every third of the ttl";
+    guarantees.clock = match is_file {
+        true => {
+            "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
+        }
+        _ => {
+            "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
+        }
+    };
+    guarantees.waiting = match (of.is_shedlock, of.database) {
+        (true, _) => "waiters poll, about five times a second",
+        (_, Database::Postgres) => {
+            "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
+        }
+        (_, _) => {
+            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
+        }
+    };
+    guarantees.token = match of.is_shedlock {
+        true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
+        false => {
+            "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
+        }
+    };
+    guarantees.loss = match is_file {
+        true => {
+            "at the next renewal, also when the file was removed or replaced; at the deadline at the latest"
+        }
+        false => "at the next renewal, at the deadline at the latest",
+    };
+    guarantees.fit = match of.database {
+        Database::Sqlite => {
+            "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"
+        }
+        _ => {
+            "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write"
+        }
+    };
+    guarantees
+}

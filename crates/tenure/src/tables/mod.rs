@@ -1,0 +1,98 @@
+//! A lease table in a database, `mysql://..?mode=table`, `postgres://..?mode=table` and `sqlite:FILE`: one row for
+//! each name, which says who holds the name and until when by the database's clock.
+//!
+//! One statement acquires a free lock and one releases it, on any of a few connections: a hold belongs to no
+//! connection, so proxies and clusters that keep no session are no trouble. A waiter has a row in a second table, in
+//! the order of arrival; PostgreSQL notifies the first waiter of a release, elsewhere waiters read the queue.
+//! The published format is in `docs/stores/table.md`.
+//!
+//! # Reading order
+//! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
+//! `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` (the operations) · `requests` (one function
+//! for each request) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
+//! `inspect` and `init` (for operators).
+
+mod acquire;
+mod connection;
+#[cfg(feature = "sqlite")]
+mod database_file;
+mod errors;
+mod file_id;
+mod guarantees;
+mod init;
+mod inspect;
+#[cfg(feature = "postgres")]
+mod listener;
+mod names;
+mod pool;
+mod release;
+mod renew;
+mod requests;
+mod server_info;
+mod settings;
+mod sql;
+mod store;
+mod subscribe;
+mod wait;
+
+use std::sync::Arc;
+
+use tenure_core::backend::{Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::error::Error;
+use tenure_core::guarantees::{Capability, Guarantees};
+use tenure_core::holder::Status;
+use tenure_core::name::LockName;
+
+use crate::capabilities::stores_with;
+
+pub use self::guarantees::{Configuration, Database, Durability, guarantees};
+#[cfg(feature = "_fuzzing")]
+pub(crate) use self::names::fuzz as fuzz_names;
+pub use self::store::Store;
+
+impl AsyncBackend for Store {
+    fn guarantees(&self) -> &Guarantees {
+        &self.guarantees
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        stores_with(capability)
+    }
+
+    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        acquire::acquire(&self, &request).await
+    }
+
+    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
+        renew::renew(&self, holds).await
+    }
+
+    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        release::release(&self, &hold).await
+    }
+
+    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
+        inspect::inspect(&self, name).await
+    }
+
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
+        inspect::list(&self, &prefix).await
+    }
+
+    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
+        inspect::break_lock(&self, &name, token).await
+    }
+
+    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
+        inspect::check(&self).await
+    }
+
+    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
+        init::init(&self).await
+    }
+
+    async fn close(self: Arc<Self>) {
+        release::close(&self).await;
+    }
+}

@@ -1,0 +1,401 @@
+//! The few connections of a client, each used by one request at a time.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "postgres")]
+use std::time::Duration;
+
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::logic::pace;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::support::RuntimeWatch;
+use tenure_core::time::Time;
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::database::Kind;
+use crate::database::Trouble;
+
+use super::connection::{Connection, Row};
+#[cfg(feature = "sqlite")]
+use super::database_file::{DatabaseFile, OpenError};
+use super::errors;
+use super::file_id::FileId;
+#[cfg(feature = "mysql")]
+use super::names::Format;
+use super::settings::{Location, Settings};
+use super::sql::Statement;
+
+/// How often the pause doubles before a statement is sent again that lost against another transaction.
+const MAX_BACKOFF_STEPS: u32 = 4;
+
+/// A request waits for a connection for this many times the limit of an answer: all requests before it may be slow.
+const PERMIT_TIMEOUTS: u32 = 10;
+
+/// The answer to one statement.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) rows: Vec<Row>,
+    /// Read before the request was sent.
+    pub(super) sent: Time,
+    /// A connection broke and the request was sent once more: it may have been done twice.
+    pub(super) is_repeated: bool,
+    /// The file that answered; `None`: a server did.
+    pub(super) file: Option<FileId>,
+}
+
+/// Idle connections, and permits to use or to open one.
+pub(super) struct Pool {
+    settings: Settings,
+    clock: Clock,
+    runtime: RuntimeWatch,
+    idle: Mutex<Vec<Connection>>,
+    permits: Semaphore,
+    /// Requests that are not urgent need one of these permits as well. There is one less of them, so that an urgent
+    /// request never waits behind all the others.
+    ordinary_permits: Semaphore,
+    is_closed: AtomicBool,
+    /// `None`: the database is a server's.
+    #[cfg(feature = "sqlite")]
+    file: Option<DatabaseFile>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        settings: &Settings,
+        connections: usize,
+        clock: Clock,
+        spawner: &Spawner,
+    ) -> Self {
+        Self {
+            settings: settings.clone(),
+            runtime: RuntimeWatch::new(spawner),
+            idle: Mutex::default(),
+            permits: Semaphore::new(connections),
+            ordinary_permits: Semaphore::new(connections.saturating_sub(1).max(1)),
+            is_closed: AtomicBool::new(false),
+            #[cfg(feature = "sqlite")]
+            file: match &settings.location {
+                Location::File(path) => {
+                    let (table, timeout) = (settings.table(), settings.timeout);
+                    Some(DatabaseFile::new(path, table, clock.clone(), timeout))
+                }
+                #[cfg(any(feature = "mysql", feature = "postgres"))]
+                Location::Server(_) => None,
+            },
+            clock,
+        }
+    }
+
+    /// Makes the file and its tables where they are missing, and says what was made.
+    #[cfg(feature = "sqlite")]
+    pub(super) async fn make_file(&self) -> Result<Vec<String>, Error> {
+        let retry_until = self.clock.now().after(self.settings.timeout);
+        let mut made = Vec::new();
+        for attempt in 0.. {
+            let Some(file) = &self.file else { break };
+            file.look_for_tables_again();
+            let trouble = match file.open(&mut made).await {
+                Ok(connection) => {
+                    lock(&self.idle).push(Connection::Sqlite(connection));
+                    break;
+                }
+                Err(OpenError::Replaced) => None,
+                Err(OpenError::Trouble(trouble)) => Some(trouble),
+            };
+            let may_pass = trouble.as_ref().is_none_or(errors::is_conflict);
+            if !may_pass || self.clock.now() >= retry_until {
+                return Err(match trouble {
+                    Some(trouble) => errors::no_connection(trouble, &self.settings),
+                    None => errors::replaced(),
+                });
+            }
+            self.pause(attempt, &Flag::new()).await;
+        }
+        Ok(made)
+    }
+
+    /// Waits a little before the next attempt. `false`: `stop` was raised.
+    async fn pause(&self, attempt: u32, stop: &Flag) -> bool {
+        let pause = pace::next(attempt.min(MAX_BACKOFF_STEPS), rand::random(), None, None);
+        let at = self.clock.now().after(pause.unwrap_or(pace::FIRST));
+        tokio::select! {
+            biased;
+            () = stop.raised() => false,
+            () = self.clock.sleep_until(at) => true,
+        }
+    }
+
+    /// Opens a connection, so that the first request finds one; whether that works is the answer.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) async fn warm_up(&self) -> Result<(), Error> {
+        let connection = self.connect().await;
+        let connection =
+            connection.map_err(|trouble| errors::no_connection(trouble, &self.settings))?;
+        lock(&self.idle).push(connection);
+        Ok(())
+    }
+
+    /// Sends it, again if a connection broke that had lain idle (its server may have been started again
+    /// since), and again when another transaction was in its way.
+    pub(super) async fn ask(&self, statement: Statement) -> Result<Reply, Error> {
+        self.ask_unless(statement, &Flag::new()).await
+    }
+
+    /// The same, but it is not sent again when `stop` is raised.
+    pub(super) async fn ask_unless(
+        &self,
+        statement: Statement,
+        stop: &Flag,
+    ) -> Result<Reply, Error> {
+        let patience = self.clock.now().after(self.settings.timeout);
+        let mut broken = None;
+        for attempt in 0.. {
+            let (trouble, is_fresh) = match self.ask_once(&statement, stop).await {
+                Ok(reply) => {
+                    return Ok(Reply {
+                        is_repeated: broken.is_some(),
+                        ..reply
+                    });
+                }
+                Err(Refused::NotSent(err)) => {
+                    // What was sent before may have been done.
+                    return Err(broken.unwrap_or(err));
+                }
+                Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
+                // What was done in a file that is gone was not done.
+                #[cfg(feature = "sqlite")]
+                Err(Refused::Replaced) if self.clock.now() < patience => {
+                    broken = None;
+                    continue;
+                }
+                #[cfg(feature = "sqlite")]
+                Err(Refused::Replaced) => return Err(errors::replaced()),
+            };
+            let may_repeat = self.clock.now() < patience && !stop.is_raised();
+            if errors::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
+                continue;
+            }
+            let is_silent = matches!(trouble, Trouble::Silence(_));
+            let is_broken = trouble.is_fatal() && !is_silent;
+            let err = errors::explain(trouble, &self.settings);
+            if is_broken {
+                // What happened to one has probably happened to the others.
+                lock(&self.idle).clear();
+            }
+            if !is_broken || !statement.is_repeatable || is_fresh || broken.is_some() {
+                return Err(broken.unwrap_or(err));
+            }
+            broken = Some(err);
+        }
+        Err(errors::unexpected_reply())
+    }
+
+    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, Refused> {
+        if self.runtime.is_gone() {
+            return Err(Refused::NotSent(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            )));
+        }
+        let _permit = self.permit(statement, stop).await?;
+        let idle = self.take_idle()?;
+        let is_fresh = idle.is_none();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.open_connection().await?,
+        };
+        let sent = self.clock.now();
+        let limit = sent.after(self.settings.timeout);
+        let answer = tokio::select! {
+            biased;
+            answer = connection.run(statement) => answer.map_err(Trouble::from),
+            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
+        };
+        let file = connection.file();
+        #[cfg(feature = "sqlite")]
+        if !self.is_current(&connection).map_err(Refused::NotSent)? {
+            lock(&self.idle).clear();
+            return Err(Refused::Replaced);
+        }
+        match answer {
+            Ok(rows) => {
+                if !self.is_closed.load(Ordering::SeqCst) {
+                    lock(&self.idle).push(connection);
+                }
+                Ok(Reply {
+                    rows,
+                    sent,
+                    is_repeated: false,
+                    file,
+                })
+            }
+            Err(trouble) => {
+                // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
+                let is_open = statement.is_transaction && !errors::is_locked_file(&trouble);
+                if matches!(trouble, Trouble::Said(_)) && !trouble.is_fatal() && !is_open {
+                    lock(&self.idle).push(connection);
+                }
+                Err(Refused::Trouble { trouble, is_fresh })
+            }
+        }
+    }
+
+    /// The right to use a connection, or to open one.
+    async fn permit(
+        &self,
+        statement: &Statement,
+        stop: &Flag,
+    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
+        let patience = self.settings.timeout * PERMIT_TIMEOUTS;
+        let limit = self.clock.now().after(patience);
+        let permit = async {
+            let ordinary = match statement.is_urgent {
+                true => None,
+                false => Some(self.ordinary_permits.acquire().await?),
+            };
+            Ok::<_, AcquireError>((ordinary, self.permits.acquire().await?))
+        };
+        let busy = |what: String| Err(Refused::NotSent(Error::new(ErrorKind::Unreachable, what)));
+        let permit = tokio::select! {
+            biased;
+            permit = permit => permit,
+            () = stop.raised() => {
+                return busy("all connections were busy until the wait was over (connections=)".into());
+            }
+            () = self.clock.sleep_until(limit) => {
+                return busy(format!("all connections were busy for {patience:?} (connections=)"));
+            }
+        };
+        match permit {
+            Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
+            _ => Err(Refused::NotSent(errors::closed())),
+        }
+    }
+
+    /// An idle connection. Connections to a file that was removed or replaced are closed.
+    fn take_idle(&self) -> Result<Option<Connection>, Refused> {
+        let idle = lock(&self.idle).pop();
+        #[cfg(feature = "sqlite")]
+        if let Some(connection) = &idle
+            && !self.is_current(connection).map_err(Refused::NotSent)?
+        {
+            lock(&self.idle).clear();
+            return Ok(None);
+        }
+        Ok(idle)
+    }
+
+    /// Whether the file of a hold is gone: other processes lock the file that is at its path now, if there is one.
+    /// `granted_by` is the file that granted the hold, as far as that is known. A server has no file.
+    pub(super) fn is_file_gone(&self, granted_by: Option<Option<FileId>>) -> Result<bool, Error> {
+        let _ = granted_by;
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &self.file {
+            let now = file.id()?;
+            return Ok(now.is_none() || granted_by.is_some_and(|file| file != now));
+        }
+        Ok(false)
+    }
+
+    /// Whether the path still leads to the file of that connection.
+    #[cfg(feature = "sqlite")]
+    fn is_current(&self, connection: &Connection) -> Result<bool, Error> {
+        match (&self.file, connection.file()) {
+            (Some(file), Some(id)) => file.is_current(id),
+            _ => Ok(true),
+        }
+    }
+
+    async fn open_connection(&self) -> Result<Connection, Refused> {
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &self.file {
+            let mut made = Vec::new();
+            let opened = file.open(&mut made).await;
+            if !made.is_empty() {
+                tracing::info!("made {}", made.join(", "));
+            }
+            return match opened {
+                Ok(connection) => Ok(Connection::Sqlite(connection)),
+                Err(OpenError::Replaced) => Err(Refused::Replaced),
+                // Others open, close or make the file at this moment.
+                Err(OpenError::Trouble(trouble)) if errors::is_conflict(&trouble) => {
+                    let is_fresh = true;
+                    Err(Refused::Trouble { trouble, is_fresh })
+                }
+                Err(OpenError::Trouble(trouble)) => {
+                    let err = errors::no_connection(trouble, &self.settings);
+                    Err(Refused::NotSent(err))
+                }
+            };
+        }
+        let connection = self.connect().await;
+        connection
+            .map_err(|trouble| Refused::NotSent(errors::no_connection(trouble, &self.settings)))
+    }
+
+    async fn connect(&self) -> Result<Connection, Trouble> {
+        match &self.settings.location {
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            Location::Server(server) => match server.kind {
+                #[cfg(feature = "postgres")]
+                Kind::Postgres => Ok(Connection::Postgres(server.postgres(&self.clock).await?)),
+                #[cfg(feature = "mysql")]
+                Kind::MySql => {
+                    let mut connection = Connection::MySql(server.mysql(&self.clock).await?);
+                    let set_up = mysql_session(self.settings.format);
+                    let run = connection.run(&set_up);
+                    server.limited(&self.clock, run).await?;
+                    Ok(connection)
+                }
+                #[cfg(not(all(feature = "mysql", feature = "postgres")))]
+                _ => Err(Trouble::Settings(errors::unexpected_reply())),
+            },
+            #[cfg(feature = "sqlite")]
+            Location::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
+        }
+    }
+
+    /// Limit of each request.
+    #[cfg(feature = "postgres")]
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
+    /// Ends all connections that nobody uses; the others end when they have their answer.
+    pub(super) async fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.permits.close();
+        self.ordinary_permits.close();
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        for connection in idle {
+            connection.close().await;
+        }
+    }
+}
+
+/// Sets what the server may have other defaults for. ShedLock's columns hold what a Java session took for UTC, so our
+/// session needs the same time zone as those of Java, which is the server's.
+#[cfg(feature = "mysql")]
+fn mysql_session(format: Format) -> Statement {
+    let sql = match format {
+        Format::Tenure => "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        Format::ShedLock => "SET autocommit=1;SET time_zone=@@global.time_zone",
+    };
+    Statement::rows(sql.to_owned())
+}
+
+/// Why a request has no answer.
+enum Refused {
+    /// Nothing was sent by this attempt.
+    NotSent(Error),
+    Trouble {
+        trouble: Trouble,
+        /// The connection had just been opened.
+        is_fresh: bool,
+    },
+    /// The file was removed or replaced meanwhile.
+    #[cfg(feature = "sqlite")]
+    Replaced,
+}

@@ -1,0 +1,61 @@
+//! Releasing a hold, leaving the queue, and closing the client.
+
+use std::time::Duration;
+
+use tenure_core::backend::{Answer, Hold, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+
+use super::store::Store;
+
+/// How long closing may take: the server may be gone, and leases end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Releases what the owner has: the lock, or a place in the queue.
+pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
+    let entry = store.holds.remove(hold.owner);
+    let outcome = store.requests.release(hold, entry.as_ref()).await;
+    if let (Err(_), Some(entry)) = (&outcome, entry) {
+        // The driver sends the release again.
+        store.holds.insert(hold.owner, entry);
+    }
+    outcome
+}
+
+/// Leaves the queue. A lock that was granted meanwhile is released.
+pub(super) async fn leave_queue(store: &Store, request: &Request) -> Result<Answer, Error> {
+    match release(store, &Hold::new(request, 0)).await {
+        Ok(_) => Ok(Answer::Busy),
+        Err(err) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "no answer to the request to leave the queue",
+        )
+        .with_source(err)),
+    }
+}
+
+/// Releases what is held, lets waiters leave, and ends the connections.
+pub(super) async fn close(store: &Store) {
+    let limit = store.clock.now().after(CLOSE_TIMEOUT);
+    let close = async {
+        let holds = store
+            .holds
+            .select(|owner, entry| Some(Hold::of(entry.name.clone(), owner)));
+        for hold in holds {
+            // What cannot be released ends with its lease.
+            if release(store, &hold).await.is_err() {
+                break;
+            }
+        }
+        // The driver has stopped the waiters.
+        store.acquisitions.all_done().await;
+        store.requests.pool.close().await;
+    };
+    tokio::select! {
+        () = close => {}
+        () = store.clock.sleep_until(limit) => {}
+    }
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.close();
+    }
+}

@@ -1,0 +1,441 @@
+//! One function per request to the database: what is asked, and what the answer means.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::Clock;
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
+
+use super::connection::Row;
+use super::errors;
+use super::file_id::FileId;
+use super::names::{Format, encoded};
+use super::pool::{Pool, Reply};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::sql::Statement;
+use super::sql::{self, Dialect, ReplyKind, shedlock};
+
+/// How long a waiter's place in the queue is good for without a request of its waiter, at most. A waiter that died
+/// costs those behind it this long.
+const WAITER_TTL: Duration = Duration::from_secs(5);
+
+/// The requests of one client, in the format of its table.
+pub(super) struct Requests {
+    pub(super) format: Format,
+    /// Statements on our own tables.
+    pub(super) own: sql::Statements,
+    /// Statements on ShedLock's table.
+    shedlock: shedlock::Statements,
+    pub(super) pool: Arc<Pool>,
+    clock: Clock,
+    /// The name of this host, as the driver has it: known with the first request.
+    host: OnceLock<String>,
+}
+
+/// What has to be remembered of a hold to renew and to release it.
+#[derive(Clone, Debug)]
+pub(super) struct HeldEntry {
+    pub(super) name: LockName,
+    /// In µs; ShedLock's table has no column for it.
+    min_hold: u64,
+    /// What `locked_by` says, in ShedLock's table.
+    locked_by: String,
+    /// The file that granted the hold.
+    file: Option<FileId>,
+}
+
+/// A grant, and what has to be remembered of it.
+pub(super) struct Granted {
+    pub(super) grant: Grant,
+    pub(super) entry: HeldEntry,
+}
+
+/// The answer to a request for a place in the queue.
+pub(super) enum EnqueueReply {
+    Granted(Granted),
+    Queued(QueuePosition),
+}
+
+/// A place in the queue, and how the name looks from there.
+pub(super) struct QueuePosition {
+    /// How many waiters are ahead.
+    pub(super) ahead: u64,
+    /// Time until the holder's lease ends.
+    pub(super) expires_in: Duration,
+    /// The token of the last grant.
+    pub(super) token: u64,
+    /// When the request was sent.
+    pub(super) sent: Time,
+}
+
+impl QueuePosition {
+    /// Whether a request would be granted now.
+    pub(super) fn is_free(&self) -> bool {
+        self.ahead == 0 && self.expires_in.is_zero()
+    }
+}
+
+/// How long the place of a waiter is good for.
+pub(super) fn waiter_ttl(ttl: Duration) -> Duration {
+    ttl.min(WAITER_TTL)
+}
+
+/// In µs, so that nothing ends before it was asked to.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+/// The number in that place of a row.
+pub(super) fn number(row: &[Option<String>], at: usize) -> Result<i64, Error> {
+    let text = row.get(at).and_then(Option::as_deref);
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(errors::unexpected_reply)
+}
+
+/// The text in that place of a row.
+pub(super) fn text(row: &[Option<String>], at: usize) -> Result<&str, Error> {
+    let text = row.get(at).and_then(Option::as_deref);
+    text.ok_or_else(errors::unexpected_reply)
+}
+
+/// A time that is left, in µs; zero when the number is negative.
+pub(super) fn time_left(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
+    u64::try_from(number(row, at)?).map_err(|_| errors::unexpected_reply())
+}
+
+/// The count of an empty set is NULL for an owner that is in no queue.
+fn count_or_zero(row: &[Option<String>], at: usize) -> u64 {
+    token(row, at).unwrap_or(0)
+}
+
+impl Requests {
+    pub(super) fn new(
+        format: Format,
+        dialect: Dialect,
+        table: &str,
+        pool: Arc<Pool>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            format,
+            own: sql::Statements::new(dialect, table),
+            shedlock: shedlock::Statements::new(dialect, table),
+            pool,
+            clock,
+            host: OnceLock::new(),
+        }
+    }
+
+    /// A name as it stands in the table.
+    fn encode(&self, name: &LockName) -> String {
+        encoded(self.format, name.as_str())
+    }
+
+    /// The lease that is granted: in whole µs here, and in whole ms where ShedLock's columns have those.
+    fn lease(&self, ttl: Duration) -> Duration {
+        match self.format {
+            Format::Tenure => {
+                Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
+            }
+            Format::ShedLock => {
+                Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// The lease as it is written: a clock that knows ms may be behind by one.
+    fn written_lease(&self, ttl: Duration) -> u64 {
+        let is_coarse = match self.own.dialect {
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => true,
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => self.format == Format::ShedLock,
+        };
+        micros(self.lease(ttl)) + if is_coarse { 1_000 } else { 0 }
+    }
+
+    fn lock_request(&self, request: &Request) -> sql::LockRequest {
+        sql::LockRequest {
+            name: self.encode(&request.name),
+            owner: request.owner.to_hex(),
+            ttl: self.written_lease(request.ttl),
+            delay: micros(request.lock_delay),
+            min_hold: micros(request.min_hold),
+            waiter_ttl: micros(waiter_ttl(request.ttl)),
+            holder: HolderRecord::from(&*request.holder).to_json(),
+            stamp: match self.own.dialect {
+                #[cfg(feature = "sqlite")]
+                Dialect::Sqlite => Some(tenure_core::rt::wall_micros()),
+                #[cfg(any(feature = "mysql", feature = "postgres"))]
+                _ => None,
+            },
+        }
+    }
+
+    /// `locked_by` in ShedLock's table: the host, as other programs write it, and which of its acquisitions. Other
+    /// programs write the host alone, and so can end no hold but their own.
+    fn locked_by(&self, request: &Request) -> String {
+        let host = self.host.get_or_init(|| {
+            let host = request.holder.host.chars();
+            let host = host.filter(|c| *c != '\0');
+            host.take(shedlock::Statements::MAX_HOST).collect()
+        });
+        locked_by(host, request.owner)
+    }
+
+    /// Takes a name that is free and that nobody waits for. `None`: it is not.
+    /// May be repeated for the same owner at any time.
+    pub(super) async fn acquire(&self, request: &Request) -> Result<Option<Granted>, Error> {
+        let (statement, own) = match self.format {
+            Format::Tenure => {
+                let lock_request = self.lock_request(request);
+                (self.own.acquire(&lock_request), lock_request.owner)
+            }
+            Format::ShedLock => {
+                let lock_request = shedlock::LockRequest {
+                    name: self.encode(&request.name),
+                    locked_by: self.locked_by(request),
+                    ttl: self.written_lease(request.ttl),
+                };
+                (self.shedlock.acquire(&lock_request), lock_request.locked_by)
+            }
+        };
+        let reply = self.pool.ask_unless(statement, &request.stop).await?;
+        let token = match reply.rows.last().map(Vec::as_slice) {
+            None => None,
+            Some([_]) => Some(token(&reply.rows[0], 0)?),
+            Some(row) => match text(row, 0)? == own {
+                true => Some(token(row, 1)?),
+                false => None,
+            },
+        };
+        Ok(token.map(|token| self.granted(request, &reply, token)))
+    }
+
+    fn granted(&self, request: &Request, reply: &Reply, token: u64) -> Granted {
+        let entry = HeldEntry {
+            name: request.name.clone(),
+            min_hold: micros(request.min_hold),
+            locked_by: match self.format {
+                Format::Tenure => String::new(),
+                Format::ShedLock => self.locked_by(request),
+            },
+            file: reply.file,
+        };
+        let round_trip = self.clock.now().since(reply.sent);
+        let lease = Some(self.lease(request.ttl));
+        let grant = Grant::new(token, reply.sent, round_trip, lease);
+        Granted { grant, entry }
+    }
+
+    /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
+    pub(super) async fn enqueue(&self, request: &Request) -> Result<EnqueueReply, Error> {
+        let lock_request = self.lock_request(request);
+        let statement = self.own.enqueue(&lock_request);
+        let reply = self.pool.ask_unless(statement, &request.stop).await?;
+        let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
+        let token = token(row, 1)?;
+        if text(row, 0)? == lock_request.owner {
+            let granted = self.granted(request, &reply, token);
+            return Ok(EnqueueReply::Granted(granted));
+        }
+        Ok(EnqueueReply::Queued(QueuePosition {
+            ahead: count_or_zero(row, 3),
+            expires_in: time_left(number(row, 2)?),
+            token,
+            sent: reply.sent,
+        }))
+    }
+
+    /// Reads the queue and changes nothing. `None`: the table has no row of that name.
+    pub(super) async fn read_queue(
+        &self,
+        request: &Request,
+    ) -> Result<Option<QueuePosition>, Error> {
+        let name = self.encode(&request.name);
+        let reply = self.pool.ask(match self.format {
+            Format::Tenure => self.own.read_queue(&name, &request.owner.to_hex()),
+            Format::ShedLock => self.shedlock.read_queue(&name),
+        });
+        let reply = reply.await?;
+        let Some(row) = reply.rows.first() else {
+            return Ok(None);
+        };
+        let is_shedlock = row.len() == 1;
+        Ok(Some(QueuePosition {
+            ahead: count_or_zero(row, 2),
+            expires_in: time_left(number(row, usize::from(!is_shedlock))?),
+            token: if is_shedlock { 0 } else { token(row, 0)? },
+            sent: reply.sent,
+        }))
+    }
+
+    /// Renews these holds with one request. The entry is `None` where nothing is remembered of a hold.
+    pub(super) async fn renew(
+        &self,
+        holds: &[(Hold, Option<HeldEntry>)],
+    ) -> Result<Vec<Renewal>, Error> {
+        // A request would make the file again.
+        if self.pool.is_file_gone(None)? {
+            let lost = |_| Renewal::Lost(LostReason::TakenOver);
+            return Ok(holds.iter().map(lost).collect());
+        }
+        let written = holds.iter().map(|(hold, entry)| {
+            let owner = match self.format {
+                Format::Tenure => hold.owner.to_hex(),
+                Format::ShedLock => entry
+                    .as_ref()
+                    .map(|entry| entry.locked_by.clone())
+                    .unwrap_or_default(),
+            };
+            (self.encode(&hold.name), owner, self.written_lease(hold.ttl))
+        });
+        let written: Vec<_> = written.collect();
+        let written: Vec<_> = written
+            .iter()
+            .map(|(name, owner, ttl)| (name.as_str(), owner.as_str(), *ttl))
+            .collect();
+        let reply = self.pool.ask(match self.format {
+            Format::Tenure => self.own.renew(&written),
+            Format::ShedLock => self.shedlock.renew(&written),
+        });
+        let reply = reply.await?;
+        let mut found = HashMap::new();
+        for row in &reply.rows {
+            found.insert(text(row, 0)?, (text(row, 1)?, number(row, 2)? == 1));
+        }
+        let renewals = holds.iter().zip(&written);
+        let renewals = renewals.map(|((hold, entry), (name, owner, _))| {
+            let is_in_other_file = entry.as_ref().is_some_and(|it| it.file != reply.file);
+            match found.get(name) {
+                _ if is_in_other_file => Renewal::Lost(LostReason::TakenOver),
+                Some((holder, true)) if holder == owner => Renewal::Renewed {
+                    sent: reply.sent,
+                    ttl: Some(self.lease(hold.ttl)),
+                },
+                Some((holder, true)) if !holder.is_empty() => Renewal::Lost(LostReason::TakenOver),
+                _ => Renewal::Lost(LostReason::StoreSaysNo),
+            }
+        });
+        Ok(renewals.collect())
+    }
+
+    /// Releases a hold, or an acquisition of unknown outcome, which may have a place in the queue instead (then
+    /// nothing is remembered of it).
+    pub(super) async fn release(
+        &self,
+        hold: &Hold,
+        entry: Option<&HeldEntry>,
+    ) -> Result<Release, Error> {
+        if self.pool.is_file_gone(entry.map(|entry| entry.file))? {
+            return Ok(Release::NotHeld);
+        }
+        let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
+        let statement = match (self.format, entry) {
+            (Format::Tenure, None) => return self.dequeue(&name, &owner, hold.unclean).await,
+            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, hold.unclean),
+            (Format::ShedLock, Some(entry)) => {
+                self.shedlock
+                    .release(&name, &entry.locked_by, entry.min_hold)
+            }
+            (Format::ShedLock, None) => {
+                let host = self.host.get().map_or("", String::as_str);
+                self.shedlock
+                    .release(&name, &locked_by(host, hold.owner), 0)
+            }
+        };
+        let reply_kind = statement.reply_kind;
+        let reply = self.pool.ask(statement).await?;
+        released(has_changed(reply_kind, &reply)?, reply.is_repeated)
+    }
+
+    async fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Result<Release, Error> {
+        let statement = self.own.dequeue(name, owner, unclean);
+        let reply = self.pool.ask(statement).await?;
+        let was_held = match reply.rows.first() {
+            Some(row) => text(row, 0)? == owner && number(row, 1)? > 0,
+            None => false,
+        };
+        released(was_held, reply.is_repeated)
+    }
+
+    /// Ends the hold with that token. `false`: there is none.
+    pub(super) async fn break_hold(&self, name: &LockName, token: u64) -> Result<bool, Error> {
+        let name = self.encode(name);
+        let statement = match self.format {
+            Format::Tenure => self.own.break_lock(&name, token),
+            Format::ShedLock => self.shedlock.break_lock(&name, token),
+        };
+        let reply_kind = statement.reply_kind;
+        let reply = self.pool.ask(statement).await?;
+        match (has_changed(reply_kind, &reply)?, reply.is_repeated) {
+            (false, true) => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the connection broke; it was ended just then, or had ended before",
+            )),
+            (is_broken, _) => Ok(is_broken),
+        }
+    }
+
+    /// The rows of one name.
+    pub(super) async fn inspect(&self, name: &LockName) -> Result<Vec<Row>, Error> {
+        let name = self.encode(name);
+        let reply = self.pool.ask(match self.format {
+            Format::Tenure => self.own.inspect(&name),
+            Format::ShedLock => self.shedlock.inspect(&name, false),
+        });
+        Ok(reply.await?.rows)
+    }
+
+    /// The rows of all names that begin with `prefix`.
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Row>, Error> {
+        let reply = self.pool.ask(match self.format {
+            Format::Tenure => self.own.list(prefix),
+            Format::ShedLock => self.shedlock.inspect(prefix, true),
+        });
+        Ok(reply.await?.rows)
+    }
+
+    /// The rows of a statement that changes nothing.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) async fn read(&self, sql: String) -> Result<Vec<Row>, Error> {
+        Ok(self.pool.ask(Statement::rows(sql)).await?.rows)
+    }
+}
+
+/// Whether a statement that changes one row has changed it.
+fn has_changed(reply_kind: ReplyKind, reply: &Reply) -> Result<bool, Error> {
+    match reply_kind {
+        ReplyKind::Rows => Ok(!reply.rows.is_empty()),
+        ReplyKind::ChangedCount => {
+            let row = reply.rows.first().ok_or_else(errors::unexpected_reply)?;
+            Ok(number(row, 0)? > 0)
+        }
+    }
+}
+
+fn locked_by(host: &str, owner: OwnerId) -> String {
+    format!("{host}:{}", owner.to_hex())
+}
+
+fn released(was_held: bool, is_repeated: bool) -> Result<Release, Error> {
+    match (was_held, is_repeated) {
+        (true, _) => Ok(Release::Released),
+        (false, false) => Ok(Release::NotHeld),
+        (false, true) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "the connection broke; it was released just then, or had ended before",
+        )),
+    }
+}

@@ -1,0 +1,76 @@
+//! What a server says about itself when we connect.
+
+use tenure_core::error::Error;
+
+use super::connection::Row;
+use super::guarantees::Durability;
+use super::pool::Pool;
+use super::sql::{Dialect, Statement};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerInfo {
+    pub(super) version: String,
+    pub(super) durability: Durability,
+    /// It copies another server, and takes no writes.
+    pub(super) is_replica: bool,
+    /// Another server copies it, and may take over without the last writes.
+    pub(super) fails_over: bool,
+}
+
+fn text(rows: &[Row], at: usize) -> &str {
+    let row = rows.first().map(Vec::as_slice).unwrap_or_default();
+    row.get(at).and_then(Option::as_deref).unwrap_or_default()
+}
+
+impl ServerInfo {
+    /// Asks on a connection of the pool, which is opened for it.
+    pub(super) async fn ask(pool: &Pool, dialect: Dialect) -> Result<Self, Error> {
+        let sql = match dialect {
+            // Who may not see a thing counts as one who does not have it.
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                "SELECT version(),current_setting('fsync'),current_setting('synchronous_commit'),pg_is_in_recovery()::text,(SELECT COUNT(*)FROM pg_stat_replication WHERE application_name<>'pg_basebackup'),current_setting('synchronous_standby_names')"
+            }
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => {
+                "SELECT VERSION(),@@innodb_flush_log_at_trx_commit,@@global.read_only,(SELECT COUNT(*)FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%')"
+            }
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => "SELECT sqlite_version()",
+        };
+        let reply = pool
+            .ask(Statement::rows(format!("/*tenure:facts*/ {sql}")))
+            .await?;
+        let rows = &reply.rows;
+        let version = text(rows, 0).to_owned();
+        Ok(match dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => Self {
+                version,
+                durability: match (text(rows, 1), text(rows, 2)) {
+                    (_, "off") => Durability::Nothing,
+                    ("off", _) => Durability::Killed,
+                    _ => Durability::Full,
+                },
+                is_replica: text(rows, 3) == "true",
+                fails_over: text(rows, 4) != "0" && text(rows, 5).is_empty(),
+            },
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => Self {
+                version,
+                durability: match text(rows, 1) {
+                    "1" => Durability::Full,
+                    "2" => Durability::Killed,
+                    _ => Durability::Nothing,
+                },
+                is_replica: matches!(text(rows, 2), "1" | "ON"),
+                fails_over: text(rows, 3) != "0",
+            },
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => Self {
+                version,
+                ..Self::default()
+            },
+        })
+    }
+}

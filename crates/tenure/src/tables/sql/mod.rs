@@ -1,0 +1,576 @@
+//! The text of every statement on our own tables. `shedlock.rs` has the statements on the table of a Java library.
+//!
+//! # Why this is right
+//! The row of a name is the lock, and also the mutex of its queue: whatever changes who waits for a name
+//! locks that row first, in a transaction. Whether a name is free is decided by the row's own columns, in the
+//! statement that takes it; the database looks at them again when it had to wait for the row. So two never take
+//! one name, whatever the isolation level, and no waiter overtakes another one whose place it could have seen.
+//!
+//! Each text begins with a comment that says what the statement is for, for people who look at a server, and for
+//! the tests.
+
+pub(super) mod schema;
+pub(super) mod shedlock;
+
+#[cfg(feature = "mysql")]
+use crate::database::hex;
+
+#[cfg(feature = "postgres")]
+use super::names::digest;
+use super::names::escaped;
+
+/// The SQL of one database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    #[cfg(feature = "postgres")]
+    Postgres,
+    /// MySQL, MariaDB and their relatives.
+    #[cfg(feature = "mysql")]
+    MySql {
+        /// Whether an insert can return the row (MariaDB 10.5).
+        returns: bool,
+    },
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+/// What a statement returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyKind {
+    Rows,
+    /// How many rows were changed, as the one value of one row.
+    ChangedCount,
+}
+
+/// One request: one statement, or several that travel together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    pub(crate) reply_kind: ReplyKind,
+    /// The text has BEGIN and COMMIT in it: after an error a transaction may be open on the connection.
+    pub(crate) is_transaction: bool,
+    /// The statement may be sent again when the connection broke before its answer came.
+    pub(crate) is_repeatable: bool,
+    /// A lease or another waiter depends on the statement, so it does not queue behind requests for locks.
+    pub(crate) is_urgent: bool,
+}
+
+impl Statement {
+    pub(crate) fn rows(sql: String) -> Self {
+        Self {
+            sql,
+            reply_kind: ReplyKind::Rows,
+            is_transaction: false,
+            is_repeatable: true,
+            is_urgent: false,
+        }
+    }
+
+    /// The same, for a caller that sends the statement again by itself.
+    pub(crate) fn once(sql: String) -> Self {
+        Self {
+            is_repeatable: false,
+            is_urgent: true,
+            ..Self::rows(sql)
+        }
+    }
+
+    pub(crate) fn count(sql: String) -> Self {
+        Self {
+            reply_kind: ReplyKind::ChangedCount,
+            ..Self::rows(sql)
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn urgent(mut self) -> Self {
+        self.is_urgent = true;
+        self
+    }
+}
+
+/// One acquisition, as it is written. Times are in µs.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRequest {
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    pub(crate) ttl: u64,
+    pub(crate) delay: u64,
+    pub(crate) min_hold: u64,
+    pub(crate) waiter_ttl: u64,
+    pub(crate) holder: String,
+    /// For the token, where the clock of the database is that of this machine and has ms.
+    pub(crate) stamp: Option<u64>,
+}
+
+impl LockRequest {
+    /// The least token to grant, as SQL.
+    fn stamp(&self, dialect: Dialect) -> String {
+        match self.stamp {
+            Some(stamp) => stamp.to_string(),
+            None => dialect.now().to_owned(),
+        }
+    }
+}
+
+/// The statements for one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Statements {
+    pub(crate) dialect: Dialect,
+    /// The tables, quoted.
+    pub(crate) locks: String,
+    pub(crate) waiters: String,
+    /// As in the URL.
+    #[cfg(feature = "postgres")]
+    pub(crate) table: String,
+}
+
+/// The one channel for messages; the database keeps those of other databases apart.
+#[cfg(feature = "postgres")]
+pub(crate) const CHANNEL: &str = "tenure";
+
+impl Dialect {
+    /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
+    pub(crate) fn with_version(self, version: &str) -> Self {
+        // The others answer alike in all versions.
+        let _ = version;
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => {
+                let version = version.strip_prefix("5.5.5-").unwrap_or(version);
+                let mut numbers = version
+                    .split(['.', '-'])
+                    .map(|part| part.parse().unwrap_or(0));
+                let mut next = || numbers.next().unwrap_or(0);
+                let number: (u32, u32) = (next(), next());
+                let returns = version.contains("MariaDB") && number >= (10, 5);
+                Self::MySql { returns }
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => self,
+        }
+    }
+
+    /// The server's clock, in µs since 1970. None of these depends on a time zone, and that of a statement is
+    /// never later than what comes after it.
+    pub(crate) fn now(self) -> &'static str {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
+            // It knows ms.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "CAST(ROUND(unixepoch('subsec')*1000)*1000 AS INTEGER)",
+        }
+    }
+
+    fn max(self) -> &'static str {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "MAX",
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => "GREATEST",
+        }
+    }
+
+    /// Text as a literal, whatever the session's settings are.
+    pub(crate) fn text(self, text: &str) -> String {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => format!("CONVERT(X'{}' USING utf8mb4)", hex(text.as_bytes())),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => format!("'{}'", text.replace('\'', "''")),
+        }
+    }
+
+    /// A name as a literal.
+    fn name(self, name: &str) -> String {
+        match self {
+            // There the column has bytes: a text would be compared by the rules of a language.
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => format!("X'{}'", hex(name.as_bytes())),
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => self.text(name),
+        }
+    }
+
+    pub(crate) fn quoted(self, table: &str) -> String {
+        let quote = match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => '`',
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => '"',
+        };
+        let parts = table.split('.').map(|part| format!("{quote}{part}{quote}"));
+        parts.collect::<Vec<_>>().join(".")
+    }
+
+    fn begin(self) -> &'static str {
+        match self {
+            // Each statement shall see what was committed before it.
+            #[cfg(feature = "postgres")]
+            Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            #[cfg(feature = "mysql")]
+            Self::MySql { .. } => "START TRANSACTION",
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "BEGIN IMMEDIATE",
+        }
+    }
+
+    fn is_postgres(self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres => true,
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => false,
+        }
+    }
+}
+
+impl Statements {
+    pub(crate) fn new(dialect: Dialect, table: &str) -> Self {
+        Self {
+            dialect,
+            locks: dialect.quoted(table),
+            waiters: dialect.quoted(&format!("{table}_waiters")),
+            #[cfg(feature = "postgres")]
+            table: table.to_owned(),
+        }
+    }
+
+    /// What a lock is called in messages.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn digest(&self, name: &str) -> String {
+        digest(&self.table, &escaped(name))
+    }
+
+    pub(crate) fn transaction(&self, what: &str, steps: &[String]) -> Statement {
+        let begin = self.dialect.begin();
+        Statement {
+            is_transaction: true,
+            ..Statement::rows(format!(
+                "/*tenure:{what}*/ {begin};{};COMMIT",
+                steps.join(";")
+            ))
+        }
+    }
+
+    /// Takes a name that is free and that nobody waits for. `[token]` if that is done; asked again with the same
+    /// owner, it is the way to learn of a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
+    pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
+        let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
+        let name = self.dialect.name(&request.name);
+        let holder = self.dialect.text(&request.holder);
+        let LockRequest {
+            owner,
+            min_hold,
+            delay,
+            ..
+        } = request;
+        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
+        let alias = match self.dialect {
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => "",
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => " AS l",
+        };
+        let insert = format!(
+            "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
+        );
+        match self.dialect {
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { returns } => {
+                // From left to right, and each sees what was set before it: who may is decided by `owner`, which
+                // is set last but one, and `until` last.
+                let free = format!("until<={now} AND queued<={now}");
+                let update = format!(
+                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
+                );
+                Statement::rows(match returns {
+                    true => format!("{insert}{update} RETURNING owner,token"),
+                    false => format!(
+                        "{insert}{update};SELECT owner,token FROM {locks} WHERE name={name}"
+                    ),
+                })
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => Statement::rows(format!(
+                "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
+            )),
+        }
+    }
+
+    /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
+    /// The last row is `[owner, token, µs until it runs out, how many are before us]`.
+    pub(crate) fn enqueue(&self, request: &LockRequest) -> Statement {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        let name = self.dialect.name(&request.name);
+        let holder = self.dialect.text(&request.holder);
+        let LockRequest {
+            owner,
+            min_hold,
+            delay,
+            waiter_ttl,
+            ..
+        } = request;
+        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
+        let mut steps = Vec::new();
+        let row = format!(
+            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
+        );
+        let enter = format!(
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{waiter_ttl},{holder})"
+        );
+        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
+        match self.dialect {
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => {
+                // Locks the row for writing at once; INSERT IGNORE would lock it for reading first.
+                steps.push(format!(
+                    "INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"
+                ));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{waiter_ttl}"
+                ));
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                steps.push(format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING"));
+                steps.extend(self.lock_row(&name));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
+                ));
+            }
+        }
+        let first = format!(
+            "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
+        );
+        steps.push(format!(
+            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={now}+{live},since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
+        ));
+        let is_ours =
+            format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");
+        steps.push(format!(
+            "DELETE FROM {waiters} WHERE owner='{owner}' AND {is_ours}"
+        ));
+        steps.push(self.count_queue(&name));
+        steps.extend(self.tell_first(&name, &format!("AND {is_ours}")));
+        steps.push(format!(
+            "SELECT owner,token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
+        ));
+        self.transaction("acquire", &steps)
+    }
+
+    /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
+    pub(crate) fn read_queue(&self, name: &str, owner: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let name = self.dialect.name(name);
+        Statement::rows(format!(
+            "/*tenure:peek*/ SELECT token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.until>{now} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
+        ))
+    }
+
+    /// Until when the name stays taken after its hold has ended.
+    fn rest(&self, unclean: bool) -> String {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let rest = match unclean {
+            true => format!("{max}(since+min_hold,{now}+delay)"),
+            false => "since+min_hold".to_owned(),
+        };
+        // Not the clock: it may be set back.
+        format!("CASE WHEN {rest}>{now} THEN {rest} ELSE 0 END")
+    }
+
+    /// Ends the hold with that owner or that token. As many rows as were changed, or their number.
+    fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Statement {
+        let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(unclean));
+        let literal = self.dialect.name(name);
+        let update = format!(
+            "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
+        );
+        match self.dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let digest = digest(&self.table, name);
+                Statement::rows(format!(
+                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
+                ))
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
+        }
+    }
+
+    pub(crate) fn release(&self, name: &str, owner: &str, unclean: bool) -> Statement {
+        self.finish("release", name, &format!("owner='{owner}'"), unclean)
+            .urgent()
+    }
+
+    pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
+        self.finish("break", name, &format!("token={token} AND owner<>''"), true)
+    }
+
+    /// Gives up the hold or the place in the queue, whichever it is.
+    /// The first row is `[owner, µs until it runs out]`, as it was before.
+    pub(crate) fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let (literal, rest) = (self.dialect.name(name), self.rest(unclean));
+        let lock = match self.dialect {
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => "",
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => " FOR UPDATE",
+        };
+        let mut steps = vec![
+            format!("SELECT owner,until-{now} FROM {locks} WHERE name={literal}{lock}"),
+            format!("DELETE FROM {waiters} WHERE owner='{owner}'"),
+            format!("DELETE FROM {waiters} WHERE name={literal} AND until<={now}"),
+            format!(
+                "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND owner='{owner}' AND until>{now}"
+            ),
+            self.count_queue(&literal),
+        ];
+        steps.extend(self.tell_first(&literal, ""));
+        #[cfg(feature = "postgres")]
+        if self.dialect.is_postgres() {
+            let digest = digest(&self.table, name);
+            steps.push(format!(
+                "SELECT pg_notify('tenure','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
+            ));
+        }
+        self.transaction("release", &steps).urgent()
+    }
+
+    /// Makes these holds last, as far as they are ours: each with its ttl.
+    /// A row for each name that is known: `[name, owner, whether the hold has not run out]`.
+    pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+        let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
+        let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
+        ttls.sort_unstable();
+        ttls.dedup();
+        let names = |ttl: Option<u64>| {
+            let of = holds
+                .iter()
+                .filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
+            let of = of.map(|(name, ..)| self.dialect.name(name));
+            of.collect::<Vec<_>>().join(",")
+        };
+        let owners = |ttl: u64| {
+            let of = holds.iter().filter(|hold| hold.2 == ttl);
+            let of = of.map(|(_, owner, _)| format!("'{owner}'"));
+            of.collect::<Vec<_>>().join(",")
+        };
+        let mut steps: Vec<_> = ttls
+            .into_iter()
+            .map(|ttl| {
+                let (names, owners) = (names(Some(ttl)), owners(ttl));
+                // An owner has one name, so both lists together say the same as pairs would.
+                format!(
+                    "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
+                )
+            })
+            .collect();
+        let names = names(None);
+        steps.push(format!(
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
+        ));
+        Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
+    }
+
+    /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
+    /// `['W', holder]` for each who waits.
+    pub(crate) fn inspect(&self, name: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let name = self.dialect.name(name);
+        Statement::rows(format!(
+            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
+        ))
+    }
+
+    /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`, and then who waits for
+    /// what: `[name, holder]`.
+    pub(crate) fn list(&self, prefix: &str) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let prefix = escaped(prefix);
+        let begins = match self.dialect {
+            _ if prefix.is_empty() => "1=1".to_owned(),
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => {
+                format!("LEFT(name,{})={}", prefix.len(), self.dialect.name(&prefix))
+            }
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                let (count, literal) = (prefix.chars().count(), self.dialect.name(&prefix));
+                format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
+            }
+        };
+        Statement::rows(format!(
+            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
+        ))
+    }
+
+    /// Locks the row of a name, if that is a thing there.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    fn lock_row(&self, name: &str) -> Option<String> {
+        let locks = &self.locks;
+        self.dialect
+            .is_postgres()
+            .then(|| format!("SELECT 1 FROM {locks} WHERE name={name} FOR UPDATE"))
+    }
+
+    /// Until when somebody waits, for those who do not look at the queue.
+    fn count_queue(&self, name: &str) -> String {
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        format!(
+            "UPDATE {locks} SET queued=COALESCE((SELECT MAX(w.until)FROM {waiters} w WHERE w.name={name}),0)WHERE name={name}"
+        )
+    }
+
+    /// Tells the first in the queue that it is the first. By the beginning of its owner: who knows all of it
+    /// can release.
+    fn tell_first(&self, name: &str, when: &str) -> Option<String> {
+        let waiters = &self.waiters;
+        self.dialect.is_postgres().then(|| {
+            format!(
+                "SELECT pg_notify('tenure','first '||left(f.owner,12))FROM(SELECT owner FROM {waiters} WHERE name={name} ORDER BY place LIMIT 1)f WHERE true {when}"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn servers_that_answer_with_the_row() {
+        for (version, expected) in [
+            ("10.11.6-MariaDB-0+deb12u1", true),
+            ("10.5.0-MariaDB", true),
+            ("10.4.32-MariaDB-log", false),
+            ("5.5.5-10.6.1-MariaDB", true),
+            ("11.4.2-MariaDB", true),
+            ("8.0.36", false),
+            ("5.7.44-log", false),
+            ("", false),
+        ] {
+            let dialect = Dialect::MySql { returns: false }.with_version(version);
+            assert_eq!(dialect, Dialect::MySql { returns: expected }, "{version}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn text_ends_where_it_should() {
+        let text = Dialect::Postgres.text(r"a'b\c'; DROP TABLE x --");
+        assert_eq!(text, r"E'a''b\\c''; DROP TABLE x --'");
+        assert_eq!(Dialect::Postgres.quoted("a.b"), r#""a"."b""#);
+    }
+}

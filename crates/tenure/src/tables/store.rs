@@ -1,0 +1,155 @@
+//! The parts of one client, and how a client connects.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tenure_core::backend::{Answer, Request};
+use tenure_core::error::Error;
+use tenure_core::guarantees::Guarantees;
+use tenure_core::rt::{BackgroundTasks, Clock};
+use tenure_core::support::{self, HoldRegistry};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use tenure_core::url::Url;
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::database::{Kind, Server};
+
+use super::guarantees::{Configuration, Database, guarantees};
+#[cfg(feature = "postgres")]
+use super::listener::Listener;
+use super::names::Format;
+use super::pool::Pool;
+use super::requests::{Granted, HeldEntry, Requests};
+use super::server_info::ServerInfo;
+use super::settings::{Location, Settings};
+use super::sql::Dialect;
+use super::subscribe::Subscription;
+
+/// Locks in a table.
+pub struct Store {
+    pub(super) settings: Settings,
+    pub(super) guarantees: Guarantees,
+    pub(super) requests: Requests,
+    pub(super) holds: HoldRegistry<HeldEntry>,
+    /// Acquisitions under way: `close` waits for them.
+    pub(super) acquisitions: Arc<BackgroundTasks>,
+    pub(super) clock: Clock,
+    /// `None`: no connection can be spared for notifications.
+    #[cfg(feature = "postgres")]
+    pub(super) listener: Option<Arc<Listener>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store")
+            .field(&self.guarantees.backend)
+            .field(&self.settings.table())
+            .finish()
+    }
+}
+
+impl Store {
+    /// Connects to the server of a URL `mysql://` or `postgres://` with `mode=table`.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there or refused the user.
+    /// Missing tables are an error of the first request.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
+        Self::with(Settings::of_server(server, url)?).await
+    }
+
+    /// The file of a URL `sqlite:FILE`, without its scheme. The first request opens the file, and makes what is
+    /// missing of file and tables.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong.
+    #[cfg(feature = "sqlite")]
+    pub(crate) async fn open(rest: &str) -> Result<Arc<Self>, Error> {
+        Self::with(Settings::of_file(rest)?).await
+    }
+
+    async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
+        let (spawner, clock) = (support::spawner()?, Clock::system());
+        let (database, mut dialect) = database_of(&settings.location)?;
+        // One connection is kept free for notifications, where the database has them.
+        let has_listener = database == Database::Postgres
+            && settings.connections > 1
+            && settings.format == Format::Tenure;
+        let connections = settings.connections - usize::from(has_listener);
+        let pool = Arc::new(Pool::new(&settings, connections, clock.clone(), &spawner));
+        let server_info = match &settings.location {
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            Location::Server(_) => {
+                pool.warm_up().await?;
+                ServerInfo::ask(&pool, dialect).await?
+            }
+            #[cfg(feature = "sqlite")]
+            Location::File(_) => ServerInfo::default(),
+        };
+        dialect = dialect.with_version(&server_info.version);
+        let configuration = Configuration {
+            database,
+            durability: server_info.durability,
+            fails_over: server_info.fails_over,
+            is_shedlock: settings.format == Format::ShedLock,
+        };
+        #[cfg(feature = "postgres")]
+        let listener = match settings.postgres_options().filter(|_| has_listener) {
+            Some(options) => {
+                let (pool, clock) = (pool.clone(), clock.clone());
+                Some(Arc::new(Listener::new(options?, pool, clock, spawner)))
+            }
+            None => None,
+        };
+        let (format, table) = (settings.format, settings.table());
+        let requests = Requests::new(format, dialect, table, pool, clock.clone());
+        Ok(Arc::new(Self {
+            guarantees: guarantees(configuration),
+            requests,
+            holds: HoldRegistry::default(),
+            acquisitions: Arc::default(),
+            clock,
+            #[cfg(feature = "postgres")]
+            listener,
+            settings,
+        }))
+    }
+
+    /// Remembers a hold that is about to be passed to the driver.
+    pub(super) fn remember(&self, request: &Request, granted: Granted) -> Answer {
+        self.holds.insert(request.owner, granted.entry);
+        Answer::Granted(granted.grant)
+    }
+
+    /// Notifications for one waiter. `None`: there are none.
+    pub(super) fn subscribe(&self, request: &Request) -> Option<Subscription> {
+        #[cfg(feature = "postgres")]
+        if let Some(listener) = &self.listener {
+            let digest = self.requests.own.digest(request.name.as_str());
+            return listener.subscribe(digest, request.owner);
+        }
+        let _ = request;
+        None
+    }
+}
+
+/// The database at that location, and its SQL.
+fn database_of(location: &Location) -> Result<(Database, Dialect), Error> {
+    match location {
+        #[cfg(feature = "sqlite")]
+        Location::File(_) => Ok((Database::Sqlite, Dialect::Sqlite)),
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        Location::Server(server) => match server.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => Ok((Database::Postgres, Dialect::Postgres)),
+            #[cfg(feature = "mysql")]
+            Kind::MySql => Ok((Database::MySql, Dialect::MySql { returns: false })),
+            #[cfg(not(all(feature = "mysql", feature = "postgres")))]
+            _ => Err(Error::new(
+                tenure_core::error::ErrorKind::Unsupported,
+                "this build has no client for that server",
+            )),
+        },
+    }
+}

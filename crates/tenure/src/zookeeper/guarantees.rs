@@ -1,0 +1,61 @@
+//! What ZooKeeper promises.
+
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+
+/// The settings and the servers that the promises depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// Whether there is one server and no ensemble.
+    pub is_single: bool,
+    /// Whether nodes are named as in ZooKeeper's own recipes (`dialect=session-prefix`).
+    pub is_session_prefix: bool,
+}
+
+/// The promises of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    let failover = match of.is_single {
+        true => Cell::not_applicable(Fault::Failover, "there is one server"),
+        false => Cell::claims(Fault::Failover, "a majority has every write, and a new leader gives each session its whole timeout again",
+        )
+        .late(),
+    };
+    let faults = Cell::of_lease_store(&[
+        Cell::effects(Fault::HolderKilled, "the session ends within one ttl and a second, rounded up to a tick of the server",
+        )
+        .late(),
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
+        ),
+        Cell::claims(Fault::Partition, "the deadline counts from the last write that a majority applied; `Guard::put` or the token stops a late write",
+        ),
+        Cell::claims(Fault::StoreRestart, "sessions and nodes are on disk; after the restart every session has its whole timeout again",
+        )
+        .late(),
+        Cell::claims(Fault::PowerLoss, "every write is on disk before it is answered (forceSync=yes, its default)",
+        )
+        .late(),
+        failover,
+        Cell::claims(Fault::StoreClockForward, "sessions end by the server's monotonic clock",
+        ),
+        Cell::claims(Fault::StoreClockBack, "sessions end by the server's monotonic clock",
+        ),
+    ]);
+    let setting = match (of.is_single, of.is_session_prefix) {
+        (false, false) => "",
+        (true, false) => "one server",
+        (false, true) => "dialect=session-prefix",
+        (true, true) => "one server, dialect=session-prefix",
+    };
+    let mut guarantees = Guarantees::new("zookeeper", Order::Fair, faults);
+    guarantees.setting = setting.into();
+    guarantees.shared = !of.is_session_prefix;
+    guarantees.permits = !of.is_session_prefix;
+    guarantees.why_not =
+        "a node of ZooKeeper goes with its session and cannot stay for a while longer";
+    guarantees.liveness = "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl";
+    guarantees.clock = "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock";
+    guarantees.waiting = "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl";
+    guarantees.token = "the czxid of the lock's own node; can go backward only if an ensemble is wiped or restored from an old copy";
+    guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
+    guarantees.fit = "services that have ZooKeeper, and work that must not run twice";
+    guarantees
+}

@@ -1,0 +1,17 @@
+//! The memory store on a virtual clock, and a client of it.
+
+use tenure::Client;
+use tenure::memory;
+
+pub(crate) fn store() -> (memory::Backend, Client) {
+    let store = memory::Backend::with_virtual_clock();
+    let client = Client::from_backend(store.clone()).unwrap();
+    (store, client)
+}
+
+/// Lets every task run until all of them wait.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}

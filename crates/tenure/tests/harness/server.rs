@@ -1,0 +1,107 @@
+//! What the harnesses of real servers have in common.
+
+#![allow(dead_code, reason = "with few features not all of it is used")]
+
+use std::sync::Arc;
+
+use tenure::backend::BoxFuture;
+use tenure::conformance::{Failure, Harness, Trouble, Verdict};
+use tenure::error::Step;
+use tenure::guarantees::Guarantees;
+use tenure::{Client, Error};
+
+use tenure_testkit::proxy::{Fault, Planner};
+
+pub(crate) type Opened = BoxFuture<Result<Arc<dyn Harness>, Failure>>;
+
+/// Where clients find a store, and what it promises.
+pub(crate) struct Store {
+    pub(crate) url: String,
+    pub(crate) guarantees: Guarantees,
+}
+
+impl Store {
+    pub(crate) fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = self.url.clone();
+        Box::pin(async move { tenure::connect(&url).await })
+    }
+}
+
+/// Makes the tables that the store needs, asks for its guarantees, and opens a harness with them.
+pub(crate) fn open_at<H: Harness>(
+    url: String,
+    harness: impl FnOnce(Store) -> H + Send + 'static,
+) -> Opened {
+    Box::pin(async move {
+        let client = tenure::connect(&url).await?;
+        client.init().await?;
+        let guarantees = client.guarantees().clone();
+        client.close().await;
+        Ok(Arc::new(harness(Store { url, guarantees })) as _)
+    })
+}
+
+/// Methods of a [`Harness`] that are the same for every server. `self.store` is a [`Store`].
+macro_rules! methods_of_stores {
+    () => {
+        fn client(&self) -> BoxFuture<Result<tenure::Client, tenure::Error>> {
+            self.store.client()
+        }
+
+        fn guarantees(&self) -> tenure::guarantees::Guarantees {
+            self.store.guarantees.clone()
+        }
+
+        fn leases(&self) -> bool {
+            true
+        }
+
+        fn url(&self) -> Option<String> {
+            Some(self.store.url.clone())
+        }
+
+        fn connect(&self, url: String) -> Option<BoxFuture<Result<tenure::Client, tenure::Error>>> {
+            Some(Box::pin(async move { tenure::connect(&url).await }))
+        }
+
+        fn lock_holder(&self) -> Option<std::path::PathBuf> {
+            Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
+        }
+    };
+}
+pub(crate) use methods_of_stores;
+
+/// A capability that waits for no other task. It blocks its thread until the action is done.
+pub(crate) fn at_once(action: impl FnOnce() + Send + 'static) -> Option<BoxFuture<Verdict>> {
+    Some(Box::pin(async move {
+        action();
+        Ok(())
+    }))
+}
+
+/// What a proxy calls the requests of a step.
+pub(crate) fn requests_of(step: Step) -> &'static str {
+    match step {
+        Step::Acquire => "acquire",
+        Step::Renew => "renew",
+        Step::Release => "release",
+        _ => "look",
+    }
+}
+
+/// Plans what happens to the next of these requests. One that is lost is answered with `refusal`.
+pub(crate) fn disturb(
+    planner: Planner,
+    requests: &'static str,
+    trouble: Trouble,
+    refusal: &'static str,
+) -> Option<BoxFuture<Verdict>> {
+    let fault = match trouble {
+        Trouble::RequestLost => Fault::Answer(refusal),
+        Trouble::ReplyLost => Fault::CutAfter,
+        Trouble::ReplyNever => Fault::NoReply,
+        Trouble::Late(by) => Fault::Late(by),
+        _ => return None,
+    };
+    at_once(move || planner.plan(requests, fault))
+}

@@ -1,0 +1,233 @@
+//! Locks on one Redis server: a hash for each name, with a time to live.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{AsyncCommands as _, RedisError, Script};
+use tenure_core::backend::{Answer, AsyncBackend, Finding, Grant, Hold, Release, Renewal, Request};
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::logic::pace;
+use tenure_core::rt::Clock;
+use tenure_core::support::{HoldRegistry, HolderRecord};
+use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};
+
+/// The longest time that a request to the server may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Token, holder and start of a hold.
+type Fields = (Option<u64>, Option<String>, Option<u64>);
+
+/// What `Client::from_backend` takes, in an `Arc`.
+pub struct Store {
+    connection: ConnectionManager,
+    acquire: Script,
+    change: Script,
+    guarantees: Guarantees,
+    /// What `close` has to release.
+    holds: HoldRegistry<LockName>,
+    clock: Clock,
+}
+
+impl Store {
+    /// Connects to the server of a URL `redis://HOST:PORT`.
+    ///
+    /// # Errors
+    /// `Unreachable`: the server is not there.
+    pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(TIMEOUT))
+            .set_connection_timeout(Some(TIMEOUT));
+        let client = redis::Client::open(url).map_err(not_sent)?;
+        let connection = client.get_connection_manager_with_config(config).await;
+        Ok(Arc::new(Self {
+            connection: connection.map_err(not_sent)?,
+            acquire: Script::new(include_str!("acquire.lua")),
+            change: Script::new(include_str!("change.lua")),
+            guarantees: guarantees(),
+            holds: HoldRegistry::default(),
+            clock: Clock::system(),
+        }))
+    }
+
+    /// Changes the lock of `name` if `field` has this value. A ttl of zero deletes the lock.
+    async fn change(
+        &self,
+        name: &LockName,
+        field: &str,
+        value: &str,
+        ttl: Duration,
+    ) -> Result<bool, Error> {
+        let mut change = self.change.key(key(name));
+        change.arg(field).arg(value).arg(ttl.as_millis() as u64);
+        let changed: Result<bool, _> = change.invoke_async(&mut self.connection.clone()).await;
+        changed.map_err(unanswered)
+    }
+}
+
+impl AsyncBackend for Store {
+    fn guarantees(&self) -> &Guarantees {
+        &self.guarantees
+    }
+
+    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
+        let holder = HolderRecord::from(&*request.holder).to_json();
+        let ttl = Duration::from_millis(request.ttl.as_millis() as u64);
+        for attempt in 0.. {
+            let mut acquire = self.acquire.key(key(&request.name));
+            acquire.key(token_key(&request.name));
+            acquire
+                .arg(request.owner.to_hex())
+                .arg(ttl.as_millis() as u64)
+                .arg(&holder);
+            // The lease counts from before the request: the reply may have been on its way for long.
+            let sent = self.clock.now();
+            let answer: Result<(u64, i64), _> =
+                acquire.invoke_async(&mut self.connection.clone()).await;
+            let (token, left) = answer.map_err(unanswered)?;
+            if token > 0 {
+                self.holds.insert(request.owner, request.name.clone());
+                let round_trip = self.clock.now().since(sent);
+                return Ok(Answer::Granted(Grant::new(
+                    token,
+                    sent,
+                    round_trip,
+                    Some(ttl),
+                )));
+            }
+            if !request.wait {
+                break;
+            }
+            // The server tells nobody of a release, so waiters ask again: at the end of the lease, and before.
+            let left = u64::try_from(left).ok().map(Duration::from_millis);
+            let pause = pace::next(attempt, self.clock.random(), left, None).unwrap_or(pace::CAP);
+            let pause = self.clock.sleep_until(self.clock.now().after(pause));
+            if request.unless_stopped(pause).await.is_none() {
+                break;
+            }
+        }
+        Ok(Answer::Busy)
+    }
+
+    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
+        let mut renewals = Vec::new();
+        for hold in holds {
+            let sent = self.clock.now();
+            let renewed = self
+                .change(&hold.name, "owner", &hold.owner.to_hex(), hold.ttl)
+                .await;
+            renewals.push(match renewed {
+                Ok(true) => Renewal::Renewed {
+                    sent,
+                    ttl: Some(hold.ttl),
+                },
+                Ok(false) => Renewal::Lost(LostReason::StoreSaysNo),
+                Err(err) => Renewal::Unknown(err),
+            });
+        }
+        renewals
+    }
+
+    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
+        let released = self
+            .change(&hold.name, "owner", &hold.owner.to_hex(), Duration::ZERO)
+            .await?;
+        self.holds.remove(hold.owner);
+        Ok(if released {
+            Release::Released
+        } else {
+            Release::NotHeld
+        })
+    }
+
+    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
+        let mut read = redis::pipe();
+        let fields = ["token", "holder", "since"];
+        read.atomic().hmget(key(&name), &fields).pttl(key(&name));
+        let read: Result<(Fields, i64), _> = read.query_async(&mut self.connection.clone()).await;
+        let ((token, holder, since), left) = read.map_err(unanswered)?;
+        let mut status = Status::free(name);
+        if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {
+            let record: HolderRecord = serde_json::from_str(&holder).unwrap_or_default();
+            let mut holder = Holder::from(record);
+            holder.since = since.map(|micros| UNIX_EPOCH + Duration::from_micros(micros));
+            let left = Some(Duration::from_millis(left));
+            let info = HoldInfo::new(holder, Mode::Exclusive, token, left);
+            status.holds.push(info);
+        }
+        Ok(status)
+    }
+
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
+        let mut connection = self.connection.clone();
+        let mut names = Vec::new();
+        let mut keys = connection.scan_match("lock:*").await.map_err(unanswered)?;
+        while let Some(key) = keys.next_item().await {
+            let key: String = key.map_err(unanswered)?;
+            let name = key
+                .strip_prefix("lock:")
+                .filter(|name| name.starts_with(&prefix));
+            names.extend(name.and_then(|name| LockName::new(name).ok()));
+        }
+        drop(keys);
+        names.sort();
+        names.dedup();
+        let mut held = Vec::new();
+        for name in names {
+            held.extend(Some(self.clone().inspect(name).await?).filter(Status::is_held));
+        }
+        Ok(held)
+    }
+
+    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
+        self.change(&name, "token", &token.to_string(), Duration::ZERO)
+            .await
+    }
+
+    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
+        let pong: Result<String, _> = self.connection.clone().ping().await;
+        pong.map(|_| Vec::new()).map_err(unanswered)
+    }
+
+    async fn close(self: Arc<Self>) {
+        for (owner, name) in self.holds.take_all() {
+            // A hold that cannot be released ends with its lease.
+            let _ = self.clone().release(Hold::of(name, owner)).await;
+        }
+    }
+}
+
+fn key(name: &LockName) -> String {
+    format!("lock:{}", name.as_str())
+}
+
+fn token_key(name: &LockName) -> String {
+    format!("token:{}", name.as_str())
+}
+
+fn not_sent(err: RedisError) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the server is not there; does it run?",
+    )
+    .with_source(err)
+}
+
+/// A request without an answer may have been applied. The driver releases what it may have acquired.
+fn unanswered(err: RedisError) -> Error {
+    match err.is_connection_refusal() {
+        true => not_sent(err),
+        false => Error::new(ErrorKind::Indeterminate, "no answer from the server").with_source(err),
+    }
+}
+
+/// What this store can do and promises. The conformance suite takes the store at its word.
+pub fn guarantees() -> Guarantees {
+    let restart = "a server without an append-only file forgets its locks";
+    let faults = Cell::of_lease_store(&[
+        Cell::nothing(Fault::StoreRestart, restart),
+        Cell::nothing(Fault::PowerLoss, restart),
+    ]);
+    let order = Order::Unordered("the first waiter that asks after a release gets the lock");
+    Guarantees::new("example", order, faults)
+}

@@ -1,0 +1,85 @@
+//! The store against a real server, and the conformance suite against the store.
+
+use std::future::ready;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tenure_core::backend::BoxFuture;
+use tenure_core::conformance::{Failure, Harness, Look, Setup, run};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::{Client, Error};
+use tenure_testkit::needs;
+use tenure_testkit::redis::Redis;
+use tenure_testkit::resp::Value;
+use writing_a_store::Store;
+
+/// One server for all behaviours, each of which takes names of its own.
+static SERVER: LazyLock<Redis> = LazyLock::new(|| Redis::start(&[]));
+
+struct Server;
+
+impl Harness for Server {
+    fn client(&self) -> BoxFuture<Result<Client, Error>> {
+        let url = SERVER.url();
+        Box::pin(async move { Client::from_backend(Store::connect(&url).await?) })
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        writing_a_store::guarantees()
+    }
+
+    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+        let held = SERVER.ask(&["EXISTS", &format!("lock:{name}")]);
+        let look = Look {
+            holders: usize::from(held == Value::Int(1)),
+            // Waiters leave nothing in the store that could be seen.
+            waiters: None,
+        };
+        Box::pin(ready(Ok(look)))
+    }
+
+    fn leases(&self) -> bool {
+        true
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn evict(&self, name: &str) -> Option<BoxFuture<Result<(), Failure>>> {
+        let key = format!("lock:{name}");
+        Some(Box::pin(async move {
+            SERVER.ask(&["DEL", &key]);
+            Ok(())
+        }))
+    }
+}
+
+#[test]
+fn the_store_shows_every_behaviour_that_it_claims() {
+    needs!(redis);
+    run(&Setup {
+        name: "example",
+        open: || Box::pin(ready(Ok(Arc::new(Server) as _))),
+        single_thread: false,
+        together: 4,
+        skips: &[
+            // What this store does not do.
+            ("no shared holds", &[]),
+            ("no permits", &[]),
+            ("no `min_hold`", &[]),
+            ("no `lock_delay`", &[]),
+            ("no order of waiters is promised", &[]),
+            // What this harness cannot do to the server.
+            ("no request to this store can get lost", &[]),
+            ("requests to this store cannot be counted", &[]),
+            ("there is no password for this store", &[]),
+            ("no other process can reach this store", &[]),
+            ("this store cannot fall silent", &[]),
+            ("there is no connection to this store", &[]),
+            ("this store forgets nothing while it runs", &[]),
+            ("this store cannot be restarted", &[]),
+        ],
+    })
+    .assert();
+}
