@@ -22,6 +22,7 @@ mod limits;
 mod platform;
 mod process_tree;
 mod signals;
+mod supervision;
 
 mod clock;
 mod console;

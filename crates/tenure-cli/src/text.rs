@@ -1,5 +1,6 @@
 //! Names, holders and tables for people.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use tenure::name::Escaped;
@@ -11,6 +12,11 @@ use crate::duration::rounded;
 pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a LockName>) -> String {
     let names: Vec<_> = names.into_iter().map(ToString::to_string).collect();
     names.join(", ")
+}
+
+/// An argument of the command line, with what could harm a terminal escaped.
+pub(crate) fn escaped(argument: &OsStr) -> String {
+    Escaped(&argument.to_string_lossy()).to_string()
 }
 
 /// A holder on one line: `build-7, pid 4242, "deploy", since 2026-01-31T09:00:00Z (3s)`.
