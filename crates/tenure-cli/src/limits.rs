@@ -23,7 +23,7 @@ pub(crate) struct LimitRule {
     /// From `--max-hold`.
     pub(crate) own: Limits,
     /// How often to look for an extension; `None` where no lease runs.
-    pub(crate) look_every: Option<Duration>,
+    pub(crate) update_interval: Option<Duration>,
 }
 
 impl LimitRule {
@@ -48,7 +48,7 @@ impl LimitRule {
             grace: args.grace.min(ttl / 3).min(behind * 2 / 3),
             margin,
             own,
-            look_every: (remaining != Duration::MAX)
+            update_interval: (remaining != Duration::MAX)
                 .then_some((ttl / 12).min(behind / 6).max(SHORTEST_LOOK)),
         }
     }
@@ -116,7 +116,7 @@ mod tests {
             let rule = rule(&options, left);
             let limits = rule.at(NOW, left);
             // The renewal comes at a third, and is passed on with the next look.
-            let passed_on = clock::after(NOW, ttl_left / 3 + rule.look_every.unwrap());
+            let passed_on = clock::after(NOW, ttl_left / 3 + rule.update_interval.unwrap());
             assert!(passed_on < limits.term_at, "{ttl}, {drift}");
             assert!(limits.kill_at < clock::after(NOW, left), "{ttl}, {drift}");
         }
@@ -126,7 +126,7 @@ mod tests {
     fn where_no_lease_runs_there_is_no_limit_but_our_own() {
         let none = rule(&[], Duration::MAX);
         assert_eq!(none.at(NOW, Duration::MAX), Limits::NONE);
-        assert_eq!(none.look_every, None);
+        assert_eq!(none.update_interval, None);
         let own = rule(&["--max-hold", "1m", "--grace", "2s"], Duration::MAX);
         let limits = own.at(NOW + 50 * SECOND, Duration::MAX);
         assert_eq!(

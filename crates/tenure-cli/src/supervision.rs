@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde_json::json;
 use tenure::{Client, Guard, LostReason, OwnerId};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::{Renewal, Run};
 use crate::clock;
@@ -21,8 +22,8 @@ use crate::limits::LimitRule;
 use crate::signals::{self, Signals};
 use crate::text;
 
-/// How late the guardian may be before we do its work.
-const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
+/// How late the guardian may be before this process ends the command itself.
+const GUARDIAN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A command that runs under a lock.
 pub(crate) struct Supervision<'a> {
@@ -31,26 +32,26 @@ pub(crate) struct Supervision<'a> {
     guard: Guard,
     guardian: GuardianHandle,
     limits: LimitRule,
-    /// The command lives in our process group, and keys reach it without us.
+    /// The command is in the process group of `tenure`, so the terminal sends the signals of its keys to both.
     shares_terminal: bool,
     lost: Option<LostReason>,
-    /// What the guardian was told last.
+    /// The limits that the guardian has.
     sent: Limits,
-    /// The command's process, once it runs.
+    /// The process of the command, after its start.
     command: Option<u32>,
 }
 
 /// How the command ended.
 enum Ending {
-    /// By itself, or by a signal of somebody else.
+    /// The command exited, or a signal that the guardian did not send ended it.
     Itself(u8),
-    /// We ended it, because of the limits.
+    /// The guardian ended the command because of the limits.
     ByUs,
-    /// It never began.
+    /// The command could not be started.
     NotStarted(Errno),
-    /// The limits were over before it could begin.
+    /// The limits were over before the command could be started.
     TooLate,
-    /// The guardian is gone; we ended what it left.
+    /// The guardian ended too early, and this process ended what it left.
     GuardianGone,
 }
 
@@ -81,9 +82,10 @@ impl<'a> Supervision<'a> {
             self.share_descriptors();
         }
         self.sent = self.limits.at(clock::now(), self.guard.remaining());
-        // Never on a lease that was lost meanwhile. The guardian looks at the clock once more.
+        // The command never starts on a lease that was lost meanwhile. The guardian compares the limits with the clock
+        // once more.
         if !self.guard.is_held() {
-            return self.never_began().await;
+            return self.conclude(Ending::TooLate).await;
         }
         if let Err(error) = self.guardian.start_command(self.sent, self.environment()) {
             self.console.error(format!(
@@ -96,7 +98,7 @@ impl<'a> Supervision<'a> {
         self.conclude(ending).await
     }
 
-    /// What the command finds in its environment; of several names, one line each.
+    /// The values of `TENURE_NAME`, `TENURE_TOKEN` and `TENURE_OWNER`, with one line for each name.
     fn environment(&self) -> [String; 3] {
         let (names, tokens): (Vec<_>, Vec<_>) = self
             .guard
@@ -107,8 +109,8 @@ impl<'a> Supervision<'a> {
         [names.join("\n"), tokens.join("\n"), owners.join("\n")]
     }
 
-    /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
-    /// only when the command's tree is gone.
+    /// Passes duplicates of the locked files to the guardian: when `tenure` is killed, the kernel keeps the locks until
+    /// all processes of the command have ended.
     fn share_descriptors(&self) {
         let shared = crate::platform::duplicate_flocks()
             .and_then(|flocks| self.guardian.hold_descriptors(&flocks));
@@ -121,15 +123,14 @@ impl<'a> Supervision<'a> {
 
     async fn supervise(&mut self, signals: &mut Signals) -> Ending {
         let mut lost = pin!(self.guard.lost());
-        let mut look = self.limits.look_every.map(|every| {
-            let mut look = tokio::time::interval(every);
-            // After a stop there is one look to be made up for, not many.
-            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            look
+        let mut limits_update = self.limits.update_interval.map(|interval| {
+            let mut update = tokio::time::interval(interval);
+            // After this process was stopped, one update is enough for all that were missed.
+            update.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            update
         });
         loop {
-            let give_up_at =
-                clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
+            let give_up_at = clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_TIMEOUT);
             tokio::select! {
                 biased;
                 report = self.guardian.next_report() => match report {
@@ -159,131 +160,112 @@ impl<'a> Supervision<'a> {
                 }
                 reason = &mut lost, if self.lost.is_none() => {
                     self.lost = Some(reason);
-                    self.say_lost();
+                    self.report_loss(reason);
                     let now = clock::now();
                     let kill_at = clock::after(now, self.args.grace).min(self.sent.kill_at);
-                    self.limit(Limits { term_at: now, kill_at });
+                    self.send_limits(Limits { term_at: now, kill_at });
                 }
-                () = tick(&mut look), if self.lost.is_none() => {
-                    self.limit(self.limits.at(clock::now(), self.guard.remaining()));
+                () = next_tick(&mut limits_update), if self.lost.is_none() => {
+                    self.send_limits(self.limits.at(clock::now(), self.guard.remaining()));
                 }
-                () = until(give_up_at) => return Ending::GuardianGone,
+                () = sleep_until(give_up_at) => return Ending::GuardianGone,
             }
         }
     }
 
-    fn limit(&mut self, limits: Limits) {
+    fn send_limits(&mut self, limits: Limits) {
         if limits != self.sent {
             self.sent = limits;
             self.guardian.set_limits(limits);
         }
     }
 
+    /// Ends the guardian, releases the lock and reports how the command ended.
     async fn conclude(self, ending: Ending) -> Exit {
-        let Self {
-            args,
-            console,
-            guard,
-            guardian,
-            lost,
-            limits,
-            sent,
-            command,
-            ..
-        } = self;
+        let (args, console) = (self.args, self.console);
         let ending = match ending {
             Ending::GuardianGone => {
-                // Whatever it left hangs below us now.
-                guardian.kill_tree(command);
-                if clock::now() >= sent.term_at {
+                // The processes that the guardian left are descendants of this process now.
+                self.guardian.kill_tree(self.command);
+                if clock::now() >= self.sent.term_at {
                     Ending::ByUs
                 } else {
                     ending
                 }
             }
             _ => {
-                guardian.shut_down();
+                self.guardian.shut_down();
                 ending
             }
         };
-        let over = clock::now() >= limits.own.term_at;
-        let released = guard.release().await;
-        let lost_now = matches!(&released, Err(error) if error.is_lost());
-        if let Err(error) = &released
-            && !lost_now
-        {
+        let max_hold_is_over = clock::now() >= self.limits.own.term_at;
+        let mut lost_at_release = None;
+        match self.guard.release().await {
+            Err(error) if error.is_lost() => lost_at_release = Some(error),
             // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
-            console.notice(error);
+            Err(error) => console.notice(error),
+            Ok(()) if self.lost.is_some() || matches!(ending, Ending::ByUs | Ending::TooLate) => {}
+            Ok(()) => {
+                console.event("released", json!({}));
+                console.detail("released");
+            }
         }
-        if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
-            console.event("released", json!({}));
-            console.detail("released");
-        }
-        match ending {
-            Ending::NotStarted(errno) => not_started(&args.command[0], errno, console),
-            _ if lost.is_some() => Exit::Lost,
-            Ending::ByUs if over => {
-                console.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
-                console.error("the time of --max-hold is over; the command was ended");
-                Exit::Lost
+        let (reason, message) = match (ending, lost_at_release) {
+            (Ending::NotStarted(errno), _) => {
+                return report_not_started(&args.command[0], errno, console);
             }
-            Ending::ByUs => {
-                console.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                console.error(match args.acquire.renew {
-                    Renewal::Automatic => {
-                        "the lease was not renewed in time; the command was ended"
-                    }
-                    Renewal::Never => {
-                        "the lease is over (--ttl, --renew never); the command was ended"
-                    }
-                });
-                Exit::Lost
-            }
-            Ending::TooLate => {
-                console.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                console.error("the lock was lost before the command could start; nothing was run");
-                Exit::Lost
-            }
-            Ending::GuardianGone => {
+            // The loss was reported when it happened.
+            _ if self.lost.is_some() => return Exit::Lost,
+            (Ending::ByUs, _) if max_hold_is_over => (
+                LostReason::MaxHold.to_string(),
+                "the time of --max-hold is over; the command was ended".to_owned(),
+            ),
+            (Ending::ByUs, _) => (
+                LostReason::Expired.to_string(),
+                lease_over(args.acquire.renew),
+            ),
+            (Ending::TooLate, _) => (
+                LostReason::Expired.to_string(),
+                "the lock was lost before the command could start; nothing was run".to_owned(),
+            ),
+            (Ending::GuardianGone, _) => {
                 console
                     .error("the guardian of the command ended unexpectedly; the command was ended");
-                Exit::Failed
+                return Exit::Failed;
             }
-            Ending::Itself(_) if lost_now => {
-                if let Err(error) = released {
-                    console.event("lost", json!({ "reason": error.to_string() }));
-                    console.error(&error);
-                }
-                Exit::Lost
-            }
-            Ending::Itself(status) => Exit::Command(status),
-        }
+            (Ending::Itself(_), Some(error)) => (error.to_string(), error.to_string()),
+            (Ending::Itself(status), None) => return Exit::Command(status),
+        };
+        console.event("lost", json!({ "reason": reason }));
+        console.error(message);
+        Exit::Lost
     }
 
-    async fn never_began(self) -> Exit {
-        self.conclude(Ending::TooLate).await
-    }
-
-    fn say_lost(&self) {
-        if let Some(reason) = self.lost {
-            let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
-            let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-            self.console.event(
-                "lost",
-                json!({ "names": strings, "reason": reason.to_string() }),
-            );
-            if !self.console.json {
-                let names = text::quoted(names);
-                self.console.error(format!(
-                    "lost {names}: {reason}; the command is being ended"
-                ));
-            }
+    fn report_loss(&self, reason: LostReason) {
+        let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
+        let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+        self.console.event(
+            "lost",
+            json!({ "names": strings, "reason": reason.to_string() }),
+        );
+        if !self.console.json {
+            let names = text::quoted(names);
+            self.console.error(format!(
+                "lost {names}: {reason}; the command is being ended"
+            ));
         }
     }
 }
 
-/// The shell's answer to a command that cannot be started.
-fn not_started(command: &OsStr, errno: Errno, console: &Console) -> Exit {
+fn lease_over(renewal: Renewal) -> String {
+    match renewal {
+        Renewal::Automatic => "the lease was not renewed in time; the command was ended".into(),
+        Renewal::Never => "the lease is over (--ttl, --renew never); the command was ended".into(),
+    }
+}
+
+/// Prints why the command could not be started, and returns the exit code that a shell has for that.
+fn report_not_started(command: &OsStr, errno: Errno, console: &Console) -> Exit {
     let shown = text::escaped(command);
     let reason = io::Error::from(errno);
     let (exit, message) = match errno {
@@ -316,17 +298,17 @@ fn not_started(command: &OsStr, errno: Errno, console: &Console) -> Exit {
     exit
 }
 
-async fn tick(look: &mut Option<tokio::time::Interval>) {
-    match look {
-        Some(look) => {
-            look.tick().await;
+async fn next_tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
         }
         None => std::future::pending().await,
     }
 }
 
-/// The runtime's timers stand still while the machine is suspended, hence a look at the boot clock now and then.
-async fn until(at: u64) {
+/// The runtime's timers stand still while the machine is suspended, so the clock is read once in a second.
+async fn sleep_until(at: u64) {
     if at == NEVER {
         return std::future::pending().await;
     }
