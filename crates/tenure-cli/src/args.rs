@@ -169,6 +169,38 @@ pub(crate) struct Acquire {
     /// Try once and do not wait; the same as --wait 0
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     pub(crate) try_once: bool,
+    #[command(flatten)]
+    pub(crate) lease: Lease,
+    /// Hold one of the names, the first one that is free, instead of all
+    #[arg(long)]
+    pub(crate) any: bool,
+    /// Hold the lock together with others that use --shared
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Take one of N permits, so that at most N hold at the same time
+    #[arg(long, value_name = "N")]
+    pub(crate) permits: Option<NonZeroU32>,
+    /// Serve waiters in the order in which they came; an error if the store cannot do that
+    #[arg(long)]
+    pub(crate) fair: bool,
+    #[command(flatten)]
+    pub(crate) reservation: Reservation,
+    /// Exit code when somebody else holds the lock
+    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
+    pub(crate) busy_exit_code: u8,
+    /// Text that is shown to others who look at the lock, for example why it is held
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) label: String,
+}
+
+/// How long a hold lasts.
+#[derive(Debug, Args)]
+pub(crate) struct Lease {
     /// Time to live: how long the store keeps the lock after the holder's last sign of life
     ///
     /// The lock is renewed for as long as it is held, so a command may take longer than this.
@@ -186,18 +218,11 @@ pub(crate) struct Acquire {
     /// Hold for at most this time, then end the command and release
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
-    /// Hold one of the names, the first one that is free, instead of all
-    #[arg(long)]
-    pub(crate) any: bool,
-    /// Hold the lock together with others that use --shared
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-    /// Take one of N permits, so that at most N hold at the same time
-    #[arg(long, value_name = "N")]
-    pub(crate) permits: Option<NonZeroU32>,
-    /// Serve waiters in the order in which they came; an error if the store cannot do that
-    #[arg(long)]
-    pub(crate) fair: bool,
+}
+
+/// Until when the lock stays taken, also when its hold has ended.
+#[derive(Debug, Args)]
+pub(crate) struct Reservation {
     /// Run at most once per interval: the lock stays taken until this time after it was acquired
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) every: Option<Duration>,
@@ -209,17 +234,6 @@ pub(crate) struct Acquire {
     /// A release reserves nothing, nor does the end of --max-hold.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) lock_delay: Option<Duration>,
-    /// Exit code when somebody else holds the lock
-    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
-    pub(crate) busy_exit_code: u8,
-    /// Text that is shown to others who look at the lock, for example why it is held
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) label: String,
 }
 
 /// Whether the lease is renewed.

@@ -29,21 +29,25 @@ pub(crate) struct LimitRule {
 impl LimitRule {
     /// `remaining` of the hold at the instant `now`, which is that of the grant.
     pub(crate) fn new(args: &Run, remaining: Duration, now: u64) -> Self {
-        let ttl = args.acquire.ttl;
-        let drift = args.acquire.drift.unwrap_or_default();
+        let ttl = args.acquire.lease.ttl;
+        let drift = args.acquire.lease.drift.unwrap_or_default();
         let margin = (ttl / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1);
         // A healthy lease is renewed when a third of it has passed. So what lies behind that is never reached unless
         // something is wrong. Of it the command may use two thirds to end, and a look comes in time to pass the
         // renewal on; without a drift these are the last third of the lease and a look per twelfth.
         let early = tenure_core::logic::lease::margin(ttl, drift).saturating_add(margin);
         let behind = ttl.saturating_sub(ttl / 3).saturating_sub(early);
-        let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
-            let term_at = clock::after(now, max_hold);
-            Limits {
-                term_at,
-                kill_at: clock::after(term_at, args.grace),
-            }
-        });
+        let own = args
+            .acquire
+            .lease
+            .max_hold
+            .map_or(Limits::NONE, |max_hold| {
+                let term_at = clock::after(now, max_hold);
+                Limits {
+                    term_at,
+                    kill_at: clock::after(term_at, args.grace),
+                }
+            });
         Self {
             grace: args.grace.min(ttl / 3).min(behind * 2 / 3),
             margin,

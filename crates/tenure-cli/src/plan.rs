@@ -33,21 +33,29 @@ impl Plan {
         } else {
             how.wait
         };
-        options.ttl = how.ttl;
-        options.drift = how.drift.unwrap_or_default();
+        options.ttl = how.lease.ttl;
+        options.drift = how.lease.drift.unwrap_or_default();
         // The limits of the command follow from the lease: it must be the whole one from the start.
-        options.min_lease = how.ttl;
-        options.max_hold = how.max_hold;
-        options.lock_delay = how.lock_delay.unwrap_or_default();
-        if how.renew == args::Renewal::Never {
+        options.min_lease = how.lease.ttl;
+        options.max_hold = how.lease.max_hold;
+        options.lock_delay = how.reservation.lock_delay.unwrap_or_default();
+        if how.lease.renew == args::Renewal::Never {
             options.renew = Renew::Never;
-            if how.max_hold.is_some_and(|max_hold| max_hold > how.ttl) {
+            if how
+                .lease
+                .max_hold
+                .is_some_and(|max_hold| max_hold > how.lease.ttl)
+            {
                 let message = "`--max-hold` is longer than `--ttl`, and with `--renew never` the hold ends with its lease; raise `--ttl`, or leave `--renew never` out";
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         }
         options.fair = how.fair.then_some(true);
-        options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
+        options.min_hold = how
+            .reservation
+            .every
+            .max(how.reservation.min_hold)
+            .unwrap_or_default();
         options.label = how.label.clone();
         options.validate()?;
         Ok(Self {

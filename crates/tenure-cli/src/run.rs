@@ -1,4 +1,4 @@
-//! `tenure run`: hold while a command runs, and no longer; the command, and no longer than we hold.
+//! `tenure run`: acquires locks, starts the command, and holds the locks until the command has ended.
 
 use serde_json::json;
 use tenure::{Client, Error, ErrorKind};
@@ -15,7 +15,6 @@ use crate::store;
 use crate::supervision::Supervision;
 use crate::text;
 
-/// Runs the command under the lock.
 pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
     let exit = match prepare(args, console) {
         Ok(plan) => run_plan(common, args, console, &plan).await,
@@ -25,7 +24,7 @@ pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit 
     exit
 }
 
-/// What to acquire, if the arguments are right.
+/// Checks the arguments, and returns what to acquire.
 fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
     let fail = |error: Error| report_error(console, &error, args.acquire.busy_exit_code);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
@@ -47,26 +46,24 @@ fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
         ));
     }
     let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
-    // We end the command at the limit and hold on while it ends. The library's limit lies a lease behind that.
-    let behind = args.grace.saturating_add(args.acquire.ttl);
-    plan.options.max_hold = args
-        .acquire
-        .max_hold
-        .map(|limit| limit.saturating_add(behind));
+    // `tenure` ends the command at this limit and holds the lock while the command ends. So the limit of the library
+    // comes later: by the grace time, and by a lease for what may delay the end.
+    let delay = args.grace.saturating_add(args.acquire.lease.ttl);
+    let max_hold = args.acquire.lease.max_hold;
+    plan.options.max_hold = max_hold.map(|limit| limit.saturating_add(delay));
     Ok(plan)
 }
 
 async fn run_plan(common: &Common, args: &Run, console: &Console, plan: &Plan) -> Exit {
     let work = async |client: &Client, signals: &mut Signals| {
-        run_with(client, args, console, plan, signals).await
+        acquire_and_run(client, args, console, plan, signals).await
     };
     store::with_client_and_signals(common, work)
         .await
         .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
 }
 
-/// Acquires, and runs the command.
-async fn run_with(
+async fn acquire_and_run(
     client: &Client,
     args: &Run,
     console: &Console,
@@ -75,9 +72,9 @@ async fn run_with(
 ) -> Exit {
     let shares_terminal = signals::shares_terminal();
     let mut guardian = None;
-    // A guardian starts while the store works, but the command only on our word.
-    let early = || guardian = Some(GuardianHandle::spawn(&args.command, shares_terminal));
-    let guard = match acquire::acquire(client, plan, signals, console, early).await {
+    // The guardian starts while the store answers, and starts the command only when it is instructed to.
+    let spawn_early = || guardian = Some(GuardianHandle::spawn(&args.command, shares_terminal));
+    let guard = match acquire::acquire(client, plan, signals, console, spawn_early).await {
         Ok(guard) => guard,
         Err(exit) => return exit,
     };

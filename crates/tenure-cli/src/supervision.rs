@@ -222,7 +222,7 @@ impl<'a> Supervision<'a> {
             ),
             (Ending::ByUs, _) => (
                 LostReason::Expired.to_string(),
-                lease_over(args.acquire.renew),
+                lease_over(args.acquire.lease.renew),
             ),
             (Ending::TooLate, _) => (
                 LostReason::Expired.to_string(),
