@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::contention::{HOLD, Note, print, wait_for_start};
-use super::{file, redis, sql};
+use super::raw::{file, redis, sql};
 use crate::clock;
 
 /// One contender: `tenure __bench lock|flock|publish|session NAME ROUNDS WHICH`, where WHICH is 0 or 1. Says that it is ready, waits for the end of its input,

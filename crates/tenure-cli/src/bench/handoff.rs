@@ -8,12 +8,12 @@ use std::time::Duration;
 use tenure::{Client, Error};
 use tokio::sync::Mutex;
 
+use super::common::HANDOFFS;
+use super::common::system;
 use super::contention::{ARGUMENT, Note, handoffs, parse};
-use super::failure::system;
-use super::figures::Figures;
-use super::load::HANDOFFS;
 use super::raw::Raw;
 use super::report::Row;
+use super::statistics::Figures;
 use crate::clock;
 
 /// From one holder's release to the next one's grant, while two contend.

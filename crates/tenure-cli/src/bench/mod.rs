@@ -2,22 +2,15 @@
 //!
 //! Both are measured in one run, in turns, so that what else the machine does hits both.
 
-mod address;
+mod common;
 mod contender;
 mod contention;
-mod etcd;
-mod failure;
-mod figures;
-mod file;
 mod handoff;
-mod load;
-mod one_task;
+mod parallel;
 mod raw;
-mod redis;
 mod report;
-mod sql;
-mod together;
-mod zookeeper;
+mod statistics;
+mod uncontended;
 
 use std::num::NonZeroU32;
 
@@ -29,9 +22,9 @@ use crate::exit::Exit;
 use crate::results::print_results;
 use crate::store;
 use handoff::contended;
-use one_task::uncontended;
 use raw::Raw;
 use report::{Row, as_table};
+use uncontended::uncontended;
 
 pub(crate) use contender::worker;
 pub(crate) use contention::ARGUMENT;
@@ -79,7 +72,7 @@ async fn measure(
     let mut rows = vec![uncontended(client, name, raw, rounds).await?];
     // Without a server there is nothing that many could share.
     if !matches!(raw, Some(Raw::Memory(_) | Raw::File(_))) {
-        rows.push(together::together(client, name, raw, rounds).await?);
+        rows.push(parallel::parallel(client, name, raw, rounds).await?);
     }
     rows.push(contended(url, client, name, raw, rounds).await?);
     Ok(rows)

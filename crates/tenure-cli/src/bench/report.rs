@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::figures::{self, Figures};
+use super::statistics::{self, Figures};
 use crate::text;
 
 /// One line of the answer.
@@ -39,13 +39,14 @@ pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
         .iter()
         .map(|row| {
             let raw = row.raw.as_ref();
-            let of_raw =
-                |time: fn(&Figures) -> Duration| or_dash(raw.map(|raw| figures::micros(time(raw))));
+            let of_raw = |time: fn(&Figures) -> Duration| {
+                or_dash(raw.map(|raw| statistics::micros(time(raw))))
+            };
             vec![
                 row.what.to_string(),
                 row.ours.rounds.to_string(),
-                figures::micros(row.ours.median),
-                figures::micros(row.ours.p99),
+                statistics::micros(row.ours.median),
+                statistics::micros(row.ours.p99),
                 or_dash(rate(&row.ours)),
                 of_raw(|raw| raw.median),
                 of_raw(|raw| raw.p99),

@@ -1,16 +1,24 @@
 //! The bare requests that a lock needs at least on each kind of store: `tenure` cannot be faster.
 
+pub(crate) mod file;
+pub(crate) mod redis;
+pub(crate) mod sql;
+
+mod etcd;
+mod server_address;
+mod zookeeper;
+
 use tenure::Error;
 
-use super::etcd::RawEtcd;
-use super::failure::system;
-use super::file::RawFile;
-use super::redis::RawRedis;
-use super::sql::RawSql;
-use super::zookeeper::RawZookeeper;
+use crate::bench::common::system;
+use etcd::RawEtcd;
+use file::RawFile;
+use redis::RawRedis;
+use sql::RawSql;
+use zookeeper::RawZookeeper;
 
 /// Raw locking on one kind of store. Kinds that have none here are measured alone.
-pub(super) enum Raw {
+pub(crate) enum Raw {
     /// A mutex of the runtime.
     Memory(tokio::sync::Mutex<()>),
     /// `flock` on a file.
@@ -26,7 +34,7 @@ pub(super) enum Raw {
 
 impl Raw {
     /// For the store with this URL; its own key or the like bears `name`.
-    pub(super) async fn new(backend: &str, url: &str, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) async fn new(backend: &str, url: &str, name: &str) -> Result<Option<Self>, Error> {
         Ok(match backend {
             "memory" => Some(Self::Memory(tokio::sync::Mutex::new(()))),
             "file" => Some(Self::File(RawFile::new().map_err(system)?)),
@@ -38,7 +46,7 @@ impl Raw {
         })
     }
 
-    pub(super) fn pair_name(&self) -> &'static str {
+    pub(crate) fn pair_name(&self) -> &'static str {
         match self {
             Self::Memory(_) => "tokio::sync::Mutex",
             Self::File(_) => {
@@ -52,7 +60,7 @@ impl Raw {
     }
 
     /// Empty where a hand-off is measured alone.
-    pub(super) fn handoff_name(&self) -> &'static str {
+    pub(crate) fn handoff_name(&self) -> &'static str {
         match self {
             Self::Memory(_) => "tokio::sync::Mutex between two tasks",
             Self::File(_) => "blocking flock in two processes",
@@ -63,7 +71,7 @@ impl Raw {
     }
 
     /// Locks and unlocks.
-    pub(super) async fn pair(&self) -> Result<(), Error> {
+    pub(crate) async fn pair(&self) -> Result<(), Error> {
         match self {
             Self::Memory(mutex) => {
                 drop(mutex.lock().await);
@@ -77,8 +85,8 @@ impl Raw {
         }
     }
 
-    /// The same for any of [`WORKERS`](super::load::WORKERS) names; `None` where names share nothing.
-    pub(super) fn pairs(&self) -> Option<Pairs> {
+    /// The same for any of [`WORKERS`](crate::bench::common::WORKERS) names; `None` where names share nothing.
+    pub(crate) fn pairs(&self) -> Option<Pairs> {
         Some(match self {
             Self::Memory(_) | Self::File(_) => return None,
             Self::Redis(redis) => Pairs::Redis(redis.clone()),
@@ -89,7 +97,7 @@ impl Raw {
     }
 
     /// Removes what is left in the store.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         match self {
             Self::Redis(redis) => redis.end().await,
             Self::Etcd(etcd) => etcd.end().await,
@@ -102,7 +110,7 @@ impl Raw {
 
 /// Raw pairs by many tasks.
 #[derive(Clone)]
-pub(super) enum Pairs {
+pub(crate) enum Pairs {
     Redis(RawRedis),
     Etcd(RawEtcd),
     Zookeeper(RawZookeeper),
@@ -111,7 +119,7 @@ pub(super) enum Pairs {
 
 impl Pairs {
     /// Locks and unlocks the name with that number.
-    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
         match self {
             Self::Redis(redis) => redis.pair(number).await,
             Self::Etcd(etcd) => etcd.pair(number).await,

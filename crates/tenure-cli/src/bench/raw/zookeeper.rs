@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure::Error;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::address::{plain_place, with_port};
-use super::failure::system;
-use super::load::WORKERS;
+use super::server_address::{plain_place, with_port};
+use crate::bench::common::WORKERS;
+use crate::bench::common::system;
 
 /// As long as that of the other side.
 const SESSION: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ const VALUE: [u8; 200] = [b' '; 200];
 
 /// One session, and directories of its own.
 #[derive(Clone)]
-pub(super) struct RawZookeeper {
+pub(crate) struct RawZookeeper {
     client: Client,
     /// One for each of those who work side by side.
     directories: Vec<String>,
@@ -28,7 +28,7 @@ pub(super) struct RawZookeeper {
 
 impl RawZookeeper {
     /// Connects. `None`: the URL has a password, TLS, or a root that is written in another way.
-    pub(super) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
         let Some((host, root, _)) = plain_place(url, "zookeeper") else {
             return Ok(None);
         };
@@ -58,7 +58,7 @@ impl RawZookeeper {
     }
 
     /// Makes and deletes a node in the directory with that number.
-    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
         let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let prefix = format!("{}/lock-", self.directories[number]);
         let made = self.client.create(&prefix, &VALUE, &node).await;
@@ -68,7 +68,7 @@ impl RawZookeeper {
     }
 
     /// Removes the directories; the session ends, and with it what is in them, when this is dropped.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         for directory in &self.directories {
             // One that is not empty is removed by the server later on.
             let _ = self.client.delete(directory, None).await;

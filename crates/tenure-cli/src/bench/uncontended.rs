@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use tenure::{Client, Error};
 
-use super::figures::Figures;
-use super::load::{BUDGET, TURNS, WARM_UP};
+use super::common::{BUDGET, TURNS, WARM_UP};
 use super::raw::Raw;
 use super::report::Row;
+use super::statistics::Figures;
 
 /// Acquire and release a name that nobody else wants.
 pub(super) async fn uncontended(

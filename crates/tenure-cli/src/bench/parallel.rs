@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use tenure::{Client, Error, Lock};
 use tokio::task::JoinSet;
 
-use super::failure::system;
-use super::figures::Figures;
-use super::load::{BUDGET, TURNS, WORKERS};
+use super::common::system;
+use super::common::{BUDGET, TURNS, WORKERS};
 use super::raw::Raw;
 use super::report::Row;
+use super::statistics::Figures;
 
 /// When one side's turn is over: all workers count together.
 struct Turn {
@@ -79,7 +79,7 @@ impl Side {
 }
 
 /// Acquire and release names that nobody else wants, side by side.
-pub(super) async fn together(
+pub(super) async fn parallel(
     client: &Client,
     name: &str,
     raw: Option<&Raw>,

@@ -10,9 +10,9 @@ use redis::{
 use tenure::{Error, ErrorKind};
 use tokio::sync::mpsc;
 
-use super::contention::{HOLD, Note, wait_for_start};
-use super::failure::system;
-use super::load::WORKERS;
+use crate::bench::common::WORKERS;
+use crate::bench::common::system;
+use crate::bench::contention::{HOLD, Note, wait_for_start};
 use crate::clock;
 
 type Failure = Box<dyn std::error::Error>;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One connection, and keys of its own.
 #[derive(Clone)]
-pub(super) struct RawRedis {
+pub(crate) struct RawRedis {
     connection: MultiplexedConnection,
     /// The digest of [`RELEASE`].
     release: String,
@@ -42,7 +42,7 @@ pub(super) struct RawRedis {
 
 impl RawRedis {
     /// Connects. `None`: what the URL names is more than one server.
-    pub(super) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
         let Some(place) = Place::of(url) else {
             return Ok(None);
         };
@@ -59,7 +59,7 @@ impl RawRedis {
     }
 
     /// Locks and unlocks the key with that number.
-    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
         let key = &self.keys[number];
         let mut set = redis::cmd("SET");
         set.arg(key).arg(OWNER).arg("NX").arg("PX").arg(TTL);
@@ -85,7 +85,7 @@ impl RawRedis {
     }
 
     /// Removes the keys, should one be left.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         let mut remove = redis::cmd("DEL");
         remove.arg(&self.keys);
         // Else they go when their lease is over.
@@ -162,7 +162,7 @@ impl Place {
 }
 
 /// One of two processes that pass a message to and fro: whoever has it holds, and passes it on. Number 0 begins.
-pub(super) async fn contend_by_publish(
+pub(crate) async fn contend_by_publish(
     url: &str,
     name: &str,
     rounds: u32,

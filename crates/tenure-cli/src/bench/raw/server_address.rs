@@ -2,7 +2,7 @@
 
 /// The address of the first server in a URL of the library, the path after the servers, and its options; for
 /// stores without a parser of their own. `None`: a password or TLS, which the raw side has no use for.
-pub(super) fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str, &'a str)> {
+pub(crate) fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let rest = url.strip_prefix(scheme)?.strip_prefix("://")?;
     let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -12,7 +12,7 @@ pub(super) fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'
 }
 
 /// The same with the port that the scheme has by default.
-pub(super) fn with_port(host: &str, port: u16) -> String {
+pub(crate) fn with_port(host: &str, port: u16) -> String {
     let has_port = host
         .rsplit_once(':')
         .is_some_and(|(_, tail)| !tail.ends_with(']'));

@@ -8,9 +8,9 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_prost::ProstCodec;
 
-use super::address::{plain_place, with_port};
-use super::failure::system;
-use super::load::WORKERS;
+use super::server_address::{plain_place, with_port};
+use crate::bench::common::WORKERS;
+use crate::bench::common::system;
 
 /// How long the server may be silent before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ struct Done {}
 
 /// One connection, and keys of its own.
 #[derive(Clone)]
-pub(super) struct RawEtcd {
+pub(crate) struct RawEtcd {
     channel: Channel,
     /// One for each of those who work side by side.
     keys: Vec<Vec<u8>>,
@@ -46,7 +46,7 @@ pub(super) struct RawEtcd {
 
 impl RawEtcd {
     /// Connects to the first member. `None`: the URL has a password or TLS.
-    pub(super) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
         let Some((host, _, _)) = plain_place(url, "etcd") else {
             return Ok(None);
         };
@@ -62,7 +62,7 @@ impl RawEtcd {
     }
 
     /// Makes and deletes the key with that number.
-    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
         let key = self.keys[number].clone();
         let value = vec![b' '; VALUE];
         let path = Uri::from_static("/etcdserverpb.KV/Put");
@@ -91,7 +91,7 @@ impl RawEtcd {
     }
 
     /// Removes the keys, should one be left.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         for number in 0..self.keys.len() {
             // Somebody else's trouble by now: their names are this measurement's alone.
             let _ = self.delete(number).await;

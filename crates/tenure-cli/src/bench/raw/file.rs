@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::contention::{HOLD, Note, wait_for_start};
+use crate::bench::contention::{HOLD, Note, wait_for_start};
 use crate::clock;
 
 /// A file of its own, removed at the end.
-pub(super) struct RawFile {
+pub(crate) struct RawFile {
     path: PathBuf,
     file: File,
 }
@@ -20,7 +20,7 @@ impl RawFile {
     /// As large as a record of the file backend.
     const RECORD: usize = 1024;
 
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // Not in the lock directory: what is there belongs to the backend. The file is never synced,
         // as the backend does not sync in the common case, so the kind of disk does not matter.
         let path = std::env::temp_dir().join(format!("tenure-bench-{}.raw", std::process::id()));
@@ -33,14 +33,14 @@ impl RawFile {
         Ok(Self { path, file })
     }
 
-    pub(super) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.path.to_str().unwrap_or_default()
     }
 
     /// The system calls of an exclusive hold with a token, on a file that is kept open: the counter is read, the
     /// holder is written; the path is looked at, because somebody may have replaced the file, before the hold
     /// counts and before it is given back; the holder is taken away again.
-    pub(super) fn pair(&self) -> io::Result<()> {
+    pub(crate) fn pair(&self) -> io::Result<()> {
         self.file.try_lock()?;
         let mut records = [0; 2 * Self::RECORD];
         self.file.read_exact_at(&mut records, 0)?;
@@ -58,7 +58,7 @@ impl Drop for RawFile {
     }
 }
 
-pub(super) fn contend_for_flock(path: &Path, rounds: u32) -> io::Result<Vec<Note>> {
+pub(crate) fn contend_for_flock(path: &Path, rounds: u32) -> io::Result<Vec<Note>> {
     let file = open(path)?;
     wait_for_start()?;
     let mut notes = Vec::new();

@@ -1,6 +1,8 @@
-//! How much one measurement does.
+//! What all measurements have in common.
 
 use std::time::Duration;
+
+use tenure::{Error, ErrorKind};
 
 /// Both sides take turns this many times.
 pub(super) const TURNS: u32 = 10;
@@ -13,3 +15,8 @@ pub(super) const HANDOFFS: u32 = 300;
 
 /// Tasks that work side by side.
 pub(super) const WORKERS: usize = 64;
+
+/// An error that is none of the lock.
+pub(super) fn system(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Backend, "the measurement failed").with_source(error)
+}

@@ -9,9 +9,9 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use tenure::Error;
 use tokio::sync::Mutex;
 
-use super::contention::{HOLD, Note, wait_for_start};
-use super::failure::system;
-use super::load::WORKERS;
+use crate::bench::common::WORKERS;
+use crate::bench::common::system;
+use crate::bench::contention::{HOLD, Note, wait_for_start};
 use crate::clock;
 
 /// One connection, and what it locks with.
@@ -29,7 +29,7 @@ enum Mode {
 
 /// A connection for each of those who work side by side: a session cannot do two things at a time.
 #[derive(Clone)]
-pub(super) struct RawSql {
+pub(crate) struct RawSql {
     links: Arc<Vec<Mutex<Link>>>,
     mode: Mode,
     name: Arc<str>,
@@ -139,7 +139,7 @@ impl Link {
 
 impl RawSql {
     /// Connects as often as there are workers. `None`: the raw side has no use for this URL.
-    pub(super) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
         let Some((mut first, mode)) = Link::open(url).await? else {
             return Ok(None);
         };
@@ -163,7 +163,7 @@ impl RawSql {
         }))
     }
 
-    pub(super) fn pair_name(&self) -> &'static str {
+    pub(crate) fn pair_name(&self) -> &'static str {
         match self.mode {
             Mode::Session => "lock and unlock functions on a connection each",
             Mode::Table => "an upsert and an update of one row on a connection each",
@@ -171,12 +171,12 @@ impl RawSql {
     }
 
     /// Whether waiters stand in the server's own queue, which can be measured without us.
-    pub(super) fn is_session(&self) -> bool {
+    pub(crate) fn is_session(&self) -> bool {
         self.mode == Mode::Session
     }
 
     /// Locks and unlocks the name with that number.
-    pub(super) async fn pair(&self, number: usize) -> Result<(), Error> {
+    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
         let mut link = self.links[number].lock().await;
         match self.mode {
             Mode::Session => {
@@ -188,7 +188,7 @@ impl RawSql {
     }
 
     /// Removes the table.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         if self.mode == Mode::Table {
             let sql = format!("DROP TABLE {}", self.name);
             // Its name says whose it was.
@@ -198,7 +198,7 @@ impl RawSql {
 }
 
 /// One of two that contend by the server's own functions.
-pub(super) async fn contend_in_session(
+pub(crate) async fn contend_in_session(
     url: &str,
     name: &str,
     rounds: u32,
