@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     match arguments.get(1).and_then(|first| first.to_str()) {
         Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
         #[cfg(feature = "bench")]
-        Some(bench::ARGUMENT) => return bench::worker(&arguments[2..]),
+        Some(bench::ARGUMENT) => return bench::contender(&arguments[2..]),
         Some(torture::ARGUMENT) => return torture::worker(),
         _ => {}
     }

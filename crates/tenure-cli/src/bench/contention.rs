@@ -1,59 +1,95 @@
-//! What two contenders note, and what follows from it.
+//! What two contenders do and record, and the hand-offs that follow from their records.
 //!
-//! Each contender notes when it asked, when it got the lock, and when it began to release. A hand-off is what lies
-//! between one's release and the other's grant, where the other had asked before the release.
+//! Each contender records when it asked for the lock, when it got the lock, and when it began to release. A hand-off is
+//! the time from the release of one to the grant of the other, if the other had asked before that release.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-/// First argument of a process that takes part in a measurement. Nobody types it.
-pub(crate) const ARGUMENT: &str = "__bench";
+use crate::clock;
 
-/// How long each holds the lock, and how long it stays away afterwards: long enough for the other
-/// to be waiting when it is released, and to be the one who gets it.
-pub(super) const HOLD: Duration = Duration::from_micros(300);
+/// How long a contender holds the lock, and how long it stays away afterwards: long enough for the other contender to be
+/// waiting at the release, and to get the lock.
+const HOLD: Duration = Duration::from_micros(300);
 
 /// One hold of one contender, on the clock that all processes share.
 #[derive(Clone, Copy)]
-pub(super) struct Note {
-    pub(super) asked: u64,
-    pub(super) granted: u64,
-    pub(super) released: u64,
+pub(super) struct HoldTimes {
+    asked: u64,
+    granted: u64,
+    released: u64,
+}
+
+/// Acquires and releases `rounds` times. `hold` runs while the lock is held.
+pub(super) async fn contend<G, E>(
+    rounds: u32,
+    mut acquire: impl AsyncFnMut() -> Result<G, E>,
+    hold: impl AsyncFn(),
+    mut release: impl AsyncFnMut(G) -> Result<(), E>,
+) -> Result<Vec<HoldTimes>, E> {
+    let mut holds = Vec::new();
+    for _ in 0..rounds {
+        let asked = clock::now();
+        let guard = acquire().await?;
+        let granted = clock::now();
+        hold().await;
+        let released = clock::now();
+        holds.push(HoldTimes {
+            asked,
+            granted,
+            released,
+        });
+        release(guard).await?;
+    }
+    Ok(holds)
+}
+
+/// Blocks the thread, as a contender in a process of its own does while it holds the lock and after its release.
+pub(super) async fn pause() {
+    std::thread::sleep(HOLD);
 }
 
 /// The times of hand-offs between two contenders.
-pub(super) fn handoffs(first: Vec<Note>, second: Vec<Note>) -> Vec<Duration> {
-    let mut all: Vec<(Note, usize)> = [first, second]
+pub(super) fn handoffs(first: Vec<HoldTimes>, second: Vec<HoldTimes>) -> Vec<Duration> {
+    let mut all: Vec<(HoldTimes, usize)> = [first, second]
         .into_iter()
         .enumerate()
-        .flat_map(|(who, notes)| notes.into_iter().map(move |note| (note, who)))
+        .flat_map(|(contender, holds)| holds.into_iter().map(move |hold| (hold, contender)))
         .collect();
-    all.sort_unstable_by_key(|(note, _)| note.granted);
+    all.sort_unstable_by_key(|(hold, _)| hold.granted);
     all.windows(2)
         .filter_map(|pair| match pair {
             [(before, one), (after, other)] if one != other && after.asked < before.released => {
-                Some(Duration::from_nanos(
-                    after.granted.saturating_sub(before.released),
-                ))
+                let nanos = after.granted.saturating_sub(before.released);
+                Some(Duration::from_nanos(nanos))
             }
             _ => None,
         })
         .collect()
 }
 
-/// Says that this contender is ready, and waits until both are.
+/// Prints that this contender is ready, and waits until standard input ends: then both are ready.
 pub(super) fn wait_for_start() -> io::Result<()> {
     println!("ready");
     io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
 }
 
-pub(super) fn parse(line: &str) -> io::Result<Note> {
+/// Prints one line for each hold, for [`parse`].
+pub(super) fn print(holds: &[HoldTimes]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    for hold in holds {
+        writeln!(stdout, "{} {} {}", hold.asked, hold.granted, hold.released)?;
+    }
+    stdout.flush()
+}
+
+pub(super) fn parse(line: &str) -> io::Result<HoldTimes> {
     let numbers: Vec<u64> = line
         .split(' ')
         .filter_map(|number| number.parse().ok())
         .collect();
     match numbers[..] {
-        [asked, granted, released] => Ok(Note {
+        [asked, granted, released] => Ok(HoldTimes {
             asked,
             granted,
             released,
@@ -62,32 +98,19 @@ pub(super) fn parse(line: &str) -> io::Result<Note> {
     }
 }
 
-pub(super) fn print(notes: &[Note]) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    for Note {
-        asked,
-        granted,
-        released,
-    } in notes
-    {
-        writeln!(stdout, "{asked} {granted} {released}")?;
-    }
-    stdout.flush()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_those_who_waited_were_handed_something() {
-        let note = |asked, granted, released| Note {
+    fn a_handoff_needs_a_contender_that_waited() {
+        let hold = |asked, granted, released| HoldTimes {
             asked,
             granted,
             released,
         };
-        let first = vec![note(0, 1, 10), note(30, 31, 40)];
-        let second = vec![note(5, 13, 20), note(35, 42, 50)];
+        let first = vec![hold(0, 1, 10), hold(30, 31, 40)];
+        let second = vec![hold(5, 13, 20), hold(35, 42, 50)];
         // 10 to 13 and 40 to 42; the grant at 31 was asked for when the lock was free.
         let expected = [3, 2].map(Duration::from_nanos);
         assert_eq!(handoffs(first, second), expected);

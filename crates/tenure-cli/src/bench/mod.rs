@@ -1,6 +1,9 @@
 //! `tenure bench`: what a lock costs here, compared with bare requests to the same store.
 //!
-//! Both are measured in one run, in turns, so that what else the machine does hits both.
+//! Both sides are measured in one run, in turns, so that other work of the machine delays both.
+//!
+//! `uncontended.rs`, `parallel.rs` and `handoff.rs` measure one thing each. `contender.rs` is a process that `handoff.rs`
+//! starts. `raw/` has the bare requests of each kind of store.
 
 mod common;
 mod contender;
@@ -21,15 +24,14 @@ use crate::console::Console;
 use crate::exit::Exit;
 use crate::results::print_results;
 use crate::store;
-use handoff::contended;
+use handoff::handoff;
+use parallel::parallel;
 use raw::Raw;
 use report::{Row, as_table};
 use uncontended::uncontended;
 
-pub(crate) use contender::worker;
-pub(crate) use contention::ARGUMENT;
+pub(crate) use contender::{ARGUMENT, contender};
 
-/// Measures and prints.
 pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console) -> Exit {
     print_results(console, async {
         let work = async |client: &Client| {
@@ -37,10 +39,10 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console
             // No other program uses this name.
             let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
             let url = store::url(common);
-            let raw = Raw::new(backend, url, &name).await?;
+            let raw = Raw::connect(backend, url, &name).await?;
             let rows = measure(url, client, &name, raw.as_ref(), args.rounds).await;
             if let Some(raw) = raw {
-                raw.end().await;
+                raw.clean_up().await;
             }
             Ok((backend, rows?))
         };
@@ -57,7 +59,7 @@ pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console
     .await
 }
 
-/// All that can be measured on this store, in turns.
+/// Measures all that can be measured on this store.
 async fn measure(
     url: &str,
     client: &Client,
@@ -65,15 +67,14 @@ async fn measure(
     raw: Option<&Raw>,
     rounds: Option<NonZeroU32>,
 ) -> Result<Vec<Row>, Error> {
-    // A server that grants nothing for a while says so to who does not wait.
+    // A server that was started lately grants nothing for a while. An attempt that does not wait says so at once.
     if let Some(guard) = client.lock(name).try_acquire().await? {
         guard.release().await?;
     }
     let mut rows = vec![uncontended(client, name, raw, rounds).await?];
-    // Without a server there is nothing that many could share.
-    if !matches!(raw, Some(Raw::Memory(_) | Raw::File(_))) {
-        rows.push(parallel::parallel(client, name, raw, rounds).await?);
+    if raw.is_none_or(Raw::has_server) {
+        rows.push(parallel(client, name, raw, rounds).await?);
     }
-    rows.push(contended(url, client, name, raw, rounds).await?);
+    rows.push(handoff(url, client, name, raw, rounds).await?);
     Ok(rows)
 }

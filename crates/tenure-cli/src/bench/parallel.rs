@@ -1,41 +1,56 @@
-//! Many tasks of one process at a time, each with a name of its own.
+//! Measures many tasks of one process at the same time, each with a name that no other task wants.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure::{Client, Error, Lock};
 use tokio::task::JoinSet;
 
-use super::common::system;
-use super::common::{BUDGET, TURNS, WORKERS};
+use super::common::{TASKS, TURNS, Turn, measurement_error};
 use super::raw::Raw;
 use super::report::Row;
-use super::statistics::Figures;
+use super::statistics::Statistics;
 
-/// When one side's turn is over: all workers count together.
-struct Turn {
-    rounds: Option<u32>,
-    until: Instant,
-    begun: AtomicU32,
-}
-
-impl Turn {
-    fn new(rounds: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            rounds,
-            until: Instant::now() + BUDGET / TURNS,
-            begun: AtomicU32::new(0),
-        })
+pub(super) async fn parallel(
+    client: &Client,
+    name: &str,
+    raw: Option<&Raw>,
+    rounds: Option<NonZeroU32>,
+) -> Result<Row, Error> {
+    let locks: Arc<[Lock]> = (0..TASKS)
+        .map(|task| client.lock(format!("{name}-{task}")))
+        .collect();
+    let our_round = move |task: usize| {
+        let locks = locks.clone();
+        async move { locks[task].acquire().await?.release().await }
+    };
+    let raw_round = raw.cloned().map(|raw| {
+        move |task| {
+            let raw = raw.clone();
+            async move { raw.run_round(task).await }
+        }
+    });
+    let rounds_per_turn = rounds.map(|rounds| rounds.get().div_ceil(TURNS));
+    // The first round of each task opens connections and fills caches.
+    let warm_up = Some(TASKS as u32);
+    Side::default().take_turn(warm_up, &our_round).await?;
+    if let Some(raw_round) = &raw_round {
+        Side::default().take_turn(warm_up, raw_round).await?;
     }
-
-    fn goes_on(&self) -> bool {
-        match self.rounds {
-            Some(rounds) => self.begun.fetch_add(1, Ordering::Relaxed) < rounds,
-            None => Instant::now() < self.until,
+    let (mut ours, mut theirs) = (Side::default(), Side::default());
+    for _ in 0..TURNS {
+        ours.take_turn(rounds_per_turn, &our_round).await?;
+        if let Some(raw_round) = &raw_round {
+            theirs.take_turn(rounds_per_turn, raw_round).await?;
         }
     }
+    Ok(Row {
+        what: "the same, 64 tasks at a time",
+        raw_what: raw.map_or("", Raw::describe_round),
+        ours: ours.statistics(),
+        raw: raw_round.is_some().then(|| theirs.statistics()),
+    })
 }
 
 /// What one side has done so far.
@@ -46,81 +61,35 @@ struct Side {
 }
 
 impl Side {
-    /// Takes its turn: every worker does its `pair` again and again.
-    async fn take<P, F>(&mut self, turn: Arc<Turn>, pair: P) -> Result<(), Error>
+    /// Lets every task run its round again and again until the turn is over.
+    async fn take_turn<R, F>(&mut self, rounds: Option<u32>, run_round: &R) -> Result<(), Error>
     where
-        P: Fn(usize) -> F + Clone + Send + 'static,
+        R: Fn(usize) -> F + Clone + Send + 'static,
         F: Future<Output = Result<(), Error>> + Send,
     {
+        let turn = Arc::new(Turn::new(rounds));
         let began = Instant::now();
-        let mut workers = JoinSet::new();
-        for number in 0..WORKERS {
-            let (turn, pair) = (turn.clone(), pair.clone());
-            workers.spawn(async move {
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let (turn, run_round) = (turn.clone(), run_round.clone());
+            tasks.spawn(async move {
                 let mut times = Vec::new();
-                while turn.goes_on() {
+                while turn.begin_round() {
                     let began = Instant::now();
-                    pair(number).await?;
+                    run_round(task).await?;
                     times.push(began.elapsed());
                 }
                 Ok::<_, Error>(times)
             });
         }
-        while let Some(times) = workers.join_next().await {
-            self.times.extend(times.map_err(system)??);
+        while let Some(times) = tasks.join_next().await {
+            self.times.extend(times.map_err(measurement_error)??);
         }
         self.total += began.elapsed();
         Ok(())
     }
 
-    fn figures(self) -> Figures {
-        Figures::side_by_side(self.times, self.total)
+    fn statistics(self) -> Statistics {
+        Statistics::of_parallel(self.times, self.total)
     }
-}
-
-/// Acquire and release names that nobody else wants, side by side.
-pub(super) async fn parallel(
-    client: &Client,
-    name: &str,
-    raw: Option<&Raw>,
-    rounds: Option<NonZeroU32>,
-) -> Result<Row, Error> {
-    let locks: Arc<[Lock]> = (0..WORKERS)
-        .map(|number| client.lock(format!("{name}-{number}")))
-        .collect();
-    let our_pair = move |number: usize| {
-        let locks = locks.clone();
-        async move { locks[number].acquire().await?.release().await.map(drop) }
-    };
-    let raw_pair = raw.and_then(Raw::pairs).map(|pairs| {
-        let pairs = Arc::new(pairs);
-        move |number| {
-            let pairs = pairs.clone();
-            async move { pairs.pair(number).await }
-        }
-    });
-    let per_turn = rounds.map(|rounds| rounds.get().div_ceil(TURNS));
-    // What is done for the first time is not counted.
-    let warm_up = Some(WORKERS as u32);
-    Side::default()
-        .take(Turn::new(warm_up), our_pair.clone())
-        .await?;
-    if let Some(raw_pair) = &raw_pair {
-        Side::default()
-            .take(Turn::new(warm_up), raw_pair.clone())
-            .await?;
-    }
-    let (mut ours, mut theirs) = (Side::default(), Side::default());
-    for _ in 0..TURNS {
-        ours.take(Turn::new(per_turn), our_pair.clone()).await?;
-        if let Some(raw_pair) = &raw_pair {
-            theirs.take(Turn::new(per_turn), raw_pair.clone()).await?;
-        }
-    }
-    Ok(Row {
-        what: "the same, 64 tasks at a time",
-        raw_what: raw.map_or("", Raw::pair_name),
-        ours: ours.figures(),
-        raw: raw_pair.is_some().then(|| theirs.figures()),
-    })
 }

@@ -1,18 +1,18 @@
-//! The rows of the answer, as a table or as JSON.
+//! The results, as a table or as JSON.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::statistics::{self, Figures};
+use super::statistics::{Statistics, micros};
 use crate::text;
 
-/// One line of the answer.
+/// One measurement.
 pub(super) struct Row {
     pub(super) what: &'static str,
     pub(super) raw_what: &'static str,
-    pub(super) ours: Figures,
-    pub(super) raw: Option<Figures>,
+    pub(super) ours: Statistics,
+    pub(super) raw: Option<Statistics>,
 }
 
 impl Row {
@@ -25,7 +25,7 @@ impl Row {
             "backend": backend,
             "what": self.what,
             "ours": self.ours.to_json(),
-            "raw": self.raw.as_ref().map(Figures::to_json),
+            "raw": self.raw.as_ref().map(Statistics::to_json),
             "raw_what": self.raw.as_ref().map(|_| self.raw_what),
             "ratio": self.ratio(),
         })
@@ -34,19 +34,18 @@ impl Row {
 
 pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
     let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".into());
-    let rate = |figures: &Figures| figures.per_second.map(|rate| format!("{rate:.0}"));
+    let rate = |statistics: &Statistics| statistics.per_second.map(|rate| format!("{rate:.0}"));
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
             let raw = row.raw.as_ref();
-            let of_raw = |time: fn(&Figures) -> Duration| {
-                or_dash(raw.map(|raw| statistics::micros(time(raw))))
-            };
+            let of_raw =
+                |time: fn(&Statistics) -> Duration| or_dash(raw.map(|raw| micros(time(raw))));
             vec![
                 row.what.to_string(),
                 row.ours.rounds.to_string(),
-                statistics::micros(row.ours.median),
-                statistics::micros(row.ours.p99),
+                micros(row.ours.median),
+                micros(row.ours.p99),
                 or_dash(rate(&row.ours)),
                 of_raw(|raw| raw.median),
                 of_raw(|raw| raw.p99),
@@ -68,7 +67,7 @@ pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
         "RATIO",
         "RAW IS",
     ];
-    // What this store has no figures for is left out.
+    // A column without a value is left out.
     let shown: Vec<_> = (0..head.len())
         .filter(|column| cells.iter().any(|row| row[*column] != "-"))
         .collect();

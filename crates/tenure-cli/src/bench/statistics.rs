@@ -1,23 +1,23 @@
-//! From many times to a few numbers.
+//! A few numbers that describe many times.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What is said of a measurement.
-pub(super) struct Figures {
+/// The numbers that are printed for one side of a measurement.
+pub(super) struct Statistics {
     pub(super) rounds: usize,
     pub(super) median: Duration,
     pub(super) p99: Duration,
-    /// How many were done in a second, where several were under way at a time.
+    /// Rounds in a second, where several tasks ran side by side.
     pub(super) per_second: Option<f64>,
 }
 
-impl Figures {
-    /// Of these times; zeros of none.
-    pub(super) fn of(mut times: Vec<Duration>) -> Self {
+impl Statistics {
+    /// The numbers of these times. Without any time, all numbers are zero.
+    pub(super) fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
-        // Nearest rank: the smallest time that so many per cent do not exceed.
+        // Nearest rank: the smallest time that is not exceeded by so many per cent of the times.
         let rank = |percent: usize| (times.len() * percent).div_ceil(100).saturating_sub(1);
         let at = |percent| times.get(rank(percent)).copied().unwrap_or_default();
         Self {
@@ -28,17 +28,17 @@ impl Figures {
         }
     }
 
-    /// The same of times that were measured side by side, all of them in `total`.
-    pub(super) fn side_by_side(times: Vec<Duration>, total: Duration) -> Self {
-        let figures = Self::of(times);
-        let rate = figures.rounds as f64 / total.as_secs_f64();
+    /// The numbers of rounds that ran side by side, all of them within `total`.
+    pub(super) fn of_parallel(times: Vec<Duration>, total: Duration) -> Self {
+        let statistics = Self::new(times);
+        let rate = statistics.rounds as f64 / total.as_secs_f64();
         Self {
             per_second: Some(rate).filter(|rate| rate.is_finite()),
-            ..figures
+            ..statistics
         }
     }
 
-    /// How many times the time of the other side this side takes for one. `None` when one has done nothing.
+    /// How many times longer this side takes than the other side. `None` when a side has no rounds.
     pub(super) fn ratio(&self, other: &Self) -> Option<f64> {
         if self.rounds == 0 || other.rounds == 0 {
             return None;
@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn ranks_are_nearest_ranks() {
-        let figures = Figures::of((1..=200).rev().map(Duration::from_micros).collect());
-        assert_eq!(figures.median, Duration::from_micros(100));
-        assert_eq!(figures.p99, Duration::from_micros(198));
-        assert_eq!(Figures::of(vec![]).rounds, 0);
+        let statistics = Statistics::new((1..=200).rev().map(Duration::from_micros).collect());
+        assert_eq!(statistics.median, Duration::from_micros(100));
+        assert_eq!(statistics.p99, Duration::from_micros(198));
+        assert_eq!(Statistics::new(vec![]).rounds, 0);
         assert_eq!(
-            Figures::of(vec![Duration::from_micros(7)]).p99,
+            Statistics::new(vec![Duration::from_micros(7)]).p99,
             Duration::from_micros(7)
         );
     }
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn a_ratio_is_one_of_times_also_where_speed_is_measured() {
         let times = |micros| vec![Duration::from_micros(micros); 4];
-        let (slow, fast) = (Figures::of(times(30)), Figures::of(times(10)));
+        let (slow, fast) = (Statistics::new(times(30)), Statistics::new(times(10)));
         assert_eq!(slow.ratio(&fast), Some(3.0));
-        let rate = |millis| Figures::side_by_side(times(10), Duration::from_millis(millis));
+        let rate = |millis| Statistics::of_parallel(times(10), Duration::from_millis(millis));
         assert_eq!(rate(8).per_second, Some(500.0));
         assert_eq!(rate(8).ratio(&rate(4)), Some(2.0));
-        assert_eq!(slow.ratio(&Figures::of(vec![])), None);
-        assert_eq!(Figures::of(vec![]).ratio(&fast), None);
+        assert_eq!(slow.ratio(&Statistics::new(vec![])), None);
+        assert_eq!(Statistics::new(vec![]).ratio(&fast), None);
     }
 }

@@ -1,16 +1,18 @@
-//! One task that acquires and releases one name.
+//! Measures one task that acquires and releases one name, which no other task wants.
 
 use std::num::NonZeroU32;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tenure::{Client, Error};
 
-use super::common::{BUDGET, TURNS, WARM_UP};
+use super::common::{TURNS, Turn};
 use super::raw::Raw;
 use super::report::Row;
-use super::statistics::Figures;
+use super::statistics::Statistics;
 
-/// Acquire and release a name that nobody else wants.
+/// Rounds that are thrown away: files are created, caches filled, connections opened.
+const WARM_UP_ROUNDS: u32 = 20;
+
 pub(super) async fn uncontended(
     client: &Client,
     name: &str,
@@ -18,66 +20,39 @@ pub(super) async fn uncontended(
     rounds: Option<NonZeroU32>,
 ) -> Result<Row, Error> {
     let lock = client.lock(name);
-    for _ in 0..WARM_UP {
-        lock.acquire().await?.release().await?;
-        if let Some(raw) = raw {
-            raw.pair().await?;
-        }
-    }
+    let our_round = async || lock.acquire().await?.release().await;
+    let raw_round = async || match raw {
+        Some(raw) => raw.run_round(0).await,
+        None => Ok(()),
+    };
+    take_turn(Some(WARM_UP_ROUNDS), our_round, &mut Vec::new()).await?;
+    take_turn(Some(WARM_UP_ROUNDS), raw_round, &mut Vec::new()).await?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let per_turn = rounds.map(|rounds| rounds.get().div_ceil(TURNS));
+    let rounds_per_turn = rounds.map(|rounds| rounds.get().div_ceil(TURNS));
     for _ in 0..TURNS {
-        let turn = Turn::new(per_turn);
-        while turn.goes_on(ours.len()) {
-            let began = Instant::now();
-            lock.acquire().await?.release().await?;
-            ours.push(began.elapsed());
-            turn.count();
-        }
-        let Some(raw) = raw else { continue };
-        let turn = Turn::new(per_turn);
-        while turn.goes_on(theirs.len()) {
-            let began = Instant::now();
-            raw.pair().await?;
-            theirs.push(began.elapsed());
-            turn.count();
+        take_turn(rounds_per_turn, our_round, &mut ours).await?;
+        if raw.is_some() {
+            take_turn(rounds_per_turn, raw_round, &mut theirs).await?;
         }
     }
     Ok(Row {
         what: "acquire and release, free",
-        raw_what: raw.map_or("", Raw::pair_name),
-        ours: Figures::of(ours),
-        raw: raw.map(|_| Figures::of(theirs)),
+        raw_what: raw.map_or("", Raw::describe_round),
+        ours: Statistics::new(ours),
+        raw: raw.map(|_| Statistics::new(theirs)),
     })
 }
 
-/// One side's turn: so many rounds, or so much time.
-struct Turn {
+async fn take_turn(
     rounds: Option<u32>,
-    until: Instant,
-    done: std::cell::Cell<u32>,
-}
-
-impl Turn {
-    /// More rounds than this say nothing new, and their times would only fill memory.
-    const MOST: usize = 200_000;
-
-    fn new(rounds: Option<u32>) -> Self {
-        Self {
-            rounds,
-            until: Instant::now() + BUDGET / TURNS,
-            done: std::cell::Cell::new(0),
-        }
+    run_round: impl AsyncFn() -> Result<(), Error>,
+    times: &mut Vec<Duration>,
+) -> Result<(), Error> {
+    let turn = Turn::new(rounds);
+    while turn.begin_round() {
+        let began = Instant::now();
+        run_round().await?;
+        times.push(began.elapsed());
     }
-
-    fn goes_on(&self, so_far: usize) -> bool {
-        match self.rounds {
-            Some(rounds) => self.done.get() < rounds,
-            None => self.done.get() == 0 || so_far < Self::MOST && Instant::now() < self.until,
-        }
-    }
-
-    fn count(&self) {
-        self.done.set(self.done.get() + 1);
-    }
+    Ok(())
 }

@@ -1,22 +1,16 @@
 //! The requests that a lock on etcd needs at least, through the client library that the backend uses.
 
-use std::time::Duration;
-
 use prost::Message;
 use tenure::Error;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic_prost::ProstCodec;
 
-use super::server_address::{plain_place, with_port};
-use crate::bench::common::WORKERS;
-use crate::bench::common::system;
+use super::server_address::{plain_server, with_port};
+use crate::bench::common::{RESPONSE_TIMEOUT, TASKS, measurement_error};
 
-/// How long the server may be silent before it is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// About as much as the backend says of a holder.
-const VALUE: usize = 200;
+/// About as long as the record of a holder.
+const VALUE_LENGTH: usize = 200;
 
 #[derive(Clone, PartialEq, Message)]
 struct Put {
@@ -32,69 +26,69 @@ struct Delete {
     key: Vec<u8>,
 }
 
-/// An answer of which nothing is needed.
+/// A response whose fields are not read.
 #[derive(Clone, PartialEq, Message)]
-struct Done {}
+struct Response {}
 
-/// One connection, and keys of its own.
+/// One connection, and the keys of this measurement.
 #[derive(Clone)]
 pub(crate) struct RawEtcd {
     channel: Channel,
-    /// One for each of those who work side by side.
+    /// One key for each task.
     keys: Vec<Vec<u8>>,
 }
 
 impl RawEtcd {
-    /// Connects to the first member. `None`: the URL has a password or TLS.
-    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
-        let Some((host, _, _)) = plain_place(url, "etcd") else {
+    /// Connects to the first member. Returns `None` for a URL with a password or TLS.
+    pub(crate) async fn connect(url: &str, name: &str) -> Result<Option<Self>, Error> {
+        let Some((host, _)) = plain_server(url, "etcd") else {
             return Ok(None);
         };
         let endpoint = format!("http://{}", with_port(host, 2379));
-        let endpoint = Endpoint::from_shared(endpoint).map_err(system)?;
-        let endpoint = endpoint.tcp_nodelay(true).connect_timeout(PATIENCE);
-        let channel = endpoint.timeout(PATIENCE).connect().await;
-        let key = |number| format!("{name}-raw-{number}").into_bytes();
+        let endpoint = Endpoint::from_shared(endpoint).map_err(measurement_error)?;
+        let endpoint = endpoint.tcp_nodelay(true).connect_timeout(RESPONSE_TIMEOUT);
+        let channel = endpoint.timeout(RESPONSE_TIMEOUT).connect().await;
+        let key = |task| format!("{name}-raw-{task}").into_bytes();
         Ok(Some(Self {
-            channel: channel.map_err(system)?,
-            keys: (0..WORKERS).map(key).collect(),
+            channel: channel.map_err(measurement_error)?,
+            keys: (0..TASKS).map(key).collect(),
         }))
     }
 
-    /// Makes and deletes the key with that number.
-    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
-        let key = self.keys[number].clone();
-        let value = vec![b' '; VALUE];
+    /// Creates and deletes the key of this task.
+    pub(crate) async fn run_round(&self, task: usize) -> Result<(), Error> {
+        let key = self.keys[task].clone();
+        let value = vec![b' '; VALUE_LENGTH];
         let path = Uri::from_static("/etcdserverpb.KV/Put");
-        self.ask(path, Put { key, value }).await?;
-        self.delete(number).await
+        self.request(path, Put { key, value }).await?;
+        self.delete(task).await
     }
 
-    async fn delete(&self, number: usize) -> Result<(), Error> {
-        let key = self.keys[number].clone();
+    async fn delete(&self, task: usize) -> Result<(), Error> {
+        let key = self.keys[task].clone();
         let path = Uri::from_static("/etcdserverpb.KV/DeleteRange");
-        self.ask(path, Delete { key }).await
+        self.request(path, Delete { key }).await
     }
 
-    async fn ask<Q>(&self, path: Uri, request: Q) -> Result<(), Error>
+    async fn request<Q>(&self, path: Uri, request: Q) -> Result<(), Error>
     where
         Q: Message + Send + Sync + 'static,
     {
         let path = path.path_and_query().cloned();
-        let path = path.expect("a path is a path");
+        let path = path.expect("the URI is a path");
         let mut grpc = Grpc::new(self.channel.clone());
-        grpc.ready().await.map_err(system)?;
+        grpc.ready().await.map_err(measurement_error)?;
         let request = tonic::Request::new(request);
-        let codec = ProstCodec::<Q, Done>::default();
-        let answer = grpc.unary(request, path, codec).await;
-        answer.map(drop).map_err(system)
+        let codec = ProstCodec::<Q, Response>::default();
+        let response = grpc.unary(request, path, codec).await;
+        response.map(drop).map_err(measurement_error)
     }
 
-    /// Removes the keys, should one be left.
-    pub(crate) async fn end(self) {
-        for number in 0..self.keys.len() {
-            // Somebody else's trouble by now: their names are this measurement's alone.
-            let _ = self.delete(number).await;
+    /// Deletes keys that are left after an error.
+    pub(crate) async fn clean_up(self) {
+        for task in 0..self.keys.len() {
+            // A key that stays disturbs no other program, because its name has a random part.
+            let _ = self.delete(task).await;
         }
     }
 }

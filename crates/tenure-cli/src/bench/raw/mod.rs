@@ -1,52 +1,66 @@
 //! The bare requests that a lock needs at least on each kind of store: `tenure` cannot be faster.
+//!
+//! A round is what one acquisition and one release need.
 
-pub(crate) mod file;
-pub(crate) mod redis;
-pub(crate) mod sql;
+pub(super) mod file;
+pub(super) mod redis;
+pub(super) mod sql;
 
 mod etcd;
 mod server_address;
 mod zookeeper;
 
-use tenure::Error;
+use std::sync::Arc;
 
-use crate::bench::common::system;
+use tenure::Error;
+use tokio::sync::Mutex;
+
+use super::common::measurement_error;
 use etcd::RawEtcd;
 use file::RawFile;
 use redis::RawRedis;
 use sql::RawSql;
 use zookeeper::RawZookeeper;
 
-/// Raw locking on one kind of store. Kinds that have none here are measured alone.
-pub(crate) enum Raw {
-    /// A mutex of the runtime.
-    Memory(tokio::sync::Mutex<()>),
-    /// `flock` on a file.
-    File(RawFile),
-    /// The commands that a lock needs at least.
+/// Bare requests to one kind of store.
+#[derive(Clone)]
+pub(super) enum Raw {
+    Memory(Arc<Mutex<()>>),
+    File(Arc<RawFile>),
     Redis(RawRedis),
-    /// The requests that a lock needs at least.
     Etcd(RawEtcd),
     Zookeeper(RawZookeeper),
-    /// The statements that a lock needs at least.
     Sql(RawSql),
 }
 
 impl Raw {
-    /// For the store with this URL; its own key or the like bears `name`.
-    pub(crate) async fn new(backend: &str, url: &str, name: &str) -> Result<Option<Self>, Error> {
+    /// Connects to the store with this URL; `name` is part of the names of all keys, nodes and tables. Returns `None`
+    /// when the store can only be measured alone.
+    pub(super) async fn connect(
+        backend: &str,
+        url: &str,
+        name: &str,
+    ) -> Result<Option<Self>, Error> {
         Ok(match backend {
-            "memory" => Some(Self::Memory(tokio::sync::Mutex::new(()))),
-            "file" => Some(Self::File(RawFile::new().map_err(system)?)),
-            "redis" => RawRedis::new(url, name).await?.map(Self::Redis),
-            "etcd" => RawEtcd::new(url, name).await?.map(Self::Etcd),
-            "zookeeper" => RawZookeeper::new(url, name).await?.map(Self::Zookeeper),
-            "mysql" | "postgres" => RawSql::new(url, name).await?.map(Self::Sql),
+            "memory" => Some(Self::Memory(Arc::default())),
+            "file" => {
+                let file = RawFile::new().map_err(measurement_error)?;
+                Some(Self::File(Arc::new(file)))
+            }
+            "redis" => RawRedis::connect(url, name).await?.map(Self::Redis),
+            "etcd" => RawEtcd::connect(url, name).await?.map(Self::Etcd),
+            "zookeeper" => RawZookeeper::connect(url, name).await?.map(Self::Zookeeper),
+            "mysql" | "postgres" => RawSql::connect(url, name).await?.map(Self::Sql),
             _ => None,
         })
     }
 
-    pub(crate) fn pair_name(&self) -> &'static str {
+    /// Whether the locks are requests to a server, which many tasks share.
+    pub(super) fn has_server(&self) -> bool {
+        !matches!(self, Self::Memory(_) | Self::File(_))
+    }
+
+    pub(super) fn describe_round(&self) -> &'static str {
         match self {
             Self::Memory(_) => "tokio::sync::Mutex",
             Self::File(_) => {
@@ -55,12 +69,12 @@ impl Raw {
             Self::Redis(_) => "SET NX PX; EVALSHA of a compare-and-delete",
             Self::Etcd(_) => "Put and Delete of a key",
             Self::Zookeeper(_) => "create an ephemeral sequential node; delete it",
-            Self::Sql(sql) => sql.pair_name(),
+            Self::Sql(sql) => sql.describe_round(),
         }
     }
 
-    /// Empty where a hand-off is measured alone.
-    pub(crate) fn handoff_name(&self) -> &'static str {
+    /// Empty where only the hand-off of the lock is measured.
+    pub(super) fn describe_handoff(&self) -> &'static str {
         match self {
             Self::Memory(_) => "tokio::sync::Mutex between two tasks",
             Self::File(_) => "blocking flock in two processes",
@@ -70,61 +84,29 @@ impl Raw {
         }
     }
 
-    /// Locks and unlocks.
-    pub(crate) async fn pair(&self) -> Result<(), Error> {
+    /// Locks and unlocks what belongs to this task.
+    pub(super) async fn run_round(&self, task: usize) -> Result<(), Error> {
         match self {
             Self::Memory(mutex) => {
                 drop(mutex.lock().await);
                 Ok(())
             }
-            Self::File(file) => file.pair().map_err(system),
-            Self::Redis(redis) => redis.pair(0).await,
-            Self::Etcd(etcd) => etcd.pair(0).await,
-            Self::Zookeeper(zookeeper) => zookeeper.pair(0).await,
-            Self::Sql(sql) => sql.pair(0).await,
+            Self::File(file) => file.run_round().map_err(measurement_error),
+            Self::Redis(redis) => redis.run_round(task).await,
+            Self::Etcd(etcd) => etcd.run_round(task).await,
+            Self::Zookeeper(zookeeper) => zookeeper.run_round(task).await,
+            Self::Sql(sql) => sql.run_round(task).await,
         }
-    }
-
-    /// The same for any of [`WORKERS`](crate::bench::common::WORKERS) names; `None` where names share nothing.
-    pub(crate) fn pairs(&self) -> Option<Pairs> {
-        Some(match self {
-            Self::Memory(_) | Self::File(_) => return None,
-            Self::Redis(redis) => Pairs::Redis(redis.clone()),
-            Self::Etcd(etcd) => Pairs::Etcd(etcd.clone()),
-            Self::Zookeeper(zookeeper) => Pairs::Zookeeper(zookeeper.clone()),
-            Self::Sql(sql) => Pairs::Sql(sql.clone()),
-        })
     }
 
     /// Removes what is left in the store.
-    pub(crate) async fn end(self) {
+    pub(super) async fn clean_up(self) {
         match self {
-            Self::Redis(redis) => redis.end().await,
-            Self::Etcd(etcd) => etcd.end().await,
-            Self::Zookeeper(zookeeper) => zookeeper.end().await,
-            Self::Sql(sql) => sql.end().await,
+            Self::Redis(redis) => redis.clean_up().await,
+            Self::Etcd(etcd) => etcd.clean_up().await,
+            Self::Zookeeper(zookeeper) => zookeeper.clean_up().await,
+            Self::Sql(sql) => sql.clean_up().await,
             Self::Memory(_) | Self::File(_) => {}
-        }
-    }
-}
-
-/// Raw pairs by many tasks.
-#[derive(Clone)]
-pub(crate) enum Pairs {
-    Redis(RawRedis),
-    Etcd(RawEtcd),
-    Zookeeper(RawZookeeper),
-    Sql(RawSql),
-}
-
-impl Pairs {
-    /// Locks and unlocks the name with that number.
-    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
-        match self {
-            Self::Redis(redis) => redis.pair(number).await,
-            Self::Etcd(etcd) => etcd.pair(number).await,
-            Self::Zookeeper(zookeeper) => zookeeper.pair(number).await,
-            Self::Sql(sql) => sql.pair(number).await,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The commands that a lock on Redis needs at least, through the client library that the backend uses.
 
-use std::time::Duration;
-
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo as _,
@@ -9,69 +7,66 @@ use redis::{
 };
 use tenure::{Error, ErrorKind};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use crate::bench::common::WORKERS;
-use crate::bench::common::system;
-use crate::bench::contention::{HOLD, Note, wait_for_start};
-use crate::clock;
+use crate::bench::common::{AnyError, RESPONSE_TIMEOUT, TASKS, measurement_error};
+use crate::bench::contention::{HoldTimes, contend, pause, wait_for_start};
 
-type Failure = Box<dyn std::error::Error>;
-
-/// Frees a key that is ours.
-const RELEASE: &str =
+/// Deletes a key if it has our value.
+const RELEASE_SCRIPT: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// As long as the owner that the backend writes.
+/// As long as the id of an owner.
 const OWNER: &str = "00000000000000000000000000000000";
 
-/// Lease in ms, that of the other side.
-const TTL: u64 = 30_000;
+/// The lease in milliseconds, as long as the lease of `tenure`.
+const TTL_MILLIS: u64 = 30_000;
 
-/// How long the other process may be silent before it is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// One connection, and keys of its own.
+/// One connection, and the keys of this measurement.
 #[derive(Clone)]
 pub(crate) struct RawRedis {
     connection: MultiplexedConnection,
-    /// The digest of [`RELEASE`].
-    release: String,
-    /// One for each of those who work side by side.
+    /// The digest of [`RELEASE_SCRIPT`].
+    release_digest: String,
+    /// One key for each task.
     keys: Vec<String>,
 }
 
 impl RawRedis {
-    /// Connects. `None`: what the URL names is more than one server.
-    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
-        let Some(place) = Place::of(url) else {
+    /// Connects. Returns `None` for a URL with more than one server.
+    pub(crate) async fn connect(url: &str, name: &str) -> Result<Option<Self>, Error> {
+        let Some(server) = Server::parse(url) else {
             return Ok(None);
         };
-        let mut connection = place.connect(None).await.map_err(system)?;
+        let mut connection = server.connect(None).await.map_err(measurement_error)?;
         let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(RELEASE);
-        let release = load.query_async(&mut connection).await.map_err(system)?;
-        let key = |number| format!("{}{name}:raw:{number}", place.prefix);
+        load.arg("LOAD").arg(RELEASE_SCRIPT);
+        let release_digest = load
+            .query_async(&mut connection)
+            .await
+            .map_err(measurement_error)?;
+        let key = |task| format!("{}{name}:raw:{task}", server.prefix);
         Ok(Some(Self {
             connection,
-            release,
-            keys: (0..WORKERS).map(key).collect(),
+            release_digest,
+            keys: (0..TASKS).map(key).collect(),
         }))
     }
 
-    /// Locks and unlocks the key with that number.
-    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
-        let key = &self.keys[number];
+    /// Locks and unlocks the key of this task.
+    pub(crate) async fn run_round(&self, task: usize) -> Result<(), Error> {
+        let key = &self.keys[task];
         let mut set = redis::cmd("SET");
-        set.arg(key).arg(OWNER).arg("NX").arg("PX").arg(TTL);
-        self.expect(&set, &Value::Okay).await?;
+        set.arg(key).arg(OWNER).arg("NX").arg("PX").arg(TTL_MILLIS);
+        self.send_and_expect(&set, &Value::Okay).await?;
         let mut release = redis::cmd("EVALSHA");
-        release.arg(&self.release).arg(1).arg(key).arg(OWNER);
-        self.expect(&release, &Value::Int(1)).await
+        release.arg(&self.release_digest).arg(1).arg(key).arg(OWNER);
+        self.send_and_expect(&release, &Value::Int(1)).await
     }
 
-    async fn expect(&self, command: &Cmd, expected: &Value) -> Result<(), Error> {
-        let answer: Value = self.ask(command).await.map_err(system)?;
-        if answer == *expected {
+    async fn send_and_expect(&self, command: &Cmd, expected: &Value) -> Result<(), Error> {
+        let reply: Value = self.send(command).await.map_err(measurement_error)?;
+        if reply == *expected {
             return Ok(());
         }
         Err(Error::new(
@@ -80,31 +75,31 @@ impl RawRedis {
         ))
     }
 
-    async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> redis::RedisResult<T> {
+    async fn send<T: FromRedisValue>(&self, command: &Cmd) -> redis::RedisResult<T> {
         command.query_async(&mut self.connection.clone()).await
     }
 
-    /// Removes the keys, should one be left.
-    pub(crate) async fn end(self) {
+    /// Deletes keys that are left after an error.
+    pub(crate) async fn clean_up(self) {
         let mut remove = redis::cmd("DEL");
         remove.arg(&self.keys);
-        // Else they go when their lease is over.
-        let _: redis::RedisResult<u64> = self.ask(&remove).await;
+        // Without this request, Redis deletes the keys at the end of their lease.
+        let _: redis::RedisResult<u64> = self.send(&remove).await;
     }
 }
 
-/// One server, as the URL of a store names it.
-struct Place {
+/// The server of a URL, and the prefix of its keys.
+struct Server {
     client: Client,
     prefix: String,
 }
 
-impl Place {
-    /// The library has taken this URL already; here it is read by the parser of the client library.
-    /// `None`: it names more than one server, or that parser does not take it.
-    fn of(url: &str) -> Option<Self> {
+impl Server {
+    /// Reads a URL, which the library has accepted before, with the parser of the client library. Returns `None` for more
+    /// than one server, and for a URL that this parser refuses.
+    fn parse(url: &str) -> Option<Self> {
         let mut url = redis::parse_redis_url(url)?;
-        // The options are ours, not that parser's.
+        // The parser does not know the options of `tenure`.
         let options: Vec<(String, String)> = url.query_pairs().into_owned().collect();
         url.set_query(None);
         url.set_fragment(None);
@@ -143,15 +138,15 @@ impl Place {
         Some(Self { client, prefix })
     }
 
-    /// The one connection of one side; messages go to `push`.
+    /// Opens a connection. Messages are sent to `push`.
     async fn connect(
         &self,
         push: Option<mpsc::UnboundedSender<PushInfo>>,
     ) -> redis::RedisResult<MultiplexedConnection> {
         let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE))
-            .set_pipeline_buffer_size(4 * WORKERS);
+            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
+            .set_pipeline_buffer_size(4 * TASKS);
         if let Some(push) = push {
             config = config.set_push_sender(push);
         }
@@ -161,44 +156,41 @@ impl Place {
     }
 }
 
-/// One of two processes that pass a message to and fro: whoever has it holds, and passes it on. Number 0 begins.
+/// One of two processes that pass a message to and fro. The process that has received the message holds, and sends the
+/// message back. Process 0 begins.
 pub(crate) async fn contend_by_publish(
     url: &str,
     name: &str,
     rounds: u32,
-    which: &str,
-) -> Result<Vec<Note>, Failure> {
-    // The library sets up what all TLS of the process needs.
+    contender: &str,
+) -> Result<Vec<HoldTimes>, AnyError> {
+    // The library sets up the TLS provider of the process.
     tenure::connect(url).await?.close().await;
-    let place = Place::of(url).ok_or("not one server of Redis")?;
-    let channel = |which| format!("{}{name}:raw:{which}", place.prefix);
-    let other = channel(if which == "0" { "1" } else { "0" });
+    let server = Server::parse(url).ok_or("not one server of Redis")?;
+    let channel = |contender| format!("{}{name}:raw:{contender}", server.prefix);
+    let other = channel(if contender == "0" { "1" } else { "0" });
     let (sender, mut messages) = mpsc::unbounded_channel();
-    let mut connection = place.connect(Some(sender)).await?;
-    connection.subscribe(channel(which)).await?;
+    let mut connection = server.connect(Some(sender)).await?;
+    connection.subscribe(channel(contender)).await?;
     wait_for_start()?;
-    let mut notes: Vec<Note> = Vec::new();
-    for round in 0..rounds {
-        let asked = clock::now();
-        if round > 0 || which != "0" {
-            tokio::time::timeout(PATIENCE, message(&mut messages)).await??;
+    let mut begins = contender == "0";
+    let acquire = async || {
+        if !std::mem::take(&mut begins) {
+            timeout(RESPONSE_TIMEOUT, receive_message(&mut messages)).await??;
         }
-        let granted = clock::now();
-        std::thread::sleep(HOLD);
-        notes.push(Note {
-            asked,
-            granted,
-            released: clock::now(),
-        });
+        Ok(())
+    };
+    let release = async |()| {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&other).arg(OWNER);
         let _: u64 = publish.query_async(&mut connection).await?;
-    }
-    Ok(notes)
+        Ok(())
+    };
+    contend(rounds, acquire, pause, release).await
 }
 
-/// Returns when one has come.
-async fn message(messages: &mut mpsc::UnboundedReceiver<PushInfo>) -> Result<(), Failure> {
+/// Waits for the next message.
+async fn receive_message(messages: &mut mpsc::UnboundedReceiver<PushInfo>) -> Result<(), AnyError> {
     while let Some(push) = messages.recv().await {
         match push.kind {
             PushKind::Message => return Ok(()),
@@ -213,16 +205,13 @@ async fn message(messages: &mut mpsc::UnboundedReceiver<PushInfo>) -> Result<(),
 mod tests {
     use super::*;
 
-    fn place(url: &str) -> Option<Place> {
-        Place::of(url)
-    }
-
     #[test]
     fn urls_are_read_as_the_library_reads_them() {
-        let place = place("redis://me:a%2Fb@host:7000/3?prefix=p%3A&timeout=1s&restart_guard=off");
-        let place = place.unwrap();
-        assert_eq!(place.prefix, "p:");
-        let info = place.client.get_connection_info();
+        let server =
+            Server::parse("redis://me:a%2Fb@host:7000/3?prefix=p%3A&timeout=1s&restart_guard=off");
+        let server = server.unwrap();
+        assert_eq!(server.prefix, "p:");
+        let info = server.client.get_connection_info();
         assert_eq!(info.addr().to_string(), "host:7000");
         let settings = info.redis_settings();
         assert_eq!((settings.db(), settings.username()), (3, Some("me")));
@@ -232,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_have_no_raw_side() {
+    fn several_servers_are_measured_alone() {
         for url in [
             "redis+sentinel://a,b/svc",
             "redis+cluster://a,b",
             "redlock://a,b,c",
             "rediss://a?ca=/no/such/file",
         ] {
-            assert!(place(url).is_none(), "{url}");
+            assert!(Server::parse(url).is_none(), "{url}");
         }
     }
 }

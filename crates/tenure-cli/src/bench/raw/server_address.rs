@@ -1,17 +1,17 @@
 //! The server that a URL names, for baselines whose client library reads no such URL.
 
-/// The address of the first server in a URL of the library, the path after the servers, and its options; for
-/// stores without a parser of their own. `None`: a password or TLS, which the raw side has no use for.
-pub(crate) fn plain_place<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str, &'a str)> {
+/// The address of the first server in a URL of the library, and the path after the servers. Returns `None` for a URL with
+/// a password or TLS, which the bare requests do not use.
+pub(crate) fn plain_server<'a>(url: &'a str, scheme: &str) -> Option<(&'a str, &'a str)> {
     let rest = url.strip_prefix(scheme)?.strip_prefix("://")?;
     let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let is_plain = !hosts.contains('@') && !options.split('&').any(|option| option == "tls=on");
     let first = hosts.split(',').next().filter(|host| !host.is_empty())?;
-    is_plain.then_some((first, path, options))
+    is_plain.then_some((first, path))
 }
 
-/// The same with the port that the scheme has by default.
+/// The host with `port`, if the host has no port yet.
 pub(crate) fn with_port(host: &str, port: u16) -> String {
     let has_port = host
         .rsplit_once(':')
@@ -27,13 +27,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_places() {
-        let etcd = |url| plain_place(url, "etcd");
-        assert_eq!(etcd("etcd://h"), Some(("h", "", "")));
-        assert_eq!(
-            etcd("etcd://a:1,b:2/x/y?prefix=p"),
-            Some(("a:1", "x/y", "prefix=p"))
-        );
+    fn only_a_url_without_password_and_tls_has_a_plain_server() {
+        let etcd = |url| plain_server(url, "etcd");
+        assert_eq!(etcd("etcd://h"), Some(("h", "")));
+        assert_eq!(etcd("etcd://a:1,b:2/x/y?prefix=p"), Some(("a:1", "x/y")));
         for url in [
             "etcds://h",
             "etcd://me:secret@h",

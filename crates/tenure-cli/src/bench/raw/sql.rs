@@ -9,34 +9,32 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use tenure::Error;
 use tokio::sync::Mutex;
 
-use crate::bench::common::WORKERS;
-use crate::bench::common::system;
-use crate::bench::contention::{HOLD, Note, wait_for_start};
-use crate::clock;
+use crate::bench::common::{AnyError, TASKS, measurement_error};
+use crate::bench::contention::{HoldTimes, contend, pause, wait_for_start};
 
-/// One connection, and what it locks with.
-enum Link {
+enum Connection {
     MySql(MySqlConnection),
     Postgres(PgConnection),
 }
 
-/// How locks lie in the database.
+/// Where the database keeps the locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Session,
     Table,
 }
 
-/// A connection for each of those who work side by side: a session cannot do two things at a time.
+/// One connection for each task: a session cannot run two statements at the same time.
 #[derive(Clone)]
 pub(crate) struct RawSql {
-    links: Arc<Vec<Mutex<Link>>>,
+    connections: Arc<Vec<Mutex<Connection>>>,
     mode: Mode,
+    /// The name of the locks, or of a table that exists only during the measurement.
     name: Arc<str>,
 }
 
-impl Link {
-    /// `None`: the URL has options that the raw side has no use for, such as TLS.
+impl Connection {
+    /// Returns `None` for a URL with options that the bare requests do not use, such as TLS.
     async fn open(url: &str) -> Result<Option<(Self, Mode)>, Error> {
         let (base, options) = url.split_once('?').unwrap_or((url, ""));
         let has = |wanted: &[&str]| {
@@ -50,86 +48,86 @@ impl Link {
             true => Mode::Table,
             false => Mode::Session,
         };
-        let link = if base.starts_with("mysql:") {
-            let options = MySqlConnectOptions::from_str(base).map_err(system)?;
-            let link = MySqlConnection::connect_with(&options).await;
-            Self::MySql(link.map_err(system)?)
+        let connection = if base.starts_with("mysql:") {
+            let options = MySqlConnectOptions::from_str(base).map_err(measurement_error)?;
+            let connection = MySqlConnection::connect_with(&options).await;
+            connection.map(Self::MySql)
         } else {
-            let options = PgConnectOptions::from_str(base).map_err(system)?;
-            let link = PgConnection::connect_with(&options).await;
-            Self::Postgres(link.map_err(system)?)
+            let options = PgConnectOptions::from_str(base).map_err(measurement_error)?;
+            let connection = PgConnection::connect_with(&options).await;
+            connection.map(Self::Postgres)
         };
-        Ok(Some((link, mode)))
+        Ok(Some((connection.map_err(measurement_error)?, mode)))
     }
 
-    async fn run(&mut self, sql: String) -> Result<(), Error> {
+    async fn execute(&mut self, sql: String) -> Result<(), Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
-            Self::MySql(link) => link.execute(sql).await.map(drop),
-            Self::Postgres(link) => link.execute(sql).await.map(drop),
+            Self::MySql(connection) => connection.execute(sql).await.map(drop),
+            Self::Postgres(connection) => connection.execute(sql).await.map(drop),
         }
-        .map_err(system)
+        .map_err(measurement_error)
     }
 
-    /// Takes the lock of the session, waiting as long as it must.
-    async fn lock(&mut self, name: &str, number: usize) -> Result<(), Error> {
+    /// Takes the lock of the session, and waits as long as necessary.
+    async fn lock(&mut self, name: &str, task: i64) -> Result<(), Error> {
         match self {
-            Self::MySql(link) => {
-                let sql = "SELECT GET_LOCK(?, 3600)";
-                let row = link.fetch_one(sqlx::query(sql).bind(format!("{name}-{number}")));
-                let got: Option<i64> = row.await.and_then(|row| row.try_get(0)).map_err(system)?;
-                match got {
-                    Some(1) => Ok(()),
-                    _ => Err(system("GET_LOCK did not lock")),
+            Self::MySql(connection) => {
+                let query = sqlx::query("SELECT GET_LOCK(?, 3600)").bind(format!("{name}-{task}"));
+                let row = connection.fetch_one(query).await;
+                match row.and_then(|row| row.try_get(0)) {
+                    Ok(Some(1_i64)) => Ok(()),
+                    Ok(_) => Err(measurement_error("GET_LOCK did not lock")),
+                    Err(error) => Err(measurement_error(error)),
                 }
             }
-            Self::Postgres(link) => {
+            Self::Postgres(connection) => {
                 let sql = "SELECT pg_advisory_lock(hashtextextended($1, $2))";
-                let number = i64::try_from(number).unwrap_or_default();
-                let row = link.fetch_one(sqlx::query(sql).bind(name).bind(number));
-                row.await.map(drop).map_err(system)
+                let row = connection.fetch_one(sqlx::query(sql).bind(name).bind(task));
+                row.await.map(drop).map_err(measurement_error)
             }
         }
     }
 
-    async fn unlock(&mut self, name: &str, number: usize) -> Result<(), Error> {
+    async fn unlock(&mut self, name: &str, task: i64) -> Result<(), Error> {
         match self {
-            Self::MySql(link) => {
-                let sql = "SELECT RELEASE_LOCK(?)";
-                let row = link.fetch_one(sqlx::query(sql).bind(format!("{name}-{number}")));
-                row.await.map(drop).map_err(system)
+            Self::MySql(connection) => {
+                let query = sqlx::query("SELECT RELEASE_LOCK(?)").bind(format!("{name}-{task}"));
+                connection.fetch_one(query).await.map(drop)
             }
-            Self::Postgres(link) => {
+            Self::Postgres(connection) => {
                 let sql = "SELECT pg_advisory_unlock(hashtextextended($1, $2))";
-                let number = i64::try_from(number).unwrap_or_default();
-                let row = link.fetch_one(sqlx::query(sql).bind(name).bind(number));
-                row.await.map(drop).map_err(system)
+                let row = connection.fetch_one(sqlx::query(sql).bind(name).bind(task));
+                row.await.map(drop)
             }
         }
+        .map_err(measurement_error)
     }
 
-    /// One statement that takes a row and one that gives it back.
-    async fn rows(&mut self, table: &str, number: usize) -> Result<(), Error> {
-        let number = i64::try_from(number).unwrap_or_default();
+    /// Runs one statement that takes a row and one that releases it.
+    async fn update_row(&mut self, table: &str, task: i64) -> Result<(), Error> {
         match self {
-            Self::MySql(link) => {
+            Self::MySql(connection) => {
                 let take = format!(
                     "INSERT INTO {table} (id, token) VALUES (?, 1) ON DUPLICATE KEY UPDATE token = token + 1"
                 );
-                let give = format!("UPDATE {table} SET token = token WHERE id = ? AND token > 0");
-                for sql in [take, give] {
-                    let query = sqlx::query(AssertSqlSafe(sql)).bind(number);
-                    link.execute(query).await.map_err(system)?;
+                let release =
+                    format!("UPDATE {table} SET token = token WHERE id = ? AND token > 0");
+                for sql in [take, release] {
+                    let query = sqlx::query(AssertSqlSafe(sql)).bind(task);
+                    connection.execute(query).await.map_err(measurement_error)?;
                 }
             }
-            Self::Postgres(link) => {
+            Self::Postgres(connection) => {
                 let take = format!(
                     "INSERT INTO {table} AS t (id, token) VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET token = t.token + 1 RETURNING token"
                 );
-                let give = format!("UPDATE {table} SET token = token WHERE id = $1 AND token > 0");
-                for sql in [take, give] {
-                    let query = sqlx::query(AssertSqlSafe(sql)).bind(number);
-                    link.fetch_optional(query).await.map_err(system)?;
+                let release =
+                    format!("UPDATE {table} SET token = token WHERE id = $1 AND token > 0");
+                for sql in [take, release] {
+                    let query = sqlx::query(AssertSqlSafe(sql)).bind(task);
+                    let row = connection.fetch_optional(query);
+                    row.await.map_err(measurement_error)?;
                 }
             }
         }
@@ -138,88 +136,85 @@ impl Link {
 }
 
 impl RawSql {
-    /// Connects as often as there are workers. `None`: the raw side has no use for this URL.
-    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
-        let Some((mut first, mode)) = Link::open(url).await? else {
+    /// Opens a connection for each task. Returns `None` for a URL with options that the bare requests do not use.
+    pub(crate) async fn connect(url: &str, name: &str) -> Result<Option<Self>, Error> {
+        let Some((mut first, mode)) = Connection::open(url).await? else {
             return Ok(None);
         };
-        // A table of its own, for the time of the measurement.
-        let name: String = name.replace('-', "_");
+        let name = name.replace('-', "_");
         if mode == Mode::Table {
             let sql = format!("CREATE TABLE {name} (id BIGINT PRIMARY KEY, token BIGINT NOT NULL)");
-            first.run(sql).await?;
+            first.execute(sql).await?;
         }
-        let mut links = vec![Mutex::new(first)];
-        while links.len() < WORKERS {
-            let Some((link, _)) = Link::open(url).await? else {
+        let mut connections = vec![Mutex::new(first)];
+        while connections.len() < TASKS {
+            let Some((connection, _)) = Connection::open(url).await? else {
                 return Ok(None);
             };
-            links.push(Mutex::new(link));
+            connections.push(Mutex::new(connection));
         }
         Ok(Some(Self {
-            links: Arc::new(links),
+            connections: Arc::new(connections),
             mode,
             name: name.into(),
         }))
     }
 
-    pub(crate) fn pair_name(&self) -> &'static str {
+    pub(crate) fn describe_round(&self) -> &'static str {
         match self.mode {
             Mode::Session => "lock and unlock functions on a connection each",
             Mode::Table => "an upsert and an update of one row on a connection each",
         }
     }
 
-    /// Whether waiters stand in the server's own queue, which can be measured without us.
+    /// Whether waiters are in a queue of the server, so that the hand-off can be measured without `tenure`.
     pub(crate) fn is_session(&self) -> bool {
         self.mode == Mode::Session
     }
 
-    /// Locks and unlocks the name with that number.
-    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
-        let mut link = self.links[number].lock().await;
+    /// Locks and unlocks the name, or the row, of this task.
+    pub(crate) async fn run_round(&self, task: usize) -> Result<(), Error> {
+        let mut connection = self.connections[task].lock().await;
+        let task = i64::try_from(task).unwrap_or_default();
         match self.mode {
             Mode::Session => {
-                link.lock(&self.name, number).await?;
-                link.unlock(&self.name, number).await
+                connection.lock(&self.name, task).await?;
+                connection.unlock(&self.name, task).await
             }
-            Mode::Table => link.rows(&self.name, number).await,
+            Mode::Table => connection.update_row(&self.name, task).await,
         }
     }
 
     /// Removes the table.
-    pub(crate) async fn end(self) {
+    pub(crate) async fn clean_up(self) {
         if self.mode == Mode::Table {
             let sql = format!("DROP TABLE {}", self.name);
-            // Its name says whose it was.
-            let _ = self.links[0].lock().await.run(sql).await;
+            // A table that stays can be recognized by its name.
+            let _ = self.connections[0].lock().await.execute(sql).await;
         }
     }
 }
 
-/// One of two that contend by the server's own functions.
-pub(crate) async fn contend_in_session(
+/// One of two processes that contend by the lock functions of the server.
+pub(crate) async fn contend_for_session_lock(
     url: &str,
     name: &str,
     rounds: u32,
-) -> Result<Vec<Note>, Box<dyn std::error::Error>> {
-    let Some((mut link, _)) = Link::open(url).await? else {
+) -> Result<Vec<HoldTimes>, AnyError> {
+    let Some((connection, _)) = Connection::open(url).await? else {
         return Err("no such URL".into());
     };
+    let connection = Mutex::new(connection);
     wait_for_start()?;
-    let mut notes = Vec::new();
-    for _ in 0..rounds {
-        let asked = clock::now();
-        link.lock(name, 0).await?;
-        let granted = clock::now();
-        std::thread::sleep(HOLD);
-        notes.push(Note {
-            asked,
-            granted,
-            released: clock::now(),
-        });
-        link.unlock(name, 0).await?;
-        std::thread::sleep(HOLD);
-    }
-    Ok(notes)
+    let acquire = async || {
+        let mut connection = connection.lock().await;
+        connection.lock(name, 0).await?;
+        Ok(connection)
+    };
+    contend(rounds, acquire, pause, async |mut connection| {
+        connection.unlock(name, 0).await?;
+        pause().await;
+        Ok(())
+    })
+    .await
 }

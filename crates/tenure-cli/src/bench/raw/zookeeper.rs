@@ -5,51 +5,50 @@ use std::time::Duration;
 use tenure::Error;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use super::server_address::{plain_place, with_port};
-use crate::bench::common::WORKERS;
-use crate::bench::common::system;
+use super::server_address::{plain_server, with_port};
+use crate::bench::common::{RESPONSE_TIMEOUT, TASKS, measurement_error};
 
-/// As long as that of the other side.
-const SESSION: Duration = Duration::from_secs(30);
+/// As long as the session of `tenure`.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the server may be silent before it is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// About as much as the backend says of a holder.
+/// About as long as the record of a holder.
 const VALUE: [u8; 200] = [b' '; 200];
 
-/// One session, and directories of its own.
+/// One session, and the directories of this measurement.
 #[derive(Clone)]
 pub(crate) struct RawZookeeper {
     client: Client,
-    /// One for each of those who work side by side.
+    /// One directory for each task.
     directories: Vec<String>,
 }
 
 impl RawZookeeper {
-    /// Connects. `None`: the URL has a password, TLS, or a root that is written in another way.
-    pub(crate) async fn new(url: &str, name: &str) -> Result<Option<Self>, Error> {
-        let Some((host, root, _)) = plain_place(url, "zookeeper") else {
+    /// Connects. Returns `None` for a URL with a password, TLS, or a percent-encoded root.
+    pub(crate) async fn connect(url: &str, name: &str) -> Result<Option<Self>, Error> {
+        let Some((host, root)) = plain_server(url, "zookeeper") else {
             return Ok(None);
         };
         let root = root.trim_end_matches('/');
         if root.contains('%') {
             return Ok(None);
         }
-        let connector = Client::connector().with_session_timeout(SESSION);
-        let connector = connector.with_connection_timeout(PATIENCE);
+        let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+        let connector = connector.with_connection_timeout(RESPONSE_TIMEOUT);
         let client = connector.connect(&with_port(host, 2181)).await;
-        let client = client.map_err(system)?;
+        let client = client.map_err(measurement_error)?;
         let root = match root {
             "" => String::new(),
             root => format!("/{root}"),
         };
-        let directory = |number| format!("{root}/{name}-raw-{number}");
-        let directories: Vec<_> = (0..WORKERS).map(directory).collect();
-        // The server takes them away when they have been empty for a while.
+        let directory = |task| format!("{root}/{name}-raw-{task}");
+        let directories: Vec<_> = (0..TASKS).map(directory).collect();
+        // The server removes a container node after it has been empty for a while.
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         for directory in &directories {
-            client.mkdir(directory, &container).await.map_err(system)?;
+            client
+                .mkdir(directory, &container)
+                .await
+                .map_err(measurement_error)?;
         }
         Ok(Some(Self {
             client,
@@ -57,20 +56,23 @@ impl RawZookeeper {
         }))
     }
 
-    /// Makes and deletes a node in the directory with that number.
-    pub(crate) async fn pair(&self, number: usize) -> Result<(), Error> {
+    /// Creates and deletes a node in the directory of this task.
+    pub(crate) async fn run_round(&self, task: usize) -> Result<(), Error> {
         let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let prefix = format!("{}/lock-", self.directories[number]);
-        let made = self.client.create(&prefix, &VALUE, &node).await;
-        let (_, sequence) = made.map_err(system)?;
+        let prefix = format!("{}/lock-", self.directories[task]);
+        let created = self.client.create(&prefix, &VALUE, &node).await;
+        let (_, sequence) = created.map_err(measurement_error)?;
         let path = format!("{prefix}{sequence}");
-        self.client.delete(&path, None).await.map_err(system)
+        self.client
+            .delete(&path, None)
+            .await
+            .map_err(measurement_error)
     }
 
-    /// Removes the directories; the session ends, and with it what is in them, when this is dropped.
-    pub(crate) async fn end(self) {
+    /// Deletes the directories. When this is dropped, the session ends, and the server deletes the nodes in them.
+    pub(crate) async fn clean_up(self) {
         for directory in &self.directories {
-            // One that is not empty is removed by the server later on.
+            // The server removes a directory that is not empty yet later on.
             let _ = self.client.delete(directory, None).await;
         }
     }
