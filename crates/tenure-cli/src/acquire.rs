@@ -1,4 +1,4 @@
-//! Acquiring for `run` and `hold`: waiting for a turn, and what is said meanwhile.
+//! Acquires the locks of `run` and `hold`, and reports the wait.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -16,20 +16,20 @@ use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::text;
 
-/// A wait that is over sooner than this is not worth a word.
-const WORTH_A_WORD: Duration = Duration::from_millis(100);
-/// Between two looks at who holds what we wait for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same where the holder is not printed: only a server that was started lately is worth a line there.
-const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// How long the question "who holds it?" may take when the answer is for an error message.
-const ASK_LIMIT: Duration = Duration::from_millis(500);
+/// A wait that is shorter than this is not reported.
+const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
+/// Time between two inspections of the locks that are waited for.
+const INSPECT_INTERVAL: Duration = Duration::from_secs(1);
+/// The same where the holder is not printed, and only a server that was started lately is reported.
+const QUIET_INSPECT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the inspection may take when its result is for an error message.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Acquires everything in `plan`, or says why not and how `tenure` is to end.
+/// Acquires everything in `plan`. On failure it prints the reason, and returns how `tenure` ends.
 ///
-/// A signal ends the wait at once. In every case the caller has to close the client: that waits for what is given up
-/// in the background. `meanwhile` is called when the lock does not come at once:
-/// the place for work that can go on in parallel.
+/// A signal ends the wait at once. The caller has to close the client in every case, because closing waits for requests
+/// that were given up. `meanwhile` is called when the lock is not granted at once, for work that can be done in
+/// parallel.
 pub(crate) async fn acquire(
     client: &Client,
     plan: &Plan,
@@ -47,35 +47,35 @@ pub(crate) async fn acquire(
             tokio::select! {
                 biased;
                 signal = signals.next() => {
-                    // The place in the queue is given up, and a grant that comes nevertheless is given back.
+                    // Dropping the request leaves the queue. A grant that arrives nevertheless is released.
                     drop(grant);
                     console.erase_progress();
                     return Err(Exit::Signal(signal));
                 }
                 outcome = &mut grant => outcome,
-                never = tell_of_waiting(client, plan, console, began) => never,
+                never = report_waiting(client, plan, console, began) => never,
             }
         }
     };
     console.erase_progress();
     match outcome {
         Ok(guard) => {
-            acquired(&guard, console, began.elapsed());
+            report_grant(&guard, console, began.elapsed());
             Ok(guard)
         }
         Err(error) => {
             let exit = Exit::of(error.kind(), plan.busy_code);
             match exit {
-                Exit::Busy(_) => say_busy(client, plan, console, &error).await,
-                _ => say_error(console, &error, plan.options.ttl),
+                Exit::Busy(_) => report_busy(client, plan, console, &error).await,
+                _ => report_failure(console, &error, plan.options.ttl),
             }
             Err(exit)
         }
     }
 }
 
-/// Why it cannot be acquired, whatever was asked for.
-fn say_error(console: &Console, error: &Error, ttl: Duration) {
+/// Prints any error but that the lock is busy.
+fn report_failure(console: &Console, error: &Error, ttl: Duration) {
     let message = error.to_string();
     if console.json {
         let guard = json::restart_guard_json(error.restart_guard(), ttl);
@@ -88,7 +88,7 @@ fn say_error(console: &Console, error: &Error, ttl: Duration) {
     }
 }
 
-fn acquired(guard: &Guard, console: &Console, waited: Duration) {
+fn report_grant(guard: &Guard, console: &Console, waited: Duration) {
     if console.json {
         console.event("acquired", acquired_json(guard, waited));
     } else if console.verbose {
@@ -101,7 +101,7 @@ fn acquired(guard: &Guard, console: &Console, waited: Duration) {
     }
 }
 
-/// What there is to know about a grant.
+/// The fields of a grant, for JSON.
 pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Value {
     let (names, tokens): (Vec<_>, Vec<_>) = guard
         .tokens()
@@ -117,15 +117,21 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
     })
 }
 
-/// Says who is in the way, again and again, to those who want to know; and once, to all but those who asked for quiet,
-/// that the server was started too lately to grant anything. Never resolves.
-async fn tell_of_waiting<T>(client: &Client, plan: &Plan, console: &Console, began: Instant) -> T {
-    let tells = console.reports_waiting();
-    if !tells && console.quiet {
+/// Inspects the locks again and again while they are waited for. The holder is printed if the user wants to see the wait.
+/// That the server was started too lately to grant anything is printed once, unless the user wants `--quiet`. Never
+/// resolves.
+async fn report_waiting<T>(client: &Client, plan: &Plan, console: &Console, began: Instant) -> T {
+    let shows_wait = console.reports_waiting();
+    if !shows_wait && console.quiet {
         return pending().await;
     }
-    // A shorter wait ends with an error that says it.
-    tokio::time::sleep(if tells { WORTH_A_WORD } else { LOOK_EVERY }).await;
+    // A shorter wait ends with an error that explains it.
+    tokio::time::sleep(if shows_wait {
+        FIRST_REPORT_AFTER
+    } else {
+        INSPECT_INTERVAL
+    })
+    .await;
     let (mut is_first, mut is_explained, mut is_in_event) = (true, false, false);
     loop {
         let obstacle = obstacle(client, plan).await;
@@ -133,7 +139,7 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, console: &Console, beg
         let waited = began.elapsed();
         let ttl = plan.options.ttl;
         let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
-        if let Some(guard) = guard.filter(|_| !is_explained && waited >= LOOK_EVERY) {
+        if let Some(guard) = guard.filter(|_| !is_explained && waited >= INSPECT_INTERVAL) {
             console.notice(guard.describe(ttl));
             is_explained = true;
         }
@@ -141,17 +147,22 @@ async fn tell_of_waiting<T>(client: &Client, plan: &Plan, console: &Console, beg
             let reason = obstacle.map(|status| text::busy(status, ttl));
             let reason = reason.unwrap_or_else(|| format!("for {}", text::quoted(&plan.names)));
             console.draw_progress(&format!("waiting {}: {reason}", rounded(waited)));
-        } else if tells && (is_first || guard.is_some() && !is_in_event) {
+        } else if shows_wait && (is_first || guard.is_some() && !is_in_event) {
             is_in_event = guard.is_some();
-            say_waiting(plan, console, obstacle, waited);
+            print_waiting(plan, console, obstacle, waited);
         }
         is_first = false;
-        tokio::time::sleep(if tells { LOOK_EVERY } else { LOOK_SELDOM }).await;
+        tokio::time::sleep(if shows_wait {
+            INSPECT_INTERVAL
+        } else {
+            QUIET_INSPECT_INTERVAL
+        })
+        .await;
     }
 }
 
-/// One event, or one line for those who asked for more.
-fn say_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited: Duration) {
+/// Prints one event for JSON, or one line for `--verbose`.
+fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited: Duration) {
     let ttl = plan.options.ttl;
     let holder = obstacle.and_then(|status| status.holds.first());
     let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
@@ -172,7 +183,7 @@ fn say_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited
     });
 }
 
-/// The first of the names that cannot be had now.
+/// The first of the names that cannot be acquired now.
 async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
     let ttl = plan.options.ttl;
     for name in &plan.names {
@@ -184,18 +195,18 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
             {
                 return Some(status);
             }
-            // A look that fails is no news: acquire itself will tell.
+            // An inspection that fails is not reported: the acquisition reports its own error.
             _ => {}
         }
     }
     None
 }
 
-/// One line that names the holder.
-async fn say_busy(client: &Client, plan: &Plan, console: &Console, error: &Error) {
+/// Prints one line that names the holder.
+async fn report_busy(client: &Client, plan: &Plan, console: &Console, error: &Error) {
     let ttl = plan.options.ttl;
-    let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
-    let status = asked.ok().flatten();
+    let inspected = tokio::time::timeout(INSPECT_TIMEOUT, obstacle(client, plan)).await;
+    let status = inspected.ok().flatten();
     let holder = status
         .as_ref()
         .and_then(|status| Some(&status.holds.first()?.holder));
@@ -232,7 +243,7 @@ async fn say_busy(client: &Client, plan: &Plan, console: &Console, error: &Error
     }
 }
 
-/// The outcome, if it is there at the first look.
+/// Polls a future once, and returns its output if it is ready.
 async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {

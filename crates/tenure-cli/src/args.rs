@@ -1,4 +1,4 @@
-//! Every flag once, with its help. No behaviour.
+//! The definition of all flags, with their help.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -72,7 +72,7 @@ Examples:
     export TENURE_URL=redis://:password@db.example/0
     tenure run nightly -- ./report.sh";
 
-/// What every action understands.
+/// The flags of every action.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// URL of the store that keeps the locks, for example redis://host, etcd://a,b,c or file:/dir
@@ -160,7 +160,7 @@ pub(crate) struct Hold {
     pub(crate) names: Vec<OsString>,
 }
 
-/// How to acquire.
+/// How the locks are acquired.
 #[derive(Debug, Args)]
 pub(crate) struct Acquire {
     /// Stop waiting after this time [default: wait forever]
@@ -334,15 +334,14 @@ pub(crate) struct Completions {
     pub(crate) shell: Shell,
 }
 
-/// Reads the command line. When there is nothing to be done any more (help, version, a mistake),
-/// it has been said and the exit comes back.
+/// Reads the command line. For help, the version, and wrong usage, the text is printed and the exit code returned.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
     Cli::try_parse_from(arguments).map_err(|error| {
         if matches!(
             error.kind(),
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
         ) {
-            // Whoever does not read the help to its end had enough of it.
+            // A reader may close the pipe before the end of the help.
             let _ = error.print();
             return Exit::Done;
         }
@@ -355,11 +354,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
     })
 }
 
-/// What clap says in a page, on one line: the mistake, its tip, and where to read more.
+/// Puts the page that clap prints for wrong usage on one line: the mistake, its tip, and where to read more.
 fn one_line(page: &str) -> String {
     let mut paragraphs = page.split("\n\n");
     let mistake = paragraphs.next().unwrap_or_default();
-    // A URL in the wrong place is repeated by nobody: it may have a password in it.
+    // A URL in the wrong place is not printed: it may have a password in it.
     let is_secret = |word: &str| word.contains("://") && word.contains('@');
     let words: Vec<_> = mistake
         .split_whitespace()
@@ -369,7 +368,7 @@ fn one_line(page: &str) -> String {
     if let Some(rest) = line.strip_prefix("error: ") {
         line = rest.to_string();
     }
-    // What clap says of `--` misleads where `--` stands in front of a command.
+    // The tip of clap about `--` is misleading, because `--` stands in front of a command.
     let tips = page
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "));

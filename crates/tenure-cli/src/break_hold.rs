@@ -1,4 +1,4 @@
-//! `tenure break`: ends one hold.
+//! `tenure break`: ends the hold of another process.
 
 use serde_json::json;
 use tenure::{Client, Error, LockName};
@@ -11,7 +11,6 @@ use crate::lock_name::lock_name;
 use crate::results::print_results;
 use crate::store;
 
-/// Ends one hold.
 pub(crate) async fn break_hold(common: &Common, args: &args::Break, console: &Console) -> Exit {
     print_results(console, async {
         let name = lock_name(&args.name)?;

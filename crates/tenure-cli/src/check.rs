@@ -1,4 +1,4 @@
-//! `tenure check`: what a store, with these settings, promises and what not.
+//! `tenure check`: prints what a store, with its settings, guarantees.
 
 use serde_json::{Value, json};
 use tenure::backend::{Finding, Severity};
@@ -12,7 +12,7 @@ use crate::results::print_results;
 use crate::store;
 use crate::text;
 
-/// Prints the guarantees and what was found; fails when a required one is missing.
+/// Prints the guarantees and the findings. The exit code tells whether a required guarantee is missing.
 pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console) -> Exit {
     print_results(console, async {
         let required: Vec<Fault> = args
@@ -20,25 +20,26 @@ pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console
             .iter()
             .map(|name| name.trim().parse())
             .collect::<Result<_, Error>>()?;
-        let look = async |client: &Client| {
+        let inspect = async |client: &Client| {
             let mut findings = Vec::new();
             if args.init {
-                let made = client.init().await?.into_iter();
-                let made = made.map(|what| Finding::new(Severity::Good, format!("made {what}")));
-                findings.extend(made);
+                let created = client.init().await?.into_iter();
+                findings.extend(
+                    created.map(|what| Finding::new(Severity::Good, format!("made {what}"))),
+                );
             }
             findings.extend(client.check().await?);
             Ok((findings, client.guarantees().clone()))
         };
-        let (findings, guarantees) = store::with_client(common, look).await?;
+        let (findings, guarantees) = store::with_client(common, inspect).await?;
         let guarantees = &guarantees;
-        // A finding that voids a promise voids what the table says of it.
-        let void = findings
+        // A bad finding takes away the guarantees of the table.
+        let is_void = findings
             .iter()
             .any(|finding| finding.severity == Severity::Bad);
         let missing: Vec<_> = required
             .into_iter()
-            .filter(|fault| void || !guarantees.survives(*fault))
+            .filter(|fault| is_void || !guarantees.survives(*fault))
             .collect();
         let exit = if missing.is_empty() {
             Exit::Done
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_of_check_is_known_byte_for_byte() {
+    fn the_json_of_check_stays_the_same() {
         let cells = vec![
             Cell::new(Fault::HolderKilled, Promise::Effects, "why").late(),
             Cell::new(Fault::Failover, Promise::NotApplicable, "alone"),

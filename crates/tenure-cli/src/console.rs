@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use crate::args::Common;
 use crate::json::event_line;
 
-/// The voice of one run of `tenure`.
+/// Prints messages as the flags of this run want them.
 pub(crate) struct Console {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
-    /// Standard error is a terminal where a line may be drawn anew.
+    /// Standard error is a terminal, where a progress line can be redrawn.
     is_terminal: bool,
-    /// A line that will be drawn anew is on the terminal now.
+    /// The progress line is on the terminal now.
     progress_is_shown: Cell<bool>,
 }
 
@@ -37,7 +37,7 @@ impl Console {
         }
     }
 
-    /// An error, whatever was asked for.
+    /// Prints an error, also with `--quiet`.
     pub(crate) fn error(&self, message: impl Display) {
         if self.json {
             self.event("error", json!({ "message": message.to_string() }));
@@ -46,49 +46,49 @@ impl Console {
         }
     }
 
-    /// Something that people should know, unless they asked for quiet.
+    /// Prints a message for people, except with `--quiet`.
     pub(crate) fn notice(&self, message: impl Display) {
         if !self.json && !self.quiet {
             self.print_message(message);
         }
     }
 
-    /// Something for those who asked for more.
+    /// Prints a message for people with `--verbose`.
     pub(crate) fn detail(&self, message: impl Display) {
         if !self.json && self.verbose {
             self.print_message(message);
         }
     }
 
-    /// An event with its fields, for programs.
+    /// Prints an event with its fields, for programs.
     pub(crate) fn event(&self, event: &str, fields: Value) {
         if self.json {
             let _ = writeln!(io::stderr(), "{}", event_line(event, fields));
         }
     }
 
-    /// Whether somebody wants to hear who holds what is waited for.
+    /// Whether the holder of a lock that is waited for is printed.
     pub(crate) fn reports_waiting(&self) -> bool {
         self.json || self.verbose || self.has_progress_line()
     }
 
-    /// Whether a line may be drawn on the terminal and drawn anew.
+    /// Whether a progress line may be drawn on the terminal.
     pub(crate) fn has_progress_line(&self) -> bool {
         self.is_terminal && !self.quiet && !self.json
     }
 
-    /// Draws the one line that is drawn anew, cut to the width of the terminal.
+    /// Draws the progress line over the last one, cut to the width of the terminal.
     pub(crate) fn draw_progress(&self, line: &str) {
         let width = rustix::termios::tcgetwinsize(io::stderr())
             .map_or(80, |size| usize::from(size.ws_col))
             .max(20);
         let cut: String = line.chars().take(width - 1).collect();
-        // The line is erased to its end after it was written: less flicker than the other way round.
+        // The rest of the line is erased after the text was written, which flickers less than to erase it before.
         let _ = write!(io::stderr(), "\r{cut}\x1b[K");
         self.progress_is_shown.set(true);
     }
 
-    /// Takes the drawn line away.
+    /// Removes the progress line.
     pub(crate) fn erase_progress(&self) {
         if self.progress_is_shown.replace(false) {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -97,15 +97,15 @@ impl Console {
 
     fn print_message(&self, message: impl Display) {
         self.erase_progress();
-        // Whoever closed standard error does not want to hear that it is closed.
+        // An error is ignored: there is no other place to report that standard error is closed.
         let _ = writeln!(io::stderr(), "tenure: {message}");
     }
 }
 
-/// One line of result on standard output.
+/// Prints one line of results on standard output.
 ///
 /// # Errors
-/// Those of writing. A reader that went away is one; then there is no use in going on.
+/// Those of writing, for example when the reader is gone. Then the caller stops.
 pub(crate) fn print_result(line: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;

@@ -5,7 +5,7 @@ use tenure::{HoldInfo, Status};
 use crate::duration::rounded;
 use crate::text;
 
-/// One row per hold; names that are free but reserved or waited for have one, too.
+/// One row for each hold, and one for each name that is free but reserved or waited for.
 pub(crate) fn holds_table(all: &[Status]) -> String {
     let mut rows = Vec::new();
     for status in all {

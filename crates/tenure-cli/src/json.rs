@@ -19,7 +19,6 @@ pub(crate) fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-/// A status for programs.
 pub(crate) fn status_json(status: &Status) -> Value {
     let mut value = json!(status);
     for (at, hold) in status.holds.iter().enumerate() {
@@ -33,7 +32,7 @@ pub(crate) fn status_json(status: &Status) -> Value {
     value
 }
 
-/// Why the server grants nothing yet, for programs; null when it does.
+/// Why the server grants nothing yet; null if it grants leases.
 pub(crate) fn restart_guard_json(guard: Option<&RestartGuard>, ttl: Duration) -> Value {
     guard.map_or(Value::Null, |guard| {
         let mut value = json!(guard);
@@ -42,14 +41,13 @@ pub(crate) fn restart_guard_json(guard: Option<&RestartGuard>, ttl: Duration) ->
     })
 }
 
-/// A holder for programs.
 pub(crate) fn holder_json(holder: &Holder) -> Value {
     let mut value = json!(holder);
     value["for_ms"] = for_ms(holder);
     value
 }
 
-/// How long it has been held (or waited for), by the clock of this moment.
+/// How long the holder has held the lock (or waited for it), by the clock of this moment.
 fn for_ms(holder: &Holder) -> Value {
     age(holder).map(millis).into()
 }
@@ -66,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_of_a_status_is_known_byte_for_byte() {
+    fn the_json_of_a_status_stays_the_same() {
         let mut holder = Holder::new("build-7", 42);
         holder.label = "why \"x\"".into();
         holder.client = "0a1b2c3d".into();
@@ -85,7 +83,7 @@ mod tests {
         .map(|(mode, token, left)| HoldInfo::new(holder.clone(), mode, token, left))
         .to_vec();
         status.queue = Some(vec![Holder::new("", 0)]);
-        // How long ago it was depends on the clock.
+        // The age depends on the clock, so it is removed.
         let shown = |status: &Status| {
             let text = status_json(status).to_string();
             let mut parts = text.split("\"for_ms\":");

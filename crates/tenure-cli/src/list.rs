@@ -1,4 +1,4 @@
-//! `tenure list`: who holds what.
+//! `tenure list`: prints the locks that are held, and who holds them.
 
 use tenure::Client;
 
@@ -10,7 +10,6 @@ use crate::json;
 use crate::results::print_results;
 use crate::store;
 
-/// Who holds what.
 pub(crate) async fn list(common: &Common, args: &args::List, console: &Console) -> Exit {
     print_results(console, async {
         let list = async |client: &Client| client.list(&*args.prefix).await;

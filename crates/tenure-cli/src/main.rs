@@ -1,38 +1,52 @@
-//! `tenure`: hold a distributed lock while a command runs.
+//! `tenure`: holds a distributed lock while a command runs.
+//!
+//! In this order the files can be read:
+//!
+//! 1. `args.rs` defines the flags, and `exit.rs` the exit codes.
+//! 2. Each action has a file. `list.rs`, `status.rs`, `break_hold.rs` and `check.rs` ask the store once.
+//! 3. `hold.rs`, `run.rs` and `watch.rs` go on until a signal comes. `plan.rs` and `acquire.rs` acquire the locks.
+//! 4. `supervision.rs` is what `run` does while the command runs: `limits.rs` computes until when the command may run, and
+//!    the second process in `guardian/` ends the command at these limits.
+//! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
+//! 6. `store.rs` connects, `console.rs` and `results.rs` print; `text.rs` and `json.rs` are the two forms of the output.
+//! 7. `bench/` and `torture.rs` test a store.
 
-#[cfg(feature = "bench")]
-mod bench;
+mod args;
+mod exit;
+
 mod break_hold;
 mod check;
 mod completion;
-mod hold;
 mod list;
-mod run;
 mod status;
-mod torture;
-mod watch;
 
 mod acquire;
-mod args;
-mod lock_name;
+mod hold;
 mod plan;
+mod run;
+mod watch;
 
 mod guardian;
 mod limits;
+mod supervision;
+
 mod platform;
 mod process_tree;
 mod signals;
-mod supervision;
 
 mod clock;
 mod console;
 mod duration;
-mod exit;
 mod holds_table;
 mod json;
+mod lock_name;
 mod results;
 mod store;
 mod text;
+
+#[cfg(feature = "bench")]
+mod bench;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -42,7 +56,8 @@ use exit::Exit;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    // Before anything else: the guardian's start is on the way to every command's start.
+    // The other processes that `tenure` starts are this program, too. They come first, because every command waits for the
+    // start of its guardian.
     match arguments.get(1).and_then(|first| first.to_str()) {
         Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
         #[cfg(feature = "bench")]
@@ -52,11 +67,11 @@ fn main() -> ExitCode {
     }
     args::parse(arguments).map_or_else(ExitCode::from, |cli| {
         let console = Console::new(&cli.common);
-        store::block_on(&console, act(&cli, &console)).into()
+        store::block_on(&console, perform(&cli, &console)).into()
     })
 }
 
-async fn act(args::Cli { common, action }: &args::Cli, console: &Console) -> Exit {
+async fn perform(args::Cli { common, action }: &args::Cli, console: &Console) -> Exit {
     match action {
         Action::Run(args) => run::run(common, args, console).await,
         Action::Hold(args) => hold::hold(common, args, console).await,

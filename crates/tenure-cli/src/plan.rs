@@ -8,10 +8,10 @@ use tenure::{Client, Error, ErrorKind, Lock, LockName, Mode, Options, Renew};
 use crate::args;
 use crate::lock_name::lock_name;
 
-/// What to acquire and how, checked as far as that goes without a store.
+/// What is acquired and how. It is checked as far as possible without a store.
 pub(crate) struct Plan {
     pub(crate) names: Vec<LockName>,
-    /// One of the names instead of all.
+    /// Acquire one of the names instead of all.
     pub(crate) any: bool,
     pub(crate) options: Options,
     pub(crate) busy_code: u8,
@@ -19,7 +19,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// # Errors
-    /// `Invalid`, naming the input and its cure.
+    /// `Invalid`, which names the input and its cure.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
         let names = names.iter().map(lock_name).collect::<Result<_, _>>()?;
         let mut options = Options::default();
@@ -35,7 +35,7 @@ impl Plan {
         };
         options.ttl = how.lease.ttl;
         options.drift = how.lease.drift.unwrap_or_default();
-        // The limits of the command follow from the lease: it must be the whole one from the start.
+        // The limits of the command follow from the lease, so the lease must have its full length from the start.
         options.min_lease = how.lease.ttl;
         options.max_hold = how.lease.max_hold;
         options.lock_delay = how.reservation.lock_delay.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What operating systems do differently.
+//! The differences between operating systems.
 //!
-//! Linux has everything that `tenure run` needs. `portable.rs` does the same work with what every Unix has, and says
-//! where it can do less; docs/platforms.md says it to users.
+//! Linux has everything that `tenure run` needs. `portable.rs` does the same work with what every Unix has. Its comments
+//! name what it cannot do; docs/platforms.md is the text for users.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -19,7 +19,7 @@ mod tests {
     use rustix::process::Signal;
 
     #[test]
-    fn the_shell_finds_the_signals_that_the_kernel_says_are_ignored() {
+    fn the_shell_and_the_kernel_report_the_same_ignored_signals() {
         let signals = [
             Signal::INT,
             Signal::TERM,

@@ -1,8 +1,8 @@
 //! A process's descendants, and signals to all of them.
 //!
-//! On Linux, signals go through process descriptors, checked against the start time that was read with the
-//! process id: an id that was given to somebody else meanwhile is never hit.
-//! Elsewhere they go to the id that was read a moment before.
+//! On Linux, signals are sent through process descriptors, after a check of the start time that was read with the
+//! process id: so a signal never reaches another process that got the same id meanwhile.
+//! On other systems, signals are sent to the id that was read a moment before.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -23,12 +23,12 @@ pub(crate) use portable::{count_orphans, record_descendants};
 #[cfg(not(target_os = "linux"))]
 use portable::{descendants, send_signal};
 
-/// What became of a signal to a whole tree.
+/// How many processes a signal to a whole tree reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SignalCounts {
-    /// Processes that got it.
+    /// Processes that got the signal.
     pub(crate) delivered: u32,
-    /// Processes that are not ours to signal.
+    /// Processes of another user, to which this process may not send a signal.
     pub(crate) refused: u32,
 }
 
@@ -43,15 +43,15 @@ pub(crate) fn signal_descendants(signal: Signal, group: Option<Pid>) -> SignalCo
         match send_signal(process, signal) {
             Ok(()) => sent.delivered += 1,
             Err(Errno::PERM) => sent.refused += 1,
-            // It ended meanwhile.
+            // The process ended meanwhile.
             Err(_) => {}
         }
     }
     sent
 }
 
-/// Sends KILL to `command`, to the group that it leads, and to all that descends from it. For when the guardian is gone
-/// and took the command out of our own tree with it.
+/// Sends SIGKILL to `command`, to the group that it leads, and to its descendants. For systems where the command is no
+/// descendant of this process any more when the guardian is gone.
 pub(crate) fn kill_command(command: Pid) {
     let is_leader = rustix::process::getpgid(Some(command)) == Ok(command);
     for process in descendants(command) {
@@ -63,7 +63,7 @@ pub(crate) fn kill_command(command: Pid) {
     }
 }
 
-/// Reaps one dead child, if there is any: who it was and its status as a shell gives it.
+/// Reaps one dead child, if there is one, and returns its id and its status as a shell gives it.
 ///
 /// # Errors
 /// `ECHILD` when no child is left, dead or alive.

@@ -1,7 +1,7 @@
 //! Signals to `tenure` itself.
 //!
-//! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) is left alone:
-//! we do not look at it, and the command inherits the choice.
+//! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) stays ignored, and the command
+//! inherits the choice.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) const FORWARDED: [Signal; 6] = [
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
-    /// Takes over the signals that are not ignored. Needs a runtime.
+    /// Starts to receive the signals that are not ignored. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
         not_ignored()
             .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
@@ -34,7 +34,7 @@ impl Signals {
             .map(Self)
     }
 
-    /// The next one. Cancel safe.
+    /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             let came = self.0.iter_mut().find_map(|(signal, stream)| {
@@ -46,8 +46,8 @@ impl Signals {
     }
 }
 
-/// A pipe that wakes a reader whenever a child ends or a signal of [`FORWARDED`] comes, which does
-/// nothing else then. For the guardian, which has no runtime.
+/// A pipe that becomes readable when a child ends or a signal of [`FORWARDED`] comes. The signal has no other effect. For
+/// the guardian, which has no runtime.
 pub(crate) fn self_pipe() -> io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
@@ -57,9 +57,9 @@ pub(crate) fn self_pipe() -> io::Result<UnixStream> {
     Ok(reader)
 }
 
-/// Whether keys such as Ctrl-C reach the command by themselves, because it lives in our process group.
-/// So it must be where it reads from the terminal, or where we are in the terminal's foreground:
-/// elsewhere the terminal would stop it as soon as it reads.
+/// Whether the command must be in the process group of `tenure`, so that the terminal sends the signals of keys such as
+/// Ctrl-C to both. The command must be there if it may read from the terminal, or if `tenure` is in the terminal's
+/// foreground: the terminal stops a process of another group as soon as it reads.
 pub(crate) fn shares_terminal() -> bool {
     if rustix::termios::isatty(io::stdin().as_fd()) {
         return true;
@@ -70,7 +70,7 @@ pub(crate) fn shares_terminal() -> bool {
         .is_some_and(|foreground| foreground == getpgrp())
 }
 
-/// Whether the terminal itself sends this signal to everyone in its foreground.
+/// Whether a key makes the terminal send this signal to all processes in its foreground.
 pub(crate) fn is_sent_by_terminal(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }

@@ -1,4 +1,4 @@
-//! `tenure status`: who holds one name, and who waits for it.
+//! `tenure status`: prints who holds a lock and who waits for it.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use crate::results::print_results;
 use crate::store;
 use crate::text;
 
-/// Who holds one name, and who waits.
 pub(crate) async fn status(common: &Common, args: &args::Status, console: &Console) -> Exit {
     print_results(console, async {
         let name = lock_name(&args.name)?;

@@ -1,5 +1,5 @@
-//! While the command of `tenure run` runs: the lock is watched, the guardian is told until when the command may run, and
-//! signals are passed on.
+//! What `tenure run` does while its command runs: it waits for a loss of the lock, sends the guardian the limits of the
+//! command, and forwards signals. At the end it releases the lock and reports how the command ended.
 
 use std::ffi::OsStr;
 use std::io;
@@ -46,7 +46,7 @@ enum Ending {
     /// The command exited, or a signal that the guardian did not send ended it.
     Itself(u8),
     /// The guardian ended the command because of the limits.
-    ByUs,
+    ByGuardian,
     /// The command could not be started.
     NotStarted(Errno),
     /// The limits were over before the command could be started.
@@ -143,13 +143,13 @@ impl<'a> Supervision<'a> {
                         return Ending::NotStarted(Errno::from_raw_os_error(errno));
                     }
                     Ok(Some(Report::TooLate)) => return Ending::TooLate,
-                    Ok(Some(Report::Ended { status, by_us, survivors })) => {
+                    Ok(Some(Report::Ended { status, by_guardian, survivors })) => {
                         if survivors > 0 {
                             self.console.error(format!(
                                 "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
                             ));
                         }
-                        return if by_us { Ending::ByUs } else { Ending::Itself(status) };
+                        return if by_guardian { Ending::ByGuardian } else { Ending::Itself(status) };
                     }
                     Ok(None) | Err(_) => return Ending::GuardianGone,
                 },
@@ -188,7 +188,7 @@ impl<'a> Supervision<'a> {
                 // The processes that the guardian left are descendants of this process now.
                 self.guardian.kill_tree(self.command);
                 if clock::now() >= self.sent.term_at {
-                    Ending::ByUs
+                    Ending::ByGuardian
                 } else {
                     ending
                 }
@@ -202,9 +202,11 @@ impl<'a> Supervision<'a> {
         let mut lost_at_release = None;
         match self.guard.release().await {
             Err(error) if error.is_lost() => lost_at_release = Some(error),
-            // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
+            // The command held its lock to the end. If the store cannot be reached, the lease ends the hold.
             Err(error) => console.notice(error),
-            Ok(()) if self.lost.is_some() || matches!(ending, Ending::ByUs | Ending::TooLate) => {}
+            Ok(())
+                if self.lost.is_some()
+                    || matches!(ending, Ending::ByGuardian | Ending::TooLate) => {}
             Ok(()) => {
                 console.event("released", json!({}));
                 console.detail("released");
@@ -216,11 +218,11 @@ impl<'a> Supervision<'a> {
             }
             // The loss was reported when it happened.
             _ if self.lost.is_some() => return Exit::Lost,
-            (Ending::ByUs, _) if max_hold_is_over => (
+            (Ending::ByGuardian, _) if max_hold_is_over => (
                 LostReason::MaxHold.to_string(),
                 "the time of --max-hold is over; the command was ended".to_owned(),
             ),
-            (Ending::ByUs, _) => (
+            (Ending::ByGuardian, _) => (
                 LostReason::Expired.to_string(),
                 lease_over(args.acquire.lease.renew),
             ),

@@ -39,13 +39,13 @@ pub(crate) fn holder(holder: &Holder) -> String {
     line
 }
 
-/// The server grants no lease of that length yet, because it was started too lately.
+/// Present if the server grants no lease of that length yet, because it was started too lately.
 pub(crate) fn restart_guard(status: &Status, ttl: Duration) -> Option<&RestartGuard> {
     let guard = status.restart_guard.as_ref();
     guard.filter(|guard| !guard.left(ttl).is_zero())
 }
 
-/// Why a name cannot be had now, by a request with that ttl: `"x" is held by …`.
+/// Why a request with that ttl cannot acquire the lock now: `"x" is held by …`.
 pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
     let name = &status.name;
     if let Some(guard) = restart_guard(status, ttl) {
@@ -69,12 +69,12 @@ pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
     }
 }
 
-/// How long it has been held (or waited for).
+/// How long the holder has held the lock (or waited for it).
 pub(crate) fn age(holder: &Holder) -> Option<Duration> {
     holder.since.and_then(|since| since.elapsed().ok())
 }
 
-/// Rows under a head, columns aligned. The last column is not padded.
+/// Rows under a head, with aligned columns. The last column is not padded.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows

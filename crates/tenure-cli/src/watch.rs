@@ -1,4 +1,4 @@
-//! `tenure watch`: holders and queues as they change.
+//! `tenure watch`: prints holders and queues as they change.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -18,22 +18,22 @@ use crate::signals::Signals;
 use crate::store::{self, NotConnected};
 use crate::text;
 
-/// Looks faster than this would be a load, not a view.
-const SHORTEST: Duration = Duration::from_millis(50);
+/// More frequent inspections would load the store.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Watches until a signal comes, or nobody reads any more.
+/// Watches until a signal comes, or until the reader of standard output is gone.
 pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console) -> Exit {
     let work = async |client: &Client, signals: &mut Signals| {
-        let look = async {
+        let watch = async {
             match io::stdout().is_terminal() && !console.json {
-                true => view(client, common, args).await,
-                false => changes(client, args, console).await,
+                true => draw_table(client, common, args).await,
+                false => print_changes(client, args, console).await,
             }
         };
         let ended = tokio::select! {
             biased;
             _ = signals.next() => Ok(()),
-            ended = look => ended,
+            ended = watch => ended,
         };
         match ended {
             Ok(()) => Exit::Done,
@@ -47,8 +47,8 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console
     }
 }
 
-/// The table, drawn over the last one.
-async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<(), Error> {
+/// Draws the table over the last one, again and again.
+async fn draw_table(client: &Client, common: &Common, args: &args::Watch) -> Result<(), Error> {
     let url = tenure::redacted_url(store::url(common));
     let mut drawn = 0;
     loop {
@@ -68,7 +68,7 @@ async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<()
             .chain(table.lines())
             .take(height.max(4) - 1)
             .collect();
-        // Back to the first line of the last table; each line is erased behind its end, and the rest below.
+        // The cursor goes back to the first line of the last table. What is left of each line, and below, is erased.
         let mut frame = if drawn > 0 {
             format!("\x1b[{drawn}A\r")
         } else {
@@ -89,12 +89,16 @@ async fn view(client: &Client, common: &Common, args: &args::Watch) -> Result<()
             return Ok(());
         }
         drop(stdout);
-        tokio::time::sleep(args.interval.max(SHORTEST)).await;
+        tokio::time::sleep(args.interval.max(MIN_INTERVAL)).await;
     }
 }
 
-/// A line for each hold that began or ended, and for each queue that changed.
-async fn changes(client: &Client, args: &args::Watch, console: &Console) -> Result<(), Error> {
+/// Prints a line for each hold that began or ended, and for each queue that changed.
+async fn print_changes(
+    client: &Client,
+    args: &args::Watch,
+    console: &Console,
+) -> Result<(), Error> {
     let mut before = BTreeMap::new();
     loop {
         let now = snapshot(&client.list(&*args.prefix).await?);
@@ -117,45 +121,45 @@ async fn changes(client: &Client, args: &args::Watch, console: &Console) -> Resu
             return Ok(());
         }
         before = now;
-        tokio::time::sleep(args.interval.max(SHORTEST)).await;
+        tokio::time::sleep(args.interval.max(MIN_INTERVAL)).await;
     }
 }
 
-/// What identifies a hold: its name, its token, and (for foreign holders, which have none) its place.
-type Key = (String, Option<u64>, usize);
+/// Identifies a hold: its name, its token, and (for foreign holders, which have no token) its position in the list.
+type HoldKey = (String, Option<u64>, usize);
 
-struct Seen {
+struct HoldSnapshot {
     holder: tenure::Holder,
     waiting: Option<usize>,
 }
 
-fn snapshot(all: &[Status]) -> BTreeMap<Key, Seen> {
-    let mut seen = BTreeMap::new();
+fn snapshot(all: &[Status]) -> BTreeMap<HoldKey, HoldSnapshot> {
+    let mut snapshot = BTreeMap::new();
     for status in all {
         let waiting = status.queue.as_ref().map(Vec::len);
-        for (place, hold) in status.holds.iter().enumerate() {
+        for (position, hold) in status.holds.iter().enumerate() {
             let token = hold.token.map(u64::from);
-            let place = if token.is_some() { 0 } else { place };
-            let key = (status.name.as_str().to_string(), token, place);
-            seen.insert(
+            let position = if token.is_some() { 0 } else { position };
+            let key = (status.name.as_str().to_string(), token, position);
+            snapshot.insert(
                 key,
-                Seen {
+                HoldSnapshot {
                     holder: hold.holder.clone(),
                     waiting,
                 },
             );
         }
     }
-    seen
+    snapshot
 }
 
-fn line(console: &Console, event: &str, (name, token, _): &Key, seen: &Seen) -> String {
+fn line(console: &Console, event: &str, (name, token, _): &HoldKey, hold: &HoldSnapshot) -> String {
     if console.json {
         let fields = json!({
             "name": name,
             "token": token,
-            "holder": json::holder_json(&seen.holder),
-            "waiting": seen.waiting,
+            "holder": json::holder_json(&hold.holder),
+            "waiting": hold.waiting,
         });
         return json::event_line(event, fields).to_string();
     }
@@ -164,19 +168,19 @@ fn line(console: &Console, event: &str, (name, token, _): &Key, seen: &Seen) -> 
     let time = humantime::format_rfc3339_seconds(SystemTime::now());
     match event {
         "queue" => {
-            let waiting = seen
+            let waiting = hold
                 .waiting
                 .map_or("?".into(), |waiting| waiting.to_string());
             format!("{time} \"{name}\" {waiting} waiting")
         }
         "ended" => {
-            let held = text::age(&seen.holder)
+            let held = text::age(&hold.holder)
                 .map_or(String::new(), |age| format!(" after {}", rounded(age)));
             format!("{time} \"{name}\" ended{held}{token}")
         }
         _ => format!(
             "{time} \"{name}\" held by {}{token}",
-            text::holder(&seen.holder)
+            text::holder(&hold.holder)
         ),
     }
 }

@@ -116,10 +116,10 @@ impl Guarded {
 
     /// The command has ended so, and no process of its tree is left.
     #[track_caller]
-    fn ends(&self, status: u8, by_us: bool) {
+    fn ends(&self, status: u8, by_guardian: bool) {
         let ended = Report::Ended {
             status,
-            by_us,
+            by_guardian,
             survivors: 0,
         };
         assert_eq!(self.report(), Some(ended));

@@ -67,7 +67,7 @@ async fn measure(
     raw: Option<&Raw>,
     rounds: Option<NonZeroU32>,
 ) -> Result<Vec<Row>, Error> {
-    // A server that was started lately grants nothing for a while. An attempt that does not wait says so at once.
+    // A server that was started lately grants nothing for a while. An attempt that does not wait fails at once.
     if let Some(guard) = client.lock(name).try_acquire().await? {
         guard.release().await?;
     }

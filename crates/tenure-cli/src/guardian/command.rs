@@ -43,7 +43,7 @@ impl<'a> Command<'a> {
     /// Starts the command with these values of `TENURE_NAME`, `TENURE_TOKEN` and `TENURE_OWNER`.
     ///
     /// # Errors
-    /// The errno for which a shell would say why.
+    /// The errno, as a shell reports it.
     pub(super) fn start(&mut self, environment: [String; 3], stdin: OwnedFd) -> Result<Pid, i32> {
         match spawn(self.argv, self.group, environment, stdin) {
             Ok(pid) => {
@@ -77,8 +77,8 @@ impl<'a> Command<'a> {
     }
 
     /// Reaps the dead. Returns `true` when the whole tree is gone: no child is left and, on systems where orphans do
-    /// not become children of the guardian, no process of the command's group either. Orphans are looked for only when
-    /// the tree `is_ending`.
+    /// not become children of the guardian, no process of the command's group either. Orphans count only when the
+    /// tree `is_ending`.
     pub(super) fn reap_tree(&mut self, is_ending: bool) -> bool {
         loop {
             match process_tree::reap() {
@@ -103,8 +103,8 @@ impl<'a> Command<'a> {
     }
 }
 
-/// What a shell would say. A search along PATH that met a directory closed to us and found nothing ends with
-/// "permission denied", and a shell says "not found" then.
+/// The errno for which a shell has its message. A search along PATH that found nothing ends with "permission denied" if
+/// this user may not read one of the directories; a shell reports "not found" in that case.
 fn shell_errno(command: &OsStr, errno: i32) -> i32 {
     if errno == Errno::ACCESS.raw_os_error() && find_in_path(command).is_none() {
         return Errno::NOENT.raw_os_error();

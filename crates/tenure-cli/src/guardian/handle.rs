@@ -1,4 +1,4 @@
-//! `tenure`'s end of the link to its guardian.
+//! The guardian as `tenure` sees it: it is started, instructed and ended here.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
@@ -15,19 +15,19 @@ use tokio::net::UnixDatagram;
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::{platform, process_tree};
 
-/// A guardian that was started and has the command, but starts it on instruction only.
-/// When this is dropped, the guardian ends whatever it has started.
+/// A guardian that was started. It starts its command only when it is instructed to.
+/// When this is dropped, the guardian ends all processes that it has started.
 pub(crate) struct GuardianHandle {
-    /// On Linux a sequenced-packet socket, which is read and polled as a datagram socket is.
+    /// On Linux a sequenced-packet socket, which is read and polled like a datagram socket.
     socket: UnixDatagram,
     guardian: Child,
 }
 
 impl GuardianHandle {
-    /// Starts a guardian for `command`: this very program again, the socket as its standard input.
-    /// `in_our_group`: the command joins our process group instead of getting its own.
+    /// Starts a guardian for `command`: this program again, with the socket as its standard input.
+    /// With `in_our_group` the command joins the process group of `tenure`; otherwise it gets a new group.
     pub(crate) fn spawn(command: &[OsString], in_our_group: bool) -> io::Result<Self> {
-        // Should the guardian be killed, its orphans come to us, and we end them.
+        // If the guardian is killed, its orphans become children of this process, which ends them.
         platform::adopt_orphans()?;
         let (ours, theirs) = platform::socket_pair(MAX_PACKET)?;
         let ours = std::os::unix::net::UnixDatagram::from(ours);
@@ -43,7 +43,7 @@ impl GuardianHandle {
             .arg(group.to_string())
             .args(command)
             .stdin(Stdio::from(theirs))
-            // Keys that end or stop our group, and signals to it, are not for the guardian.
+            // Signals to the process group of `tenure`, such as those of Ctrl-C, must not reach the guardian.
             .process_group(0)
             .spawn()?;
         Ok(Self {
@@ -52,8 +52,8 @@ impl GuardianHandle {
         })
     }
 
-    /// Gives the guardian duplicates of descriptors that keep the lock in the kernel, so that nobody else
-    /// gets it before the command's tree is gone, whatever happens to us.
+    /// Gives the guardian duplicates of descriptors that keep the lock in the kernel. So the kernel keeps the lock until
+    /// the command's tree is gone, also when `tenure` is killed.
     pub(crate) fn hold_descriptors(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
         for part in descriptors.chunks(MAX_DESCRIPTORS) {
             let part: Vec<_> = part.iter().map(AsFd::as_fd).collect();
@@ -62,7 +62,7 @@ impl GuardianHandle {
         Ok(())
     }
 
-    /// Has the command started, with our standard input.
+    /// Instructs the guardian to start the command with the standard input of `tenure`.
     pub(crate) fn start_command(&self, limits: Limits, environment: [String; 3]) -> io::Result<()> {
         self.send(
             &Instruction::Start {
@@ -73,12 +73,12 @@ impl GuardianHandle {
         )
     }
 
-    /// Replaces the limits. A guardian that does not listen any more is noticed by [`GuardianHandle::next_report`].
+    /// Replaces the limits. [`GuardianHandle::next_report`] shows when the guardian is gone.
     pub(crate) fn set_limits(&self, limits: Limits) {
         let _ = self.send(&Instruction::Limits(limits), &[]);
     }
 
-    /// Passes a signal on to the command.
+    /// Instructs the guardian to send a signal to the command.
     pub(crate) fn forward_signal(&self, signal: Signal) {
         let _ = self.send(&Instruction::Signal(signal.as_raw()), &[]);
     }
@@ -100,7 +100,7 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits for the guardian's own end, once it has said that all is done (or was told nothing).
+    /// Waits for the end of a guardian that has sent its last report or got no instruction.
     pub(crate) fn shut_down(self) {
         // A guardian that is gone needs no instruction.
         let _ = self.send(&Instruction::Close, &[]);
@@ -112,7 +112,7 @@ impl GuardianHandle {
         let _ = guardian.wait();
     }
 
-    /// Ends the guardian and everything below it, `command` above all. For when the guardian does not do its work.
+    /// Ends the guardian and all its descendants, `command` included. For a guardian that does not work.
     pub(crate) fn kill_tree(self, command: Option<u32>) {
         if !platform::ADOPTS_ORPHANS
             && let Some(command) = command.and_then(|id| Pid::from_raw(id.cast_signed()))
@@ -136,7 +136,7 @@ impl GuardianHandle {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let packet = instruction.encode();
-        // Never blocks: a guardian that is stopped must not stop us.
+        // This never blocks: a guardian that is stopped must not stop `tenure`.
         let iov = [IoSlice::new(&packet)];
         loop {
             match sendmsg(&self.socket, &iov, &mut control, platform::SEND_FLAGS) {

@@ -159,12 +159,12 @@ impl<'a> Guardian<'a> {
             // The command ended by itself. Processes that it left in the background go on.
             (Stage::NotStarted | Stage::Running, Some(status)) => Some(Report::Ended {
                 status,
-                by_us: false,
+                by_guardian: false,
                 survivors: 0,
             }),
             (Stage::Terminating | Stage::Killing, status) if tree_is_gone => Some(Report::Ended {
                 status: status.unwrap_or(KILLED_STATUS),
-                by_us: true,
+                by_guardian: true,
                 survivors: 0,
             }),
             _ if kill || self.stage == Stage::Killing => self.kill_tree(),
@@ -194,7 +194,7 @@ impl<'a> Guardian<'a> {
         let sent = process_tree::signal_descendants(Signal::KILL, None);
         (sent.delivered == 0 && sent.refused > 0).then(|| Report::Ended {
             status: self.command.status().unwrap_or(KILLED_STATUS),
-            by_us: true,
+            by_guardian: true,
             survivors: sent.refused,
         })
     }

@@ -1,36 +1,36 @@
-//! What `tenure` and its guardian tell each other: one packet of a socket pair, one message.
+//! The messages between `tenure` and its guardian. Each packet of the socket pair is one message.
 //!
-//! Both ends are the same binary, so the format carries no version. Numbers are little-endian;
-//! times are nanoseconds of the boot clock, [`NEVER`] for "never".
+//! Both ends are the same binary, so the format has no version. Numbers are little-endian. Times are nanoseconds of the
+//! boot clock, or [`NEVER`].
 
 use crate::clock::NEVER;
 
-/// First argument of a process that is to be a guardian. Nobody types it.
+/// First argument of a guardian's process. Users do not type it.
 pub(crate) const ARGUMENT: &str = "__guardian";
 
-/// Most descriptors on one packet.
+/// Maximum number of descriptors in one packet.
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
-/// Longest packet: the largest environment variable that Linux passes on (128 KiB), three times.
+/// Length of the longest packet: the largest environment variable that Linux passes on (128 KiB), three times.
 pub(crate) const MAX_PACKET: usize = 3 * 128 * 1024 + 64;
 
 /// How long the command may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// When to ask the command to end (TERM).
+    /// When SIGTERM is sent.
     pub(crate) term_at: u64,
-    /// When to end it (KILL). Lies before the moment at which the lock may be somebody else's.
+    /// When SIGKILL is sent: before the moment at which another client may get the lock.
     pub(crate) kill_at: u64,
 }
 
 impl Limits {
-    /// The command may run for ever.
+    /// The command may run forever.
     pub(crate) const NONE: Self = Self {
         term_at: NEVER,
         kill_at: NEVER,
     };
 
-    /// Whichever comes first, for each of the two.
+    /// The earlier one of both limits, for each of the two signals.
     #[must_use]
     pub(crate) fn min(self, other: Self) -> Self {
         Self {
@@ -39,8 +39,9 @@ impl Limits {
         }
     }
 
-    /// TERM had reached everybody at the instant `done` only, so this machine is slow, and KILL will be as late. It goes
-    /// out earlier by four times that; half of what the command has left stays its own.
+    /// The limits after SIGTERM was sent, which was finished at the instant `done`. A late SIGTERM shows that this machine
+    /// is slow, so SIGKILL would be late, too. Therefore SIGKILL is sent earlier by four times that delay. The command
+    /// keeps at least half of the time that is left.
     #[must_use]
     pub(crate) fn after_a_late_term(self, done: u64) -> Self {
         if self.kill_at == NEVER {
@@ -58,28 +59,28 @@ impl Limits {
 /// From `tenure` to the guardian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
-    /// Descriptors ride on this packet: they keep the lock in the kernel, and the guardian
-    /// closes them when no process of the command is left.
+    /// The packet carries descriptors that keep the lock in the kernel. The guardian closes them when no process of the
+    /// command is left.
     HoldDescriptors,
-    /// Start the command. Its standard input rides on this packet.
+    /// Start the command. The packet carries the descriptor of its standard input.
     Start {
-        /// Until when.
+        /// Until when the command may run.
         limits: Limits,
         /// `TENURE_NAME`, `TENURE_TOKEN` and `TENURE_OWNER` of the command.
         environment: [String; 3],
     },
-    /// New limits, in place of the old ones.
+    /// Replace the limits.
     Limits(Limits),
     /// Send this signal to the command.
     Signal(i32),
-    /// Nothing more is to be done: `tenure` closes its end, which not every system says to the guardian.
+    /// `tenure` closes its end of the socket, which not every system reports to the guardian.
     Close,
 }
 
 /// From the guardian to `tenure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The command runs, as this process.
+    /// The command was started as this process.
     Started(u32),
     /// The command could not be started, for this reason (errno).
     NotStarted(i32),
@@ -87,17 +88,16 @@ pub(crate) enum Report {
     TooLate,
     /// The command ended. The guardian ends too and has closed what [`Instruction::HoldDescriptors`] gave it.
     Ended {
-        /// What a shell would say: the exit code, or 128 + signal.
+        /// The status as a shell gives it: the exit code, or 128 + signal.
         status: u8,
-        /// The guardian ended it; then nothing of its tree is left, `survivors` aside.
-        by_us: bool,
-        /// Processes that could not be ended: they belong to another user.
+        /// The guardian ended the command. Then no process of its tree is left except the `survivors`.
+        by_guardian: bool,
+        /// Number of processes that could not be ended because they belong to another user.
         survivors: u32,
     },
 }
 
 impl Instruction {
-    /// The packet.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut packet = Vec::with_capacity(64);
         match self {
@@ -126,7 +126,7 @@ impl Instruction {
         packet
     }
 
-    /// The message in `packet`; `None` when there is none.
+    /// Reads the message in `packet`. Returns `None` for a packet that is no message.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let (kind, mut rest) = packet.split_first()?;
         let rest = &mut rest;
@@ -145,7 +145,6 @@ impl Instruction {
 }
 
 impl Report {
-    /// The packet.
     pub(crate) fn encode(self) -> Vec<u8> {
         match self {
             Self::Started(pid) => [&b"s"[..], &pid.to_le_bytes()].concat(),
@@ -153,17 +152,17 @@ impl Report {
             Self::TooLate => b"t".to_vec(),
             Self::Ended {
                 status,
-                by_us,
+                by_guardian,
                 survivors,
             } => [
-                &[b'e', status, u8::from(by_us)][..],
+                &[b'e', status, u8::from(by_guardian)][..],
                 &survivors.to_le_bytes(),
             ]
             .concat(),
         }
     }
 
-    /// The message in `packet`; `None` when there is none.
+    /// Reads the message in `packet`. Returns `None` for a packet that is no message.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let (kind, mut rest) = packet.split_first()?;
         let rest = &mut rest;
@@ -172,11 +171,11 @@ impl Report {
             b'n' => Self::NotStarted(i32::from_le_bytes(take(rest)?)),
             b't' => Self::TooLate,
             b'e' => {
-                let [status, by_us] = take(rest)?;
+                let [status, by_guardian] = take(rest)?;
                 let survivors = u32::from_le_bytes(take(rest)?);
                 Self::Ended {
                     status,
-                    by_us: by_us == 1,
+                    by_guardian: by_guardian == 1,
                     survivors,
                 }
             }
@@ -217,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_late_with_term_is_earlier_with_kill() {
+    fn after_a_late_term_kill_is_earlier() {
         let limits = |kill_at| Limits {
             term_at: 1_000,
             kill_at,
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_survives_the_wire() {
+    fn every_message_can_be_decoded() {
         let limits = Limits {
             term_at: 7,
             kill_at: NEVER,
@@ -260,7 +259,7 @@ mod tests {
             Report::TooLate,
             Report::Ended {
                 status: 143,
-                by_us: true,
+                by_guardian: true,
                 survivors: 3,
             },
         ] {
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_cut_short_is_no_message() {
+    fn a_truncated_packet_is_no_message() {
         let start = Instruction::Start {
             limits: Limits::NONE,
             environment: Default::default(),

@@ -25,7 +25,7 @@ use crate::clock::NEVER;
 /// Whether descendants of this process become its children when their parents end.
 pub(crate) const ADOPTS_ORPHANS: bool = true;
 
-/// A packet is sent at once or not at all. A peer that is gone is an error and no signal.
+/// A packet is sent at once or not at all. A peer that is gone causes an error and no signal.
 pub(crate) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// A packet is received at once or not at all.
@@ -46,13 +46,13 @@ pub(crate) fn current_program() -> io::Result<PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// Two ends of a socket for packets. An end says when the other one is closed, and commands do not inherit it.
+/// Two ends of a socket for packets. An end reports when the other end is closed, and commands do not inherit it.
 pub(crate) fn socket_pair(_longest_packet: usize) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Keeps a received descriptor from commands. The flags of the receiving call did that.
+/// Does nothing: the flags of the receiving call already keep the descriptor from commands.
 pub(crate) fn close_on_exec(_: &OwnedFd) -> rustix::io::Result<()> {
     Ok(())
 }
@@ -66,7 +66,7 @@ pub(crate) async fn receive_packet(
     socket.recv(packet).await
 }
 
-/// Whether `tenure` is gone. The socket says so.
+/// Always `false`: the socket reports when `tenure` is gone.
 pub(crate) fn tenure_has_exited() -> bool {
     false
 }
@@ -107,7 +107,7 @@ impl Timer {
     }
 }
 
-/// Those of `signals` that this process was started with as ignored.
+/// Those of `signals` that were ignored when this process started.
 pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -119,15 +119,15 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
 
 /// A duplicate of every descriptor of this process that carries a `flock`.
 ///
-/// The library does not give away its files, and need not: the kernel says which descriptors carry a lock
-/// (a `lock:` line in `fdinfo`), and hands out duplicates of our own. A duplicate shares the lock, which lasts until
-/// it is given back explicitly or the last duplicate is closed.
+/// The library does not export its files, and need not: the kernel reports which descriptors carry a lock (a `lock:` line
+/// in `fdinfo`), and duplicates descriptors of this process. A duplicate shares the lock, which lasts until it is
+/// released explicitly or the last duplicate is closed.
 ///
 /// # Errors
-/// What the kernel, or a sandbox around us, has against it.
+/// Those of the kernel, or of a sandbox around this process.
 pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let mut held = Vec::new();
+    let mut duplicates = Vec::new();
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         let entry = entry?;
         let name = entry.file_name();
@@ -137,7 +137,7 @@ pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
         else {
             continue;
         };
-        // The descriptor of this very directory is gone when we read it later; others come and go, too.
+        // The descriptor of the directory itself may be closed meanwhile, and so may others.
         let Ok(info) = fs::read_to_string(entry.path()) else {
             continue;
         };
@@ -145,8 +145,8 @@ pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
             .lines()
             .any(|line| line.starts_with("lock:") && line.contains("FLOCK"));
         if locked && number > 2 {
-            held.push(pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?);
+            duplicates.push(pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?);
         }
     }
-    Ok(held)
+    Ok(duplicates)
 }

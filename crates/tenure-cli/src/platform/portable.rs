@@ -1,6 +1,6 @@
 //! Systems other than Linux: with sockets, `ps` and `/bin/sh`.
 //!
-//! Unit tests run this on Linux too. What is weaker here stands in docs/platforms.md.
+//! Unit tests run this on Linux, too. docs/platforms.md describes what is weaker here.
 
 use std::ffi::CStr;
 use std::io;
@@ -28,8 +28,8 @@ pub(crate) const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT;
 /// A packet is received at once or not at all.
 pub(crate) const RECEIVE_FLAGS: RecvFlags = RecvFlags::DONTWAIT;
 
-/// How often to look whether the other process is gone: datagram sockets do not say so.
-/// Also how late the guardian is after the machine was suspended, because a wait stands still meanwhile.
+/// How often a process checks whether the other one is gone, which datagram sockets do not report.
+/// The guardian is late by at most this time after the machine was suspended, because a wait stands still meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Does nothing: orphans become children of process 1.
@@ -52,7 +52,7 @@ pub(crate) fn socket_pair(longest_packet: usize) -> rustix::io::Result<(OwnedFd,
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     for end in [&ours, &theirs] {
         close_on_exec(end)?;
-        // macOS begins with 2 KiB; an order to start can be longer.
+        // The default of macOS is 2 KiB; an instruction to start can be longer.
         set_socket_send_buffer_size(end, longest_packet)?;
         set_socket_recv_buffer_size(end, 2 * longest_packet)?;
     }
@@ -71,7 +71,7 @@ pub(crate) async fn receive_packet(
     packet: &mut [u8],
 ) -> io::Result<usize> {
     loop {
-        // Before the wait, so that the guardian's last packet is received.
+        // This check comes before the wait, so that the guardian's last packet is received.
         let is_gone = guardian.try_wait()?.is_some();
         match tokio::time::timeout(POLL_INTERVAL, socket.recv(packet)).await {
             Ok(received) => return received,
@@ -81,7 +81,7 @@ pub(crate) async fn receive_packet(
     }
 }
 
-/// Whether `tenure` is gone, so that process 1 is our parent.
+/// Whether `tenure` is gone: then process 1 is the parent of this process.
 pub(crate) fn tenure_has_exited() -> bool {
     getppid().is_none_or(|parent| parent.is_init())
 }
@@ -106,7 +106,7 @@ impl Timer {
         };
         let limit = Timespec {
             tv_sec: 0,
-            // At most the interval, which is less than a second.
+            // The time is at most the interval, which is less than a second.
             tv_nsec: left.subsec_nanos().into(),
         };
         match poll(&mut sources, Some(&limit)) {
@@ -116,10 +116,10 @@ impl Timer {
     }
 }
 
-/// Those of `signals` that this process was started with as ignored.
+/// Those of `signals` that were ignored when this process started.
 ///
-/// No safe interface says which signals are ignored. Programs that a process starts ignore the same ones, so a shell
-/// sends each signal to a shell of its own: only one that ignores the signal survives.
+/// No safe interface reports which signals are ignored. A program inherits the ignored signals, so a shell starts another
+/// shell for each signal, which sends the signal to itself: it survives only if the signal is ignored.
 pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     let script =
         r#"ulimit -c 0; for number do /bin/sh -c 'kill -"$0" $$; echo "$0"' "$number"; done"#;
@@ -139,7 +139,7 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     signals.iter().copied().filter(is_ignored).collect()
 }
 
-/// Always an error: the system does not say which descriptors carry a lock.
+/// Always an error: the system does not report which descriptors carry a lock.
 pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
     Err(io::ErrorKind::Unsupported.into())
 }

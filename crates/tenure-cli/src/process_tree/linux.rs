@@ -8,10 +8,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::process::{Process, descendants_among};
 
-/// Nothing is to be remembered: what descends from us stays below us.
+/// Does nothing: descendants of this process stay descendants, because it adopts orphans.
 pub(crate) fn record_descendants() {}
 
-/// How many processes descended from this one and do so no more: none.
+/// How many processes descended from this one and do so no more: always zero.
 pub(crate) fn count_orphans() -> usize {
     0
 }
@@ -19,7 +19,7 @@ pub(crate) fn count_orphans() -> usize {
 pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno> {
     match pidfd_open(process.pid, PidfdFlags::empty()) {
         Ok(pidfd) => {
-            // The descriptor is open: the process that has the id now keeps it until we have looked.
+            // While the descriptor is open, the process that has the id now keeps the id.
             let same = stat(process.pid).is_some_and(|now| now.start_time == process.start_time);
             if same {
                 pidfd_send_signal(&pidfd, signal)
@@ -33,8 +33,8 @@ pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno>
     }
 }
 
-/// All descendants of `root` that can be seen now. A process that forks while we look may hide
-/// a child, so callers look again until nothing is left.
+/// All descendants of `root` that can be seen now. A process that forks meanwhile may hide a child, so callers repeat the
+/// search until no descendant is left.
 pub(super) fn descendants(root: Pid) -> Vec<Process> {
     let mut found = Vec::new();
     match children(root) {
@@ -82,8 +82,8 @@ fn stat(pid: Pid) -> Option<Process> {
     )
 }
 
-/// Reads a line of /proc/PID/stat. The program's name stands in parentheses and may hold anything,
-/// more parentheses and line feeds included.
+/// Reads a line of /proc/PID/stat. The program's name is in parentheses and may contain any
+/// characters, also parentheses and line feeds.
 fn parse_stat(pid: Pid, line: &[u8]) -> Option<Process> {
     let name_end = line.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_looking_find_this_process() {
+    fn both_ways_to_list_processes_find_this_process() {
         let me = getpid();
         let parent = rustix::process::getppid().unwrap();
         assert!(all_processes().iter().any(|process| process.pid == me));

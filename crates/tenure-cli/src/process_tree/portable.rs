@@ -1,6 +1,6 @@
 //! Processes as `ps` shows them.
 //!
-//! A process whose parent ends becomes a child of process 1. So we remember whom we have seen below us.
+//! A process whose parent ends becomes a child of process 1. So the descendants that were seen are remembered.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process::{Command, Stdio};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::process::{Process, descendants_among};
 
-/// The processes that were below this one at the last look.
+/// The descendants of this process that the last search found.
 static KNOWN_DESCENDANTS: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
-/// Looks at what is below us, to know it again when its parents have ended.
+/// Records the descendants of this process, to recognize them when their parents have ended.
 pub(crate) fn record_descendants() {
     descendants(getpid());
 }
@@ -29,7 +29,8 @@ pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno>
 }
 
 /// All descendants of `root` that can be seen now, and those that were seen before and still run, with their
-/// descendants. A process that forks while we look may hide a child, so callers look again until nothing is left.
+/// descendants. A process that forks meanwhile may hide a child, so callers repeat the search until no descendant is
+/// left.
 pub(super) fn descendants(root: Pid) -> Vec<Process> {
     let all = all_processes();
     let mut known = KNOWN_DESCENDANTS
@@ -112,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_found_when_its_parent_has_ended() {
-        // The middle one ends when its input does; its child goes on.
+    fn a_recorded_process_is_found_when_its_parent_has_ended() {
+        // The shell ends when its input ends; its child goes on.
         let mut parent = Command::new("/bin/sh")
             .args(["-c", "sleep 1000 >/dev/null & echo $!; read line"])
             .stdin(Stdio::piped())

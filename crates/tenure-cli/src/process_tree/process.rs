@@ -1,4 +1,4 @@
-//! A process, and who descends from whom.
+//! A process, and the search for descendants in a list of processes.
 
 use rustix::process::Pid;
 
@@ -9,7 +9,7 @@ pub(super) struct Process {
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) is_zombie: bool,
-    /// The start time in some form. With the id, it names one process for good.
+    /// The start time in some form. Together with the id it identifies one process.
     pub(super) start_time: u64,
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::bench::common::{AnyError, RESPONSE_TIMEOUT, TASKS, measurement_error};
 use crate::bench::contention::{HoldTimes, contend, pause, wait_for_start};
 
-/// Deletes a key if it has our value.
+/// Deletes a key if it has the value that this program wrote.
 const RELEASE_SCRIPT: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
