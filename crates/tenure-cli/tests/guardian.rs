@@ -1,7 +1,7 @@
-//! The guardian, driven over its socket as `tenure` does it, with real commands.
+//! The guardian with real commands. These tests send it instructions over its socket, as `tenure` does.
 //!
-//! Every process of a command's tree holds the write end of one pipe, its standard output:
-//! end of file on that pipe means that all of them are gone, wherever they went.
+//! Every process of a command's tree holds the write end of one pipe, its standard output. End of file on that pipe means
+//! that all of them are gone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -81,7 +81,7 @@ impl Guarded {
         .unwrap();
     }
 
-    /// Instructs it to start the command, with `stdin` for the command.
+    /// Instructs the guardian to start the command with `stdin`.
     fn start_with(&self, limits: Limits, stdin: OwnedFd) {
         let environment = ["n1\nn2".into(), "7\n8".into(), "me".into()];
         self.send(
@@ -114,7 +114,7 @@ impl Guarded {
         (len > 0).then(|| Report::decode(&packet[..len]).unwrap())
     }
 
-    /// The command has ended so, and no process of its tree is left.
+    /// The guardian reports that the command ended like this, and that no process of its tree is left.
     #[track_caller]
     fn ends(&self, status: u8, by_guardian: bool) {
         let ended = Report::Ended {
@@ -138,7 +138,7 @@ impl Guarded {
         line.trim_end().into()
     }
 
-    /// Everything the tree still prints; returns when nothing of the tree is left.
+    /// The rest of the tree's output. Returns when no process of the tree is left.
     fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
@@ -157,7 +157,7 @@ impl Drop for Guarded {
     }
 }
 
-/// The tree gets a TERM at once, and has as long as it wants.
+/// The tree gets SIGTERM at once, and no SIGKILL.
 const TERM_NOW: Limits = Limits {
     term_at: 0,
     kill_at: NEVER,
@@ -276,7 +276,7 @@ fn a_stopped_tree_dies_too() {
 
 #[test]
 fn limits_pass_without_an_extension_first_term_then_kill() {
-    // The test plays a `tenure` that is stopped: it says nothing after the start.
+    // The test acts like a `tenure` that is stopped: it sends nothing after the start.
     let mut guarded = Guarded::new(&format!(
         "trap 'echo asked' TERM\n(trap '' TERM; echo deaf; while :; do sleep 1000; done)&\n{}",
         "echo up; while :; do wait; done"
@@ -297,14 +297,14 @@ fn limits_pass_without_an_extension_first_term_then_kill() {
     let half = (limits.kill_at - limits.term_at) / 2;
     assert!(
         now() >= limits.term_at + half,
-        "the grace time is the command's"
+        "the command has at least half of its grace time"
     );
     guarded.ends(137, true);
 }
 
 #[test]
 fn a_tree_that_obeys_term_is_not_waited_for_until_the_end_of_the_grace_time() {
-    // The child says it: until it is past its fork, a signal is taken by its parent's trap and lost.
+    // The child prints `up`: before its `exec`, the trap of its parent would take the signal.
     let script = "trap 'echo bye; exit 5' TERM; (echo up; exec sleep 1000) & wait";
     let mut guarded = Guarded::new(script);
     guarded.run();
@@ -374,7 +374,7 @@ fn what_was_kept_is_closed_when_the_tree_is_gone_and_not_before() {
     ));
     guarded.tenure_dies();
     other.lock().unwrap();
-    // The pipe is at its end: whoever gets the lock finds nobody left.
+    // The pipe is at its end: when the next holder gets the lock, no process of the tree is left.
     rustix::fs::fcntl_setfl(guarded.output.get_ref(), rustix::fs::OFlags::NONBLOCK).unwrap();
     let mut byte = [0];
     let end = guarded.output.get_mut().read(&mut byte);
@@ -400,7 +400,7 @@ fn what_runs_on_in_the_background_is_left_alone_and_keeps_nothing() {
     let background = Pid::from_raw(guarded.line().parse().unwrap()).unwrap();
     guarded.ends(0, false);
     assert_eq!(guarded.report(), None, "the socket is closed");
-    kill_process(background, Signal::KILL).expect("it runs on");
+    kill_process(background, Signal::KILL).expect("the background process runs on");
     assert_eq!(guarded.rest(), "");
 }
 

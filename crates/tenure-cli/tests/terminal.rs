@@ -1,4 +1,4 @@
-//! `tenure` on a terminal: a pseudo-terminal of its own that controls its session.
+//! `tenure` on a pseudo-terminal that controls its session.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn keys_reach_the_command_once_and_tenure_waits_for_it() {
         terminal.shows("up");
         terminal.press(key);
         terminal.shows("asked");
-        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75, "held on");
+        assert_eq!(store.try_run("x"), 75, "held on");
         terminal.press("on\non\n");
         let until_end = terminal.shows("<on>");
         assert!(!until_end.contains("asked"), "{until_end:?}");
@@ -74,7 +74,7 @@ fn a_wait_is_told_on_one_line_that_goes_away() {
     let pid = format!("pid {}", holder.child.id());
     let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     for _ in 0..2 {
-        // Drawn again, in place: no line feed in between.
+        // The line is redrawn in place, without a line feed.
         let line = terminal.shows("\x1b[K");
         for word in [
             "\rwaiting ",
@@ -126,7 +126,7 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     let script = "echo p\"\"id $$; read line; echo \"<$line>\"";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
-    // What is typed before the shell has set up the terminal for its first prompt may be lost.
+    // Keys that are typed before the shell has set up the terminal for its first prompt may be lost.
     shell.shows("first> ");
     shell.press("stty -echo; PS1='g''o> '\n");
     shell.shows("go> ");
@@ -136,13 +136,13 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     shell.press("\x1a");
     shell.shows("Stopped");
     shell.shows("go> ");
-    // All are stopped at once, and a reader that has not got round to it takes the next key for its own.
+    // A process that has not handled its stop signal yet would read the next key.
     wait_until_stopped(Pid::from_raw(reader).unwrap());
-    // The shell has the terminal again, and the name is still held.
+    // The shell has the terminal again, and the lock is still held.
     shell.press("echo s\"\"hell\n");
     shell.shows("shell\r\n");
     shell.shows("go> ");
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(store.try_run("x"), 75);
     shell.press("fg\n");
     shell.shows("run x");
     shell.press("hello\n");

@@ -1,4 +1,4 @@
-//! Waiting for a name, and not getting it.
+//! Waiting for a lock, and giving up.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ fn nothing_is_said_while_waiting_without_a_terminal() {
     let mut holder = store.start(&["hold", "x"]);
     holder.line();
     let mut waiter = store.start_run(&["--wait", "2s"], "x", "echo ran");
-    // Two looks at the holder later.
+    // In this time, `tenure` has inspected the lock twice.
     assert_eq!(waiter.code(), 75);
     assert_eq!(waiter.err_rest().lines().count(), 1);
     assert_eq!(waiter.rest(), "");
@@ -77,7 +77,7 @@ fn a_signal_ends_the_wait_and_the_command_never_starts() {
     }
     holder.close_input();
     assert_eq!(holder.code(), 0);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_next_one_goes_on_when_the_first_ends() {
     first.line();
     let mut second = store.start_run(&["--json"], "x", "echo second");
     second.event("waiting");
-    first.say("go");
+    first.write_line("go");
     assert_eq!(second.line(), "second");
     assert!(second.event("acquired")["waited_ms"].as_u64().unwrap() > 0);
     assert_eq!((first.code(), second.code()), (0, 0));
@@ -104,7 +104,7 @@ fn a_waiter_that_is_killed_leaves_nothing() {
     assert_eq!(waiter.rest(), "");
     holder.close_input();
     holder.code();
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn shared_holders_and_permits() {
     let mut reader = store.start(&["hold", "--shared", "x"]);
     reader.line();
     assert_eq!(store.code(&["run", "-n", "--shared", "x", "--", "true"]), 0);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(store.try_run("x"), 75);
     let mut one = store.start(&["hold", "--permits", "2", "p"]);
     one.line();
     assert_eq!(

@@ -1,9 +1,9 @@
-//! A lease that nobody renews any more: the command's whole tree is gone before the next holder can come.
+//! A lease that is not renewed any more: all processes of the command are gone before the next holder gets the lock.
 
 use rustix::process::{Signal, kill_process};
 
 use crate::support::scenarios::OnServer;
-use crate::support::signs::{Signs, TTL};
+use crate::support::stubborn_tree::{StubbornTree, TTL};
 use crate::support::{children, wait_until_stopped};
 use crate::{OnRedis, on_redis};
 use tenure_testkit::until;
@@ -21,11 +21,11 @@ fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gon
     let Some(on) = OnRedis::start_with("restart_guard=4s") else {
         return;
     };
-    let signs = Signs(&on);
-    let mut first = signs.start_first(&[]);
+    let tree = StubbornTree(&on);
+    let mut first = tree.start_first(&[]);
     on.server.restart();
-    let mut second = on.start_run(&["--ttl", TTL], "x", &signs.look());
-    signs.assert_alone(&mut second);
+    let mut second = on.start_run(&["--ttl", TTL], "x", &tree.overlap_check());
+    tree.assert_alone(&mut second);
     assert_eq!(first.rest(), "asked\n");
     assert_eq!(first.code(), 76);
 }
@@ -39,14 +39,14 @@ fn a_grant_that_was_slept_through_runs_nothing() {
     sleeper.event("waiting");
     sleeper.signal(Signal::STOP);
     wait_until_stopped(sleeper.pid());
-    first.say("go");
+    first.write_line("go");
     assert_eq!(first.code(), 0);
-    // Now the lock is the sleeper's, until its lease is over.
+    // Now the stopped process has the lock, until its lease is over.
     let mut third = on.start_run(&["--ttl", TTL], "x", "echo third; read line");
     third.lines_are(&["third"]);
     sleeper.signal(Signal::CONT);
     on.until_waiting("x", 1);
-    third.say("go");
+    third.write_line("go");
     assert_eq!(third.code(), 0);
     assert_eq!(sleeper.rest(), "woken\n");
     assert_eq!(sleeper.code(), 0);
@@ -59,11 +59,11 @@ fn a_lease_that_was_lost_before_the_start_runs_nothing() {
     first.lines_are(&["up"]);
     let mut second = on.start_run(&["--json", "--ttl", TTL], "x", "echo ran");
     second.event("waiting");
-    // The guardian is there and waits for its order, which reaches it too late.
+    // The guardian has started and waits for its instruction, which comes too late.
     let guardian = children(second.pid())[0];
     kill_process(guardian, Signal::STOP).unwrap();
     wait_until_stopped(guardian);
-    first.say("go");
+    first.write_line("go");
     assert_eq!(first.code(), 0);
     second.event("acquired");
     second.signal(Signal::STOP);

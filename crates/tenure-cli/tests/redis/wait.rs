@@ -1,4 +1,4 @@
-//! Waiting for a name: who is told what, and what a waiter leaves in the server.
+//! Waiting for a lock: the messages, and what a waiter leaves in the server.
 
 use rustix::process::Signal;
 
@@ -36,12 +36,12 @@ fn another_program_that_holds_the_key_is_waited_for_too() {
 fn a_signal_ends_the_wait_and_leaves_nothing() {
     let Some(on) = OnRedis::start() else { return };
     scenarios::a_signal_ends_the_wait_and_leaves_nothing(&on);
-    // What stays is the counter of tokens.
+    // The counter of tokens stays.
     assert_eq!(on.server.order(&["KEYS", "*"]).text(), "tenure:{x}:hold");
 }
 
-/// What has to be said of a server that was started lately.
-fn assert_explains(on: &OnRedis, said: &str) {
+/// Checks the message about a server that was started lately.
+fn assert_explains(on: &OnRedis, message: &str) {
     let server = on.server.address();
     for words in [
         &*server,
@@ -49,13 +49,13 @@ fn assert_explains(on: &OnRedis, said: &str) {
         "may have forgotten who held what",
         "`?restart_guard=off`",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(message.contains(words), "{words}: {message}");
     }
 }
 
 #[test]
 fn a_server_that_was_started_lately_is_explained_once() {
-    // It grants nothing for as long as this test can take.
+    // The server grants nothing during this test.
     let Some(on) = OnRedis::start_with("restart_guard=1h") else {
         return;
     };
@@ -68,12 +68,12 @@ fn a_server_that_was_started_lately_is_explained_once() {
         (String::new(), String::new())
     );
 
-    // The error at the end, and nothing before.
+    // With `-q` there is only the error at the end.
     let output = on.output(&["run", "-q", "-w", "2500ms", "x", "--", "echo", "ran"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(69), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert_explains(&on, &said);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert_explains(&on, &message);
     assert!(output.stdout.is_empty());
 
     let status = text(&on.output(&["status", "x"]).stdout);
@@ -96,7 +96,7 @@ fn a_server_that_was_started_lately_is_explained_to_programs() {
     assert_is_whole(&waiter.event("waiting"), half);
     waiter.signal(Signal::INT);
     assert_eq!(waiter.code(), 130);
-    // A lease that lasts longer has to be waited for longer.
+    // The server grants a longer lease later.
     let ttl = ["--json", "--ttl", "3h", "-w", "100ms"];
     let mut waiter = on.start_run(&ttl, "x", "echo ran");
     assert_is_whole(&waiter.event("error"), 5 * half);
@@ -114,7 +114,7 @@ fn a_server_that_was_started_lately_is_explained_once_on_a_terminal() {
     terminal.shows("grants nothing for another");
     let explained = terminal.shows("into the URL");
     assert_explains(&on, &(explained + "into the URL"));
-    // The line that is drawn anew goes on.
+    // The progress line is redrawn after the message.
     terminal.shows("grants nothing for another");
     terminal.press("\x03");
     assert_eq!(terminal.code(), 130);

@@ -1,4 +1,4 @@
-//! Waiting for a name: who is told what, and what a waiter leaves in the store.
+//! Waiting for a lock: the messages, and what a waiter leaves in the store.
 
 use rustix::process::Signal;
 
@@ -16,11 +16,11 @@ on_each![
     a_waiter_that_is_killed_is_skipped,
 ];
 
-/// A database that keeps locks for its sessions forgets them when it is restarted, so it says the same as a Redis.
+/// A database that keeps locks for its sessions forgets them when it is restarted, so the messages are those of Redis.
 fn a_server_that_was_started_lately_is_explained(on: &On) {
-    let assert_explains = |said: &str| {
+    let assert_explains = |message: &str| {
         for words in ["was started lately (", "`?restart_guard=off`", "127.0.0.1"] {
-            assert!(said.contains(words), "{words}: {said}");
+            assert!(message.contains(words), "{words}: {message}");
         }
     };
     let mut waiter = on.start_run(&[], "x", "echo ran");
@@ -31,10 +31,10 @@ fn a_server_that_was_started_lately_is_explained(on: &On) {
     for (options, code) in [(&["-n"][..], 69), (&["-w", "500ms"], 75)] {
         let run = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
         let output = on.output(&run);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert_explains(&said);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert_explains(&message);
+        assert_eq!(message.lines().count(), 1, "{message}");
         assert!(output.stdout.is_empty());
     }
     let run = ["run", "--json", "-w", "500ms", "x", "--", "true"];

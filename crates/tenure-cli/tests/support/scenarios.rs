@@ -6,21 +6,21 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tenure_testkit::until;
 
-use super::signs::{Signs, TTL, TTL_NANOS, now};
+use super::stubborn_tree::{StubbornTree, TTL, TTL_NANOS, now};
 use super::{Store, json, next_event, text, try_url, wait_until_stopped};
 
-/// A server and the store that it is.
+/// A server, as the store of a test.
 pub(crate) trait OnServer: Deref<Target = Store> {
-    /// Returns when so many wait for `name`.
+    /// Returns when so many clients wait for `name`.
     fn until_waiting(&self, name: &str, count: usize);
-    /// No request for `name` is left in the server.
-    fn assert_nobody_waits(&self, name: &str);
-    /// Whether the server has nothing of `name`.
+    /// Checks that no request for `name` is left in the server.
+    fn assert_queue_is_empty(&self, name: &str);
+    /// Whether the server has no holder of `name`.
     fn is_free(&self, name: &str) -> bool;
     /// Whether locks end with the connection of their holder.
     fn ends_with_connection(&self) -> bool;
     fn stop(&self);
-    fn go_on(&self);
+    fn resume(&self);
     fn kill(&self);
 }
 
@@ -82,74 +82,78 @@ pub(crate) fn watch_prints_a_line_per_change(on: &Store) {
 }
 
 pub(crate) fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
+    let tree = StubbornTree(on);
+    let mut first = tree.start_first(&[]);
+    let mut second = tree.start_second(|| on.until_waiting("x", 1));
     first.signal(Signal::STOP);
     wait_until_stopped(first.pid());
-    signs.assert_alone(&mut second);
+    tree.assert_alone(&mut second);
     first.signal(Signal::CONT);
-    // It had its warning, in spite of the stop.
+    // The command got its SIGTERM although `tenure` was stopped.
     first.lines_are(&["asked"]);
     assert_eq!(first.code(), 76);
     assert_eq!(first.event("exit")["code"], 76);
 }
 
 pub(crate) fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
+    let tree = StubbornTree(on);
+    let mut first = tree.start_first(&[]);
+    let mut second = tree.start_second(|| on.until_waiting("x", 1));
     first.signal(Signal::KILL);
-    assert_eq!(first.rest(), "", "no TERM: nobody is left to wait for");
+    assert_eq!(
+        first.rest(),
+        "",
+        "without `tenure` there is no SIGTERM and no grace time"
+    );
     if on.ends_with_connection() {
-        // The server gives it away as the connection ends, while the guardian is at it: the README says so. By now the
-        // tree is gone, and the next one has met it or has not.
+        // The server releases the lock when the connection ends, while the guardian kills the tree, as the README tells. So
+        // the next holder may have met the tree.
         second.line();
         assert!(matches!(second.line().as_str(), "alone" | "overlap"));
         assert_eq!(second.code(), 0);
         return;
     }
-    signs.assert_alone(&mut second);
+    tree.assert_alone(&mut second);
 }
 
 pub(crate) fn a_server_that_stands_still_longer_than_the_lease_ends_the_command(
     on: &impl OnServer,
 ) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
+    let tree = StubbornTree(on);
+    let mut first = tree.start_first(&[]);
     on.stop();
     let stopped = now();
     first.lines_are(&["asked"]);
     assert_eq!(first.rest(), "");
     assert_eq!(first.code(), 76);
     assert_eq!(first.event("exit")["code"], 76);
-    // Whatever the server granted it had granted before it was stopped.
-    assert!(signs.last() < stopped + TTL_NANOS);
-    on.go_on();
-    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &signs.look());
-    signs.assert_alone(&mut second);
+    // The server had granted the lease before it was stopped.
+    assert!(tree.last_heartbeat() < stopped + TTL_NANOS);
+    on.resume();
+    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &tree.overlap_check());
+    tree.assert_alone(&mut second);
 }
 
 pub(crate) fn a_server_that_is_killed_ends_the_command_by_the_deadline(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
+    let tree = StubbornTree(on);
+    let mut first = tree.start_first(&[]);
     on.kill();
     let killed = now();
     first.lines_are(&["asked"]);
     assert_eq!(first.rest(), "");
     assert_eq!(first.code(), 76);
-    assert!(signs.last() < killed + TTL_NANOS);
+    assert!(tree.last_heartbeat() < killed + TTL_NANOS);
 }
 
 pub(crate) fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs(on: &impl OnServer) {
     let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 7; exit 7";
-    let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
-    let owner = talk.line();
-    let rest = talk.rest();
-    assert_eq!(rest, "", "{}", talk.err_rest());
-    assert_eq!(talk.code(), 7);
-    assert_eq!(talk.event("acquired")["owner"], owner.as_str());
-    talk.event("released");
+    let mut process = on.start_run(&["--json", "--ttl", TTL], "x", script);
+    let owner = process.line();
+    let rest = process.rest();
+    assert_eq!(rest, "", "{}", process.err_rest());
+    assert_eq!(process.code(), 7);
+    assert_eq!(process.event("acquired")["owner"], owner.as_str());
+    process.event("released");
     assert!(on.is_free("x"));
 }
 
@@ -168,7 +172,7 @@ pub(crate) fn busy_names_the_holder_on_one_line(on: &impl OnServer) {
             assert!(message.contains(word), "{word}: {message}");
         }
         assert!(output.stdout.is_empty());
-        on.assert_nobody_waits("x");
+        on.assert_queue_is_empty("x");
     }
     assert_eq!(on.code(&["run", "-n", "-E", "9", "x", "--", "true"]), 9);
 }
@@ -181,16 +185,16 @@ pub(crate) fn the_next_one_goes_on_when_the_first_ends(on: &impl OnServer) {
         waiters.push(on.start_run(&[], "x", &format!("echo {name}; read line")));
         on.until_waiting("x", waiters.len());
     }
-    first.say("go");
+    first.write_line("go");
     assert_eq!(first.code(), 0);
     for (waiter, name) in waiters.iter_mut().zip(["second", "third", "fourth"]) {
         waiter.lines_are(&[name]);
-        assert_eq!(on.code(&["run", "-n", "x", "--", "true"]), 75);
-        waiter.say("go");
+        assert_eq!(on.try_run("x"), 75);
+        waiter.write_line("go");
         assert_eq!(waiter.code(), 0);
     }
     assert!(on.is_free("x"));
-    on.assert_nobody_waits("x");
+    on.assert_queue_is_empty("x");
 }
 
 pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(on: &impl OnServer) {
@@ -201,7 +205,7 @@ pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(on: &impl OnServer) {
         on.until_waiting("x", 1);
         waiter.signal(signal);
         assert_eq!(waiter.code(), code);
-        on.assert_nobody_waits("x");
+        on.assert_queue_is_empty("x");
         assert_eq!(waiter.rest(), "");
     }
     holder.close_input();
@@ -254,21 +258,21 @@ pub(crate) fn all_names_are_held_or_none(on: &impl OnServer) {
     assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
     assert!(on.is_free("a") && on.is_free("c"));
     let script = "echo up; read line; exit 0";
-    let mut talk = on.start(&["run", "c", "a", "--", "sh", "-c", script]);
-    talk.line();
+    let mut process = on.start(&["run", "c", "a", "--", "sh", "-c", script]);
+    process.line();
     assert!(!on.is_free("a") && !on.is_free("c"));
-    talk.close_input();
-    assert_eq!(talk.code(), 0);
+    process.close_input();
+    assert_eq!(process.code(), 0);
     assert!(on.is_free("a") && on.is_free("c"));
 }
 
 pub(crate) fn a_signal_while_the_command_runs_releases_at_once(on: &impl OnServer) {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut talk = on.start_run(&[], "x", "echo up; exec sleep 1000");
-        talk.lines_are(&["up"]);
+        let mut process = on.start_run(&[], "x", "echo up; exec sleep 1000");
+        process.lines_are(&["up"]);
         assert!(!on.is_free("x"));
-        talk.signal(signal);
-        assert_eq!(talk.code(), code);
+        process.signal(signal);
+        assert_eq!(process.code(), code);
         assert!(on.is_free("x"));
     }
 }
@@ -276,44 +280,46 @@ pub(crate) fn a_signal_while_the_command_runs_releases_at_once(on: &impl OnServe
 pub(crate) fn a_hold_that_is_broken_ends_the_command(on: &impl OnServer) {
     let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
     let options = ["--json", "--ttl", "2s", "--grace", "100ms"];
-    let mut talk = on.start_run(&options, "x", script);
-    let token = talk.line();
+    let mut process = on.start_run(&options, "x", script);
+    let token = process.line();
     assert_eq!(on.code(&["break", "x", "--token", "1"]), 1);
     assert_eq!(on.code(&["break", "x", "--token", &token]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("lost")["names"][0], "x");
+    process.lines_are(&["asked"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    assert_eq!(process.event("lost")["names"][0], "x");
     assert!(on.is_free("x"));
 }
 
-/// Returns what is said.
+/// Returns the message.
 pub(crate) fn a_server_that_does_not_answer_is_unreachable(on: &impl OnServer) -> String {
     on.stop();
-    let (code, said) = try_url(&on.url().replace("timeout=1s", "timeout=500ms"), &[]);
-    assert_eq!(code, 69, "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    on.go_on();
-    said
+    let (code, message) = try_url(&on.url().replace("timeout=1s", "timeout=500ms"), &[]);
+    assert_eq!(code, 69, "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    on.resume();
+    message
 }
 
 pub(crate) fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(
     on: &impl OnServer,
 ) {
-    // Sessions look whether they are still there, once a second unless told otherwise.
-    let seldom = format!("{}&validate=1m", on.url());
+    // By default a session is checked once in a second.
+    let with_rare_checks = format!("{}&validate=1m", on.url());
     let options: &[&str] = match on.ends_with_connection() {
-        true => &["-u", &seldom],
+        true => &["-u", &with_rare_checks],
         false => &[],
     };
-    let mut talk = on.start_run(options, "x", "echo up; read line; exit 3");
-    talk.lines_are(&["up"]);
+    let mut process = on.start_run(options, "x", "echo up; read line; exit 3");
+    process.lines_are(&["up"]);
     on.kill();
-    talk.close_input();
-    until("it ends", || talk.child.try_wait().unwrap().is_some());
-    assert_eq!(talk.code(), 3);
+    process.close_input();
+    until("the command ends", || {
+        process.child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(process.code(), 3);
     assert!(
-        !talk.err_rest().is_empty(),
-        "it says that it could not release"
+        !process.err_rest().is_empty(),
+        "tenure prints that it could not release"
     );
 }

@@ -1,13 +1,13 @@
-//! A command whose tree does everything to survive, and what it leaves to be looked at.
+//! A command whose processes do everything to survive, and write heartbeats until they are killed.
 
 use std::path::Path;
 
-use super::{Store, Talk};
+use super::{PipedProcess, Store};
 
-/// Far above what a server and two busy cores need, short enough to wait for its end.
+/// Far longer than a server on two busy cores needs, and short enough to wait for its end.
 pub(crate) const TTL: &str = "4s";
 
-/// The same in nanoseconds.
+/// [`TTL`] in nanoseconds.
 pub(crate) const TTL_NANOS: u128 = 4_000_000_000;
 
 /// Nanoseconds of the machine's wall clock, as `date` prints them.
@@ -16,13 +16,13 @@ pub(crate) fn now() -> u128 {
     since.unwrap().as_nanos()
 }
 
-/// Where a tree leaves its signs of life.
-pub(crate) struct Signs<'a>(pub(crate) &'a Store);
+/// A tree of processes, which writes its files into the directory of this store.
+pub(crate) struct StubbornTree<'a>(pub(crate) &'a Store);
 
-impl Signs<'_> {
-    /// A shell whose tree ignores TERM and has children that left its group, its session and its family. All of
-    /// them hold descriptor 9, and by it the kernel's lock on a file; three say `up` and then write the time to
-    /// another, again and again. A fifth says `asked` when it gets a TERM, and goes on.
+impl StubbornTree<'_> {
+    /// A shell whose tree ignores SIGTERM, with children that left its process group, its session and its tree. All
+    /// processes hold descriptor 9, and with it the kernel's lock on a file. Three print `up`, and then write the time to
+    /// another file again and again. A fifth process prints `asked` when it gets a SIGTERM, and goes on.
     fn script(&self) -> String {
         let beat = format!(
             r#"echo up; while :; do date +%s%N >>"{}"; sleep 0.01; done"#,
@@ -46,45 +46,45 @@ impl Signs<'_> {
         self.0.path(name).display().to_string()
     }
 
-    /// What the next holder runs: prints the time first thing, and then whether anything of the tree is left.
-    pub(crate) fn look(&self) -> String {
+    /// The command of the next holder: it prints the time, and then whether a process of the tree is left.
+    pub(crate) fn overlap_check(&self) -> String {
         format!(
             "date +%s%N; flock -n '{}' echo alone || echo overlap",
             self.file("alive")
         )
     }
 
-    /// When the tree wrote the time last.
-    pub(crate) fn last(&self) -> u128 {
+    /// The time of the last heartbeat.
+    pub(crate) fn last_heartbeat(&self) -> u128 {
         let beats = std::fs::read_to_string(Path::new(&self.file("beats"))).unwrap();
         let times = beats.lines().filter_map(|line| line.parse().ok());
-        times.max().expect("it lived")
+        times.max().expect("the tree wrote a heartbeat")
     }
 
     /// Starts the tree under the lock `x`.
-    pub(crate) fn start_first(&self, options: &[&str]) -> Talk {
+    pub(crate) fn start_first(&self, options: &[&str]) -> PipedProcess {
         let options = [&["--json", "--ttl", TTL], options].concat();
         let mut first = self.0.start_run(&options, "x", &self.script());
         first.lines_are(&["up"; 4]);
         first
     }
 
-    /// Starts the next holder, and returns when it waits.
-    pub(crate) fn start_second(&self, until_waiting: impl FnOnce()) -> Talk {
+    /// Starts the next holder, and returns when that one waits.
+    pub(crate) fn start_second(&self, until_waiting: impl FnOnce()) -> PipedProcess {
         let options = ["--json", "--ttl", TTL];
-        let second = self.0.start_run(&options, "x", &self.look());
+        let second = self.0.start_run(&options, "x", &self.overlap_check());
         until_waiting();
         second
     }
 
-    /// The next holder comes, and is alone.
-    pub(crate) fn assert_alone(&self, second: &mut Talk) {
+    /// Waits until the next holder has the lock, and checks that no process of the tree was left then.
+    pub(crate) fn assert_alone(&self, second: &mut PipedProcess) {
         let taken_over: u128 = second.line().parse().unwrap();
         let found = second.line();
-        let last = self.last();
+        let last = self.last_heartbeat();
         assert!(
             found == "alone" && last < taken_over,
-            "{found}: taken over at {taken_over}, last sign of life at {last}"
+            "{found}: taken over at {taken_over}, last heartbeat at {last}"
         );
         assert_eq!(second.code(), 0);
     }

@@ -1,4 +1,4 @@
-//! `list`, `status`, `watch`, `check`: what is said of a server's locks, and of the server.
+//! `list`, `status`, `watch`, `check`: what they print about a server and its locks.
 
 use crate::support::{Store, json, scenarios, text};
 use crate::{OnRedis, on_redis};
@@ -16,7 +16,7 @@ fn list_and_status_show_who_holds_and_who_waits() {
 }
 
 #[test]
-fn check_knows_what_a_restart_does_and_that_nobody_takes_over() {
+fn check_knows_what_a_restart_does_and_that_there_is_no_replica() {
     needs!(redis);
     let server = Redis::start(&[]);
     let guarded = Store::at(server.url());
@@ -29,17 +29,17 @@ fn check_knows_what_a_restart_does_and_that_nobody_takes_over() {
         (&guarded, "clock-forward", 1),
         (&open, "restart", 1),
         (&open, "power", 1),
-        // What is void is void, and nothing else.
+        // A restart takes away these guarantees and no others.
         (&open, "failover", 0),
         (&open, "pause", 0),
     ] {
         let output = store.output(&["check", "--require", fault]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{fault}: {said}");
-        assert_eq!(said.lines().count(), code as usize, "{fault}: {said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{fault}: {message}");
+        assert_eq!(message.lines().count(), code as usize, "{fault}: {message}");
     }
-    let said = text(&open.output(&["check", "--require", "restart"]).stderr);
-    assert!(said.contains("restart_guard"), "{said}");
+    let message = text(&open.output(&["check", "--require", "restart"]).stderr);
+    assert!(message.contains("restart_guard"), "{message}");
     let page = text(&guarded.output(&["check"]).stdout);
     for word in ["Redis", "restart_guard", "fair", "first come, first served"] {
         assert!(page.contains(word), "{word}: {page}");

@@ -5,7 +5,7 @@
 mod support;
 
 use rustix::process::Signal;
-use support::{Store, Talk, json, next_event, scenarios, text};
+use support::{PipedProcess, Store, json, next_event, scenarios, text};
 
 fn token(acquired: &str) -> String {
     acquired.rsplit(' ').next().unwrap().into()
@@ -14,50 +14,50 @@ fn token(acquired: &str) -> String {
 #[test]
 fn hold_ends_on_end_of_input_and_on_signals() {
     let store = Store::new();
-    let ends: [fn(&mut Talk); 4] = [
-        Talk::close_input,
-        |talk| talk.signal(Signal::INT),
-        |talk| talk.signal(Signal::TERM),
-        |talk| talk.signal(Signal::HUP),
+    let ends: [fn(&mut PipedProcess); 4] = [
+        PipedProcess::close_input,
+        |process| process.signal(Signal::INT),
+        |process| process.signal(Signal::TERM),
+        |process| process.signal(Signal::HUP),
     ];
     for end in ends {
-        let mut talk = store.start(&["hold", "x"]);
-        assert!(talk.line().starts_with("acquired \"x\", token "));
-        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
-        talk.say("this is not an end");
-        end(&mut talk);
-        assert_eq!(talk.line(), "released \"x\"");
-        assert_eq!(talk.code(), 0);
-        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+        let mut process = store.start(&["hold", "x"]);
+        assert!(process.line().starts_with("acquired \"x\", token "));
+        assert_eq!(store.try_run("x"), 75);
+        process.write_line("this is not an end");
+        end(&mut process);
+        assert_eq!(process.line(), "released \"x\"");
+        assert_eq!(process.code(), 0);
+        assert_eq!(store.try_run("x"), 0);
     }
 }
 
 #[test]
 fn hold_speaks_json() {
     let store = Store::new();
-    let mut talk = store.start(&["hold", "--json", "b", "a"]);
-    let acquired = next_event(&mut talk.out, "acquired");
+    let mut process = store.start(&["hold", "--json", "b", "a"]);
+    let acquired = next_event(&mut process.out, "acquired");
     assert_eq!(acquired["names"], serde_json::json!(["a", "b"]));
-    talk.close_input();
-    next_event(&mut talk.out, "released");
-    assert_eq!(talk.code(), 0);
+    process.close_input();
+    next_event(&mut process.out, "released");
+    assert_eq!(process.code(), 0);
 }
 
 #[test]
 fn a_hold_that_is_broken_is_lost() {
     let store = Store::new();
-    let mut talk = store.start(&["hold", "--ttl", "300ms", "x"]);
-    let token = token(&talk.line());
+    let mut process = store.start(&["hold", "--ttl", "300ms", "x"]);
+    let token = token(&process.line());
     let wrong = store.output(&["break", "x", "--token", "1"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert!(
         text(&wrong.stderr).contains(&token),
-        "it names the token that is there"
+        "the message names the token of the hold"
     );
     let broken = store.output(&["break", "x", "--token", &token]);
     assert_eq!(broken.status.code(), Some(0), "{}", text(&broken.stderr));
-    assert!(talk.line().starts_with("lost \"x\""));
-    assert_eq!(talk.code(), 76);
+    assert!(process.line().starts_with("lost \"x\""));
+    assert_eq!(process.code(), 76);
     assert_eq!(store.code(&["break", "x", "--token", &token]), 1);
 }
 

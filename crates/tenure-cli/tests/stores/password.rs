@@ -1,9 +1,9 @@
-//! A password that nobody may see: not in what any action says, however much it is asked to say, not on the command
-//! line of any process that it starts, and in no environment where the user has not put it.
+//! The password of a URL is never shown: not in the output of an action, with any flags, not on the command line of a
+//! process that `tenure` starts, and in no environment where the user has not put it.
 
 use std::process::Output;
 
-use crate::support::{Store, Talk, text};
+use crate::support::{PipedProcess, Store, text};
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::needs;
@@ -14,12 +14,12 @@ use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::until;
 use tenure_testkit::zookeeper::{self, Zookeeper};
 
-/// Whoever keeps a server up for as long as it lives.
-type Keeper = Box<dyn std::any::Any>;
+/// A server of any kind, which runs until this is dropped.
+type ServerHandle = Box<dyn std::any::Any>;
 
-/// A server that runs for as long as this lives, and its URL with the password.
-fn stores() -> Vec<(Keeper, String)> {
-    let mut all: Vec<(Keeper, String)> = Vec::new();
+/// The servers, each with its URL, which has the password.
+fn stores() -> Vec<(ServerHandle, String)> {
+    let mut all: Vec<(ServerHandle, String)> = Vec::new();
     if !redis::skip_unless_installed() {
         let server = Redis::start_secured(&[]);
         let url = server.url() + "?restart_guard=off";
@@ -50,7 +50,7 @@ fn stores() -> Vec<(Keeper, String)> {
         all.push((Box::new(server), url + "?restart_guard=off"));
         all.push((Box::new(()), table));
     }
-    // Which has no password, and an option that looks like one.
+    // SQLite has no password, so an option looks like one.
     let file = DatabaseFile::new();
     let url = format!("{}?password={PASSWORD}", file.url());
     all.push((Box::new(file), url));
@@ -58,10 +58,10 @@ fn stores() -> Vec<(Keeper, String)> {
 }
 
 #[track_caller]
-fn assert_silent(what: &str, output: &Output) {
-    for said in [&output.stdout, &output.stderr] {
-        let said = String::from_utf8_lossy(said);
-        assert!(!said.contains(PASSWORD), "{what}: {said}");
+fn assert_no_password(what: &str, output: &Output) {
+    for message in [&output.stdout, &output.stderr] {
+        let message = String::from_utf8_lossy(message);
+        assert!(!message.contains(PASSWORD), "{what}: {message}");
     }
 }
 
@@ -78,54 +78,54 @@ const ACTIONS: &[&[&str]] = &[
 ];
 
 #[test]
-fn no_action_says_it() {
+fn no_action_prints_it() {
     let stores = stores();
-    let nobody = Port::reserve();
+    let unused_port = Port::reserve();
     std::thread::scope(|scope| {
         for (_, url) in &stores {
-            let nobody = nobody.number();
+            let unused_port = unused_port.number();
             scope.spawn(move || {
                 let (start, rest) = url.split_once("127.0.0.1:").unwrap_or((url, "?x=y"));
                 let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-                let gone = format!("{start}127.0.0.1:{nobody}{rest}");
+                let gone = format!("{start}127.0.0.1:{unused_port}{rest}");
                 let wrong = url.replace(PASSWORD, &format!("{PASSWORD}x"));
                 let odd = format!("{url}&color={PASSWORD}");
                 let own = url.as_str();
                 for url in [own, &wrong, &gone, &odd] {
-                    assert_no_action_says_it(url, url == own);
+                    assert_no_action_prints_it(url, url == own);
                 }
             });
         }
     });
 }
 
-/// Each of them, as far as it comes; where there is no link, they are all the same.
-fn assert_no_action_says_it(url: &str, is_right: bool) {
+/// Runs all actions. Where the store cannot be reached, two are enough, because all fail in the same way.
+fn assert_no_action_prints_it(url: &str, is_right: bool) {
     let store = Store::at(url.to_owned());
     let count = if is_right { ACTIONS.len() } else { 2 };
     for action in &ACTIONS[..count] {
-        // As much as there is to say, for people and for machines.
+        // All messages, for people and for programs.
         for more in [&["-vv"][..], &["--json", "-vv"]] {
             let (name, rest) = action.split_first().unwrap();
             let all = [&[*name], more, rest].concat();
-            assert_silent(&format!("{url} {all:?}"), &store.output(&all));
+            assert_no_password(&format!("{url} {all:?}"), &store.output(&all));
         }
     }
 }
 
 fn of_process(pid: u32, file: &str) -> String {
     let path = format!("/proc/{pid}/{file}");
-    // It may have ended meanwhile.
+    // The process may have ended meanwhile.
     let bytes = std::fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// A process and all below it, whichever thread started them.
-fn family(pid: u32) -> Vec<u32> {
+/// A process and its descendants.
+fn process_tree(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(pid) = all.get(next).copied() {
-        // It may have ended meanwhile, and so may its threads.
+        // The process and its threads may have ended meanwhile.
         let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
         for thread in threads.into_iter().flatten().flatten() {
             let list = std::fs::read_to_string(thread.path().join("children"));
@@ -156,14 +156,14 @@ fn neither_the_command_nor_the_guardian_has_it_unless_the_user_gave_it_to_them()
             false => store.tenure(&["run", "x", "--", "cat"]),
         };
         command.env_remove("PASSWORD");
-        let mut run = Talk::start(command);
-        run.say("up");
+        let mut run = PipedProcess::start(command);
+        run.write_line("up");
         assert_eq!(run.line(), "up");
-        let family = family(run.child.id());
-        assert_eq!(family.len(), 3, "tenure, its guardian and the command");
-        for (at, pid) in family.into_iter().enumerate() {
+        let tree = process_tree(run.child.id());
+        assert_eq!(tree.len(), 3, "tenure, its guardian and the command");
+        for (at, pid) in tree.into_iter().enumerate() {
             let (line, environ) = (of_process(pid, "cmdline"), of_process(pid, "environ"));
-            // What the user wrote is there, once.
+            // The command line of `tenure` itself is what the user typed.
             let may_line = by_argument && at == 0;
             assert!(may_line || !line.contains(PASSWORD), "{line}");
             assert!(!by_argument || !environ.contains(PASSWORD), "{line}");
@@ -183,14 +183,16 @@ fn neither_the_workers_of_a_torture_nor_what_it_writes_show_it() {
     let out = out.to_str().unwrap();
     let arguments = ["torture", "-vv", "--for", "3s", "--ttl", "500ms"];
     let mut run = store.start(&[&arguments[..], &["--out", out]].concat());
-    until("its workers are there", || family(run.child.id()).len() > 6);
-    for pid in family(run.child.id()) {
+    until("its workers have started", || {
+        process_tree(run.child.id()).len() > 6
+    });
+    for pid in process_tree(run.child.id()) {
         let line = of_process(pid, "cmdline");
         assert!(!line.contains(PASSWORD), "{line}");
     }
     assert!(!run.rest().contains(PASSWORD));
-    let said = run.err_rest();
-    assert!(!said.contains(PASSWORD), "{said}");
+    let message = run.err_rest();
+    assert!(!message.contains(PASSWORD), "{message}");
     for entry in std::fs::read_dir(out).unwrap() {
         let path = entry.unwrap().path();
         let written = std::fs::read(&path).unwrap_or_default();
@@ -218,7 +220,7 @@ fn a_url_in_the_wrong_place_is_not_repeated() {
     ] {
         let output = store.output(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert_silent(&format!("{arguments:?}"), &output);
+        assert_no_password(&format!("{arguments:?}"), &output);
         assert!(text(&output.stderr).starts_with("tenure: "));
     }
 }
