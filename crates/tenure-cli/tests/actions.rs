@@ -72,8 +72,7 @@ fn list_and_status_show_who_holds_what() {
     assert!(store.output(&["list"]).stdout.is_empty());
     let mut a = store.start(&["hold", "--label", "\u{1b}[31mred", "jobs/a"]);
     let token = token(&a.line());
-    let mut b = store.start(&["hold", "other"]);
-    b.line();
+    let _b = store.start_hold(&["other"]);
     let pid = a.child.id();
 
     let list = text(&store.output(&["list"]).stdout);

@@ -353,8 +353,7 @@ fn all_names_are_held_or_none() {
 fn of_any_names_the_command_is_told_the_one_that_is_held() {
     let store = Store::new();
     let script = r#"printf '%s|%s|%s' "$TENURE_NAME" "$TENURE_TOKEN" "$TENURE_OWNER""#;
-    let mut a = store.start(&["hold", "a"]);
-    a.line();
+    let _a = store.start_hold(&["a"]);
     let output = store.output(&[
         "run", "--json", "-n", "--any", "a", "b", "--", "sh", "-c", script,
     ]);
@@ -415,8 +414,7 @@ fn after_a_loss_the_name_stays_reserved_and_after_a_release_it_does_not() {
     let run = ["run", "-n", "--lock-delay", "1h", "x", "--", "true"];
     assert_eq!(store.code(&run), 0);
     assert_eq!(store.code(&run), 0);
-    let mut holder = store.start(&["hold", "--lock-delay", "1h", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["--lock-delay", "1h", "x"]);
     holder.signal(Signal::KILL);
     assert_eq!(holder.rest(), "");
     let output = store.output(&run);

@@ -69,8 +69,7 @@ fn kill_9_ends_the_tree_on_a_terminal_too() {
 #[test]
 fn a_wait_is_told_on_one_line_that_goes_away() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "--label", "deploy", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["--label", "deploy", "x"]);
     let pid = format!("pid {}", holder.child.id());
     let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     for _ in 0..2 {
@@ -96,8 +95,7 @@ fn a_wait_is_told_on_one_line_that_goes_away() {
 #[test]
 fn ctrl_c_ends_a_wait_at_once() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     terminal.shows("waiting ");
     terminal.press("\x03");
@@ -112,8 +110,7 @@ fn ctrl_c_ends_a_wait_at_once() {
 #[test]
 fn quiet_draws_nothing() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let arguments = ["run", "-q", "--wait", "1500ms", "x", "--", "true"];
     let mut terminal = Terminal::new(&store, &arguments);
     assert_eq!(terminal.code(), 75);
@@ -155,8 +152,7 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
 #[test]
 fn watch_draws_a_table_and_ends_on_ctrl_c() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     let mut terminal = Terminal::new(&store, &["watch", "--interval", "50ms"]);
     terminal.shows("1 held");
     terminal.shows(&holder.child.id().to_string());

@@ -14,8 +14,7 @@ fn host() -> String {
 #[test]
 fn busy_names_the_holder_on_one_line() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
+    let holder = store.start_hold(&["--label", "why\nnot", "x"]);
     let pid = format!("pid {}", holder.child.id());
     for options in [&["-n"][..], &["--wait", "0"], &["--wait", "50ms"]] {
         let arguments = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
@@ -43,8 +42,7 @@ fn busy_names_the_holder_on_one_line() {
 #[test]
 fn nothing_is_said_while_waiting_without_a_terminal() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let mut waiter = store.start_run(&["--wait", "2s"], "x", "echo ran");
     // In this time, `tenure` has inspected the lock twice.
     assert_eq!(waiter.code(), 75);
@@ -55,8 +53,7 @@ fn nothing_is_said_while_waiting_without_a_terminal() {
 #[test]
 fn a_signal_ends_the_wait_and_the_command_never_starts() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     for (signal, code) in [
         (Signal::INT, 130),
         (Signal::TERM, 143),
@@ -96,8 +93,7 @@ fn the_next_one_goes_on_when_the_first_ends() {
 #[test]
 fn a_waiter_that_is_killed_leaves_nothing() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     let mut waiter = store.start_run(&["--json"], "x", "echo ran");
     waiter.event("waiting");
     waiter.signal(Signal::KILL);
@@ -110,18 +106,15 @@ fn a_waiter_that_is_killed_leaves_nothing() {
 #[test]
 fn shared_holders_and_permits() {
     let store = Store::new();
-    let mut reader = store.start(&["hold", "--shared", "x"]);
-    reader.line();
+    let _reader = store.start_hold(&["--shared", "x"]);
     assert_eq!(store.code(&["run", "-n", "--shared", "x", "--", "true"]), 0);
     assert_eq!(store.try_run("x"), 75);
-    let mut one = store.start(&["hold", "--permits", "2", "p"]);
-    one.line();
+    let _one = store.start_hold(&["--permits", "2", "p"]);
     assert_eq!(
         store.code(&["run", "-n", "--permits", "2", "p", "--", "true"]),
         0
     );
-    let mut two = store.start(&["hold", "--permits", "2", "p"]);
-    two.line();
+    let _two = store.start_hold(&["--permits", "2", "p"]);
     assert_eq!(
         store.code(&["run", "-n", "--permits", "2", "p", "--", "true"]),
         75

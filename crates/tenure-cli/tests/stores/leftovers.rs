@@ -75,8 +75,7 @@ impl InspectedStore {
 
     /// A `tenure hold` whose entries have all been written.
     fn holder(&self) -> PipedProcess {
-        let mut holder = self.store.start(&["hold", "--ttl", TTL, "x"]);
-        holder.line();
+        let holder = self.store.start_hold(&["--ttl", TTL, "x"]);
         let pid = holder.child.id();
         tenure_testkit::until("the holder can be seen", || {
             let output = self.store.output(&["status", "--json", "x"]);

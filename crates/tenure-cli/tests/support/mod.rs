@@ -82,6 +82,13 @@ impl Store {
         PipedProcess::start(self.tenure(arguments))
     }
 
+    /// Starts `tenure hold` with these arguments, and returns when it holds.
+    pub(crate) fn start_hold(&self, arguments: &[&str]) -> PipedProcess {
+        let mut holder = self.start(&[&["hold"], arguments].concat());
+        holder.line();
+        holder
+    }
+
     /// Starts `tenure run [options] NAME -- sh -c script`.
     pub(crate) fn start_run(&self, options: &[&str], name: &str, script: &str) -> PipedProcess {
         self.start(&[&["run"], options, &[name, "--", "sh", "-c", script]].concat())

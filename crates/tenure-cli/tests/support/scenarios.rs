@@ -30,8 +30,7 @@ pub(crate) fn list_and_status_show_who_holds_and_who_waits(on: &impl OnServer) -
     let name = "jobs/größe 🔒";
     let mut holder = on.start(&["hold", "--label", "\u{1b}[31mred", name]);
     let token: String = holder.line().rsplit(' ').next().unwrap().into();
-    let mut other = on.start(&["hold", "other"]);
-    other.line();
+    let _other = on.start_hold(&["other"]);
     let waiter = on.start_run(&["--label", "me too"], name, "true");
     on.until_waiting(name, 1);
     let pid = holder.child.id();
@@ -67,8 +66,7 @@ pub(crate) fn list_and_status_show_who_holds_and_who_waits(on: &impl OnServer) -
 }
 
 pub(crate) fn watch_prints_a_line_per_change(on: &Store) {
-    let mut first = on.start(&["hold", "jobs/a"]);
-    first.line();
+    let mut first = on.start_hold(&["jobs/a"]);
     let mut watch = on.start(&["watch", "--json", "--interval", "50ms", "jobs/"]);
     let held = next_event(&mut watch.out, "held");
     assert_eq!(
@@ -158,8 +156,7 @@ pub(crate) fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs(on: &im
 }
 
 pub(crate) fn busy_names_the_holder_on_one_line(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
+    let holder = on.start_hold(&["--label", "why\nnot", "x"]);
     let pid = format!("pid {}", holder.child.id());
     let host: String = rustix::system::uname().nodename().to_str().unwrap().into();
     for options in [&["-n"][..], &["--wait", "0"], &["--wait", "1s"]] {
@@ -198,8 +195,7 @@ pub(crate) fn the_next_one_goes_on_when_the_first_ends(on: &impl OnServer) {
 }
 
 pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = on.start_hold(&["x"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut waiter = on.start_run(&[], "x", "echo ran");
         on.until_waiting("x", 1);
@@ -214,8 +210,7 @@ pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(on: &impl OnServer) {
 }
 
 pub(crate) fn a_waiter_that_is_killed_is_skipped(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = on.start_hold(&["x"]);
     let mut dead = on.start_run(&["--ttl", "2s"], "x", "echo ran");
     on.until_waiting("x", 1);
     let mut next = on.start_run(&[], "x", "echo next");
@@ -253,8 +248,7 @@ pub(crate) fn the_status_of_the_command_passes_through_and_the_name_is_free_afte
 }
 
 pub(crate) fn all_names_are_held_or_none(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "b"]);
-    holder.line();
+    let _holder = on.start_hold(&["b"]);
     assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
     assert!(on.is_free("a") && on.is_free("c"));
     let script = "echo up; read line; exit 0";
