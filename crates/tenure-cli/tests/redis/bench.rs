@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::OnRedis;
+use crate::RedisStore;
 use crate::support::{Store, json, text};
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis};
@@ -33,17 +33,19 @@ fn assert_both_sides_are_measured(rows: &[Value]) {
 
 #[test]
 fn one_server_is_measured_from_both_sides() {
-    let Some(on) = OnRedis::start() else { return };
-    assert_both_sides_are_measured(&bench(&on.url()));
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    assert_both_sides_are_measured(&bench(&store.url()));
     // The counters of tokens stay for a day.
-    let keys = on.server.order(&["KEYS", "*"]).items();
+    let keys = store.server.order(&["KEYS", "*"]).items();
     let left: Vec<_> = keys.iter().map(|key| key.text()).collect();
     assert!(
         left.iter()
             .all(|key| key.starts_with("tenure:{tenure-bench-") && key.ends_with("}:hold")),
         "{left:?}"
     );
-    let table = text(&on.output(&["bench", "--rounds", "10"]).stdout);
+    let table = text(&store.output(&["bench", "--rounds", "10"]).stdout);
     for word in ["RATIO", "PER SECOND", "SET NX PX", "PUBLISH"] {
         assert!(table.contains(word), "{word}: {table}");
     }

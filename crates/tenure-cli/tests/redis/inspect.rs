@@ -1,7 +1,7 @@
 //! `list`, `status`, `watch`, `check`: what they print about a server and its locks.
 
 use crate::support::{Store, json, scenarios, text};
-use crate::{OnRedis, on_redis};
+use crate::{RedisStore, on_redis};
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
@@ -9,8 +9,10 @@ on_redis![watch_prints_a_line_per_change];
 
 #[test]
 fn list_and_status_show_who_holds_and_who_waits() {
-    let Some(on) = OnRedis::start() else { return };
-    let held = scenarios::list_and_status_show_who_holds_and_who_waits(&on);
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    let held = scenarios::list_and_status_show_who_holds_and_who_waits(&store);
     let left = held["ttl_left_ms"].as_u64().unwrap();
     assert!((1..=30_000).contains(&left), "{left}");
 }

@@ -2,10 +2,10 @@
 
 use rustix::process::{Signal, kill_process};
 
-use crate::support::scenarios::OnServer;
+use crate::support::scenarios::ServerStore;
 use crate::support::stubborn_tree::{StubbornTree, TTL};
 use crate::support::{children, wait_until_stopped};
-use crate::{OnRedis, on_redis};
+use crate::{RedisStore, on_redis};
 use tenure_testkit::until;
 
 on_redis![
@@ -18,13 +18,13 @@ on_redis![
 
 #[test]
 fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gone() {
-    let Some(on) = OnRedis::start_with("restart_guard=4s") else {
+    let Some(store) = RedisStore::start_with("restart_guard=4s") else {
         return;
     };
-    let tree = StubbornTree(&on);
+    let tree = StubbornTree(&store);
     let mut first = tree.start_first(&[]);
-    on.server.restart();
-    let mut second = on.start_run(&["--ttl", TTL], "x", &tree.overlap_check());
+    store.server.restart();
+    let mut second = store.start_run(&["--ttl", TTL], "x", &tree.overlap_check());
     tree.assert_alone(&mut second);
     assert_eq!(first.rest(), "asked\n");
     assert_eq!(first.code(), 76);
@@ -32,20 +32,22 @@ fn a_server_that_forgets_at_its_restart_gives_the_name_away_when_the_tree_is_gon
 
 #[test]
 fn a_grant_that_was_slept_through_runs_nothing() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    let mut first = store.start_run(&["--ttl", TTL], "x", "echo up; read line");
     first.lines_are(&["up"]);
-    let mut sleeper = on.start_run(&["--json", "--ttl", TTL], "x", "echo woken");
+    let mut sleeper = store.start_run(&["--json", "--ttl", TTL], "x", "echo woken");
     sleeper.event("waiting");
     sleeper.signal(Signal::STOP);
     wait_until_stopped(sleeper.pid());
     first.write_line("go");
     assert_eq!(first.code(), 0);
     // Now the stopped process has the lock, until its lease is over.
-    let mut third = on.start_run(&["--ttl", TTL], "x", "echo third; read line");
+    let mut third = store.start_run(&["--ttl", TTL], "x", "echo third; read line");
     third.lines_are(&["third"]);
     sleeper.signal(Signal::CONT);
-    on.until_waiting("x", 1);
+    store.until_waiting("x", 1);
     third.write_line("go");
     assert_eq!(third.code(), 0);
     assert_eq!(sleeper.rest(), "woken\n");
@@ -54,10 +56,12 @@ fn a_grant_that_was_slept_through_runs_nothing() {
 
 #[test]
 fn a_lease_that_was_lost_before_the_start_runs_nothing() {
-    let Some(on) = OnRedis::start() else { return };
-    let mut first = on.start_run(&["--ttl", TTL], "x", "echo up; read line");
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    let mut first = store.start_run(&["--ttl", TTL], "x", "echo up; read line");
     first.lines_are(&["up"]);
-    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", "echo ran");
+    let mut second = store.start_run(&["--json", "--ttl", TTL], "x", "echo ran");
     second.event("waiting");
     // The guardian has started and waits for its instruction, which comes too late.
     let guardian = children(second.pid())[0];
@@ -68,7 +72,7 @@ fn a_lease_that_was_lost_before_the_start_runs_nothing() {
     second.event("acquired");
     second.signal(Signal::STOP);
     wait_until_stopped(second.pid());
-    until("the lease is over", || !on.has("x"));
+    until("the lease is over", || !store.has("x"));
     kill_process(guardian, Signal::CONT).unwrap();
     second.signal(Signal::CONT);
     assert_eq!(second.rest(), "");

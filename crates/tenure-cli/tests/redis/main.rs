@@ -14,16 +14,16 @@ mod wait;
 use std::ops::Deref;
 
 use support::Store;
-use support::scenarios::OnServer;
+use support::scenarios::ServerStore;
 use tenure_testkit::redis::{self, Redis};
 
 /// A server, as the store of a test.
-struct OnRedis {
+struct RedisStore {
     server: Redis,
     store: Store,
 }
 
-impl OnRedis {
+impl RedisStore {
     /// A server that is trusted at once: by default a server without persistence grants nothing for half a minute after
     /// its start. Returns `None`, and prints that, where no redis-server is installed.
     fn start() -> Option<Self> {
@@ -46,7 +46,7 @@ impl OnRedis {
     }
 }
 
-impl OnServer for OnRedis {
+impl ServerStore for RedisStore {
     fn until_waiting(&self, name: &str, count: usize) {
         let (queue, length) = (format!("tenure:{{{name}}}:queue"), 2 * count as i64);
         tenure_testkit::until("all wait", || {
@@ -79,7 +79,7 @@ impl OnServer for OnRedis {
     }
 }
 
-impl Deref for OnRedis {
+impl Deref for RedisStore {
     type Target = Store;
 
     fn deref(&self) -> &Store {
@@ -91,7 +91,7 @@ impl Deref for OnRedis {
 macro_rules! on_redis {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() {
-            if let Some(on) = crate::OnRedis::start() { crate::support::scenarios::$name(&on); }
+            if let Some(store) = crate::RedisStore::start() { crate::support::scenarios::$name(&store); }
         })*
     };
 }

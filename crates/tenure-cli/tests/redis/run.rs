@@ -1,7 +1,7 @@
 //! `tenure run`: exit codes, what is left in the server, and the messages when there is no server.
 
 use crate::support::{Store, next_event, scenarios, text, try_url};
-use crate::{OnRedis, on_redis};
+use crate::{RedisStore, on_redis};
 use tenure_testkit::needs;
 use tenure_testkit::process::Port;
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
@@ -16,12 +16,14 @@ on_redis![
 
 #[test]
 fn the_command_gets_the_owner_that_is_in_the_server() {
-    let Some(on) = OnRedis::start() else { return };
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
     let script =
         "printf '%s\\n' \"$TENURE_NAME\" \"$TENURE_OWNER\" \"$TENURE_TOKEN\"; read line; exit 0";
     let mut last = 0;
     for name in ["x", "with space", "🔒 größer", "a{b}c", "tenure:{x}:hold"] {
-        let mut process = on.start_run(&["--label", "why not"], name, script);
+        let mut process = store.start_run(&["--label", "why not"], name, script);
         assert_eq!(process.line(), name);
         let (owner, token): (_, u64) = (process.line(), process.line().parse().unwrap());
         // A name that looks like an internal key of `tenure` is stored with a prefix.
@@ -29,11 +31,11 @@ fn the_command_gets_the_owner_that_is_in_the_server() {
             Some(_) => format!("tenure:={name}"),
             None => name.into(),
         };
-        assert_eq!(on.server.order(&["GET", &key]).text(), owner, "{name}");
-        assert_eq!(on.try_run(name), 75, "{name}");
+        assert_eq!(store.server.order(&["GET", &key]).text(), owner, "{name}");
+        assert_eq!(store.try_run(name), 75, "{name}");
         process.close_input();
         assert_eq!(process.code(), 0);
-        assert!(!on.has(&key), "{name}");
+        assert!(!store.has(&key), "{name}");
         assert!(token > last, "the counter begins with the clock");
         last = token;
     }
@@ -41,14 +43,16 @@ fn the_command_gets_the_owner_that_is_in_the_server() {
 
 #[test]
 fn at_most_one_run_per_interval_on_the_clock_of_the_server() {
-    let Some(on) = OnRedis::start() else { return };
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
     let run = ["run", "-n", "--every", "5s", "x", "--", "echo", "ran"];
-    let first = on.output(&run);
+    let first = store.output(&run);
     assert_eq!(text(&first.stdout), "ran\n");
-    let left = on.server.order(&["PTTL", "x"]).int();
+    let left = store.server.order(&["PTTL", "x"]).int();
     assert!((1..=5000).contains(&left), "{left}");
-    assert_eq!(on.server.order(&["GET", "x"]).text(), "-");
-    let second = on.output(&run);
+    assert_eq!(store.server.order(&["GET", "x"]).text(), "-");
+    let second = store.output(&run);
     let message = text(&second.stderr);
     assert_eq!(
         (second.status.code(), text(&second.stdout)),
@@ -58,15 +62,15 @@ fn at_most_one_run_per_interval_on_the_clock_of_the_server() {
         message.contains("reserved") && message.lines().count() == 1,
         "{message}"
     );
-    let status = text(&on.output(&["status", "x"]).stdout);
+    let status = text(&store.output(&["status", "x"]).stdout);
     assert!(status.contains("reserved"), "{status}");
     // A waiter gets the next interval, and not before the end of the reservation in the server.
-    let mut third = on.start_run(&["--json", "--every", "5s"], "x", "echo ran");
+    let mut third = store.start_run(&["--json", "--every", "5s"], "x", "echo ran");
     third.event("waiting");
-    assert!(on.has("x"));
+    assert!(store.has("x"));
     assert_eq!(third.rest(), "ran\n");
     assert_eq!(third.code(), 0);
-    let fourth = on.output(&["run", "--json", "--every", "5s", "x", "--", "true"]);
+    let fourth = store.output(&["run", "--json", "--every", "5s", "x", "--", "true"]);
     let token = |event: serde_json::Value| event["tokens"][0].as_u64().unwrap();
     let third = token(third.event("acquired"));
     let fourth = token(next_event(&mut fourth.stderr.as_slice(), "acquired"));
@@ -76,10 +80,12 @@ fn at_most_one_run_per_interval_on_the_clock_of_the_server() {
 
 #[test]
 fn what_the_store_cannot_do_is_refused_and_nothing_is_run() {
-    let Some(on) = OnRedis::start() else { return };
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
     for option in [&["--shared"][..], &["--permits", "2"]] {
         let arguments = [&["run"], option, &["x", "--", "echo", "ran"]].concat();
-        let output = on.output(&arguments);
+        let output = store.output(&arguments);
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(
@@ -87,7 +93,7 @@ fn what_the_store_cannot_do_is_refused_and_nothing_is_run() {
             "{message}"
         );
     }
-    assert_eq!(on.server.order(&["DBSIZE"]).int(), 0);
+    assert_eq!(store.server.order(&["DBSIZE"]).int(), 0);
 }
 
 #[test]
@@ -136,9 +142,11 @@ fn a_server_that_is_not_there_is_unreachable() {
 
 #[test]
 fn a_server_that_does_not_answer_is_unreachable() {
-    let Some(on) = OnRedis::start() else { return };
-    let message = scenarios::a_server_that_does_not_answer_is_unreachable(&on);
-    assert!(message.contains(&on.server.address()), "{message}");
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    let message = scenarios::a_server_that_does_not_answer_is_unreachable(&store);
+    assert!(message.contains(&store.server.address()), "{message}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! `tenure bench`: both sides are measured on one server, and nothing of the bare requests is left.
 
 use crate::support::{json, text};
-use crate::{On, Server, on_each};
+use crate::{AnyStore, Server, on_each};
 
 on_each![both_sides_are_measured];
 
-fn both_sides_are_measured(on: &On) {
-    let output = on.output(&["bench", "--json", "--rounds", "100"]);
+fn both_sides_are_measured(store: &AnyStore) {
+    let output = store.output(&["bench", "--json", "--rounds", "100"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{message}");
     let rows = json(&output.stdout);
@@ -22,8 +22,8 @@ fn both_sides_are_measured(on: &On) {
     // The goals of this project are in the scripts of `benches`.
     assert!(rows.iter().all(|row| row.get("goal").is_none()));
     let is_alone = rows[2]["raw"].is_null() && rows[2]["ratio"].is_null();
-    assert_eq!(is_alone, !on.server.url().contains("mode=session"));
-    match &on.server {
+    assert_eq!(is_alone, !store.server.url().contains("mode=session"));
+    match &store.server {
         Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
         // The server removes the directories of the locks later.
         Server::Zookeeper(server) => {

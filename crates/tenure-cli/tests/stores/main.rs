@@ -16,7 +16,7 @@ mod wait;
 use std::ops::Deref;
 
 use support::Store;
-use support::scenarios::OnServer;
+use support::scenarios::ServerStore;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
@@ -58,12 +58,12 @@ impl Server {
 }
 
 /// A server, as the store of a test.
-struct On {
+struct AnyStore {
     server: Server,
     store: Store,
 }
 
-impl On {
+impl AnyStore {
     /// Returns `None`, and prints that, where no such server is installed.
     fn etcd() -> Option<Self> {
         (!etcd::skip_unless_installed()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
@@ -86,9 +86,9 @@ impl On {
 
     /// A database with the tables of the backend.
     fn in_database(server: Server) -> Self {
-        let on = Self::new(server);
-        assert_eq!(on.code(&["check", "--init"]), 0);
-        on
+        let store = Self::new(server);
+        assert_eq!(store.code(&["check", "--init"]), 0);
+        store
     }
 
     fn new(server: Server) -> Self {
@@ -103,7 +103,7 @@ impl On {
     }
 }
 
-impl OnServer for On {
+impl ServerStore for AnyStore {
     fn until_waiting(&self, name: &str, count: usize) {
         tenure_testkit::until("all wait", || {
             self.status(name)["queue"].as_array().unwrap().len() == count
@@ -151,7 +151,7 @@ impl OnServer for On {
     }
 }
 
-impl Deref for On {
+impl Deref for AnyStore {
     type Target = Store;
 
     fn deref(&self) -> &Store {
@@ -163,22 +163,22 @@ impl Deref for On {
 macro_rules! on_each {
     ($($name:ident),* $(,)?) => {
         mod etcd {
-            $(#[test] fn $name() { if let Some(on) = crate::On::etcd() { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::etcd() { super::$name(&store); } })*
         }
         mod zookeeper {
-            $(#[test] fn $name() { if let Some(on) = crate::On::zookeeper() { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::zookeeper() { super::$name(&store); } })*
         }
         mod mysql {
-            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=session&restart_guard=off") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::mysql("mode=session&restart_guard=off") { super::$name(&store); } })*
         }
         mod postgres {
-            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=session&restart_guard=off") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::postgres("mode=session&restart_guard=off") { super::$name(&store); } })*
         }
         mod mysql_table {
-            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=table") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::mysql("mode=table") { super::$name(&store); } })*
         }
         mod postgres_table {
-            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=table") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::postgres("mode=table") { super::$name(&store); } })*
         }
     };
 }

@@ -1,14 +1,14 @@
 //! `tenure run`: exit codes, what is left in the store, and the messages when there is no store.
 
 use crate::support::scenarios::{
-    OnServer, a_hold_that_is_broken_ends_the_command,
+    ServerStore, a_hold_that_is_broken_ends_the_command,
     a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
     a_server_that_does_not_answer_is_unreachable, a_signal_while_the_command_runs_releases_at_once,
     all_names_are_held_or_none,
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
 };
 use crate::support::{text, try_url};
-use crate::{On, on_each};
+use crate::{AnyStore, on_each};
 use tenure_testkit::process::Port;
 
 on_each![
@@ -22,29 +22,29 @@ on_each![
     what_the_store_cannot_do_is_refused_and_nothing_is_run,
 ];
 
-fn the_command_gets_the_token_that_is_in_the_store(on: &On) {
+fn the_command_gets_the_token_that_is_in_the_store(store: &AnyStore) {
     let script = "printf '%s\\n' \"$TENURE_NAME\" \"$TENURE_TOKEN\"; read line; exit 0";
     let mut last = 0;
     for name in ["x", "with space", "🔒 größer", "a/b", "%2F", ".", ".."] {
-        let mut process = on.start_run(&["--label", "why not"], name, script);
+        let mut process = store.start_run(&["--label", "why not"], name, script);
         assert_eq!(process.line(), name);
         let token: u64 = process.line().parse().unwrap();
-        assert_eq!(on.status(name)["holds"][0]["token"], token, "{name}");
-        assert_eq!(on.try_run(name), 75, "{name}");
+        assert_eq!(store.status(name)["holds"][0]["token"], token, "{name}");
+        assert_eq!(store.try_run(name), 75, "{name}");
         process.close_input();
         assert_eq!(process.code(), 0);
-        assert!(on.is_free(name), "{name}");
+        assert!(store.is_free(name), "{name}");
         assert!(token > last, "one counter for all names");
         last = token;
     }
 }
 
-fn what_the_store_cannot_do_is_refused_and_nothing_is_run(on: &On) {
-    let scheme = on.server.scheme();
+fn what_the_store_cannot_do_is_refused_and_nothing_is_run(store: &AnyStore) {
+    let scheme = store.server.scheme();
     // The store must be able to keep a lock taken after its holder is gone.
-    let can = scheme == "etcd" || on.server.is_table();
+    let can = scheme == "etcd" || store.server.is_table();
     let code = if can { 0 } else { 2 };
-    let output = on.output(&["run", "--min-hold", "1ms", "x", "--", "echo", "ran"]);
+    let output = store.output(&["run", "--min-hold", "1ms", "x", "--", "echo", "ran"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{message}");
     if code != 0 {
