@@ -1,5 +1,6 @@
 //! The table of holds that `list` prints and `watch` draws.
 
+use tenure::name::Escaped;
 use tenure::{HoldInfo, Status};
 
 use crate::duration::rounded;
@@ -9,49 +10,33 @@ use crate::text;
 pub(crate) fn holds_table(all: &[Status]) -> String {
     let mut rows = Vec::new();
     for status in all {
-        let name = tenure::name::Escaped(status.name.as_str()).to_string();
-        let waiting = status
-            .queue
-            .as_ref()
-            .map_or("?".into(), |queue| queue.len().to_string());
+        let name = Escaped(status.name.as_str()).to_string();
+        let queue = status.queue.as_ref();
+        let waiting = queue.map_or("?".into(), |queue| queue.len().to_string());
         for hold in &status.holds {
             let holder = &hold.holder;
-            let pid = if holder.pid == 0 {
-                "?".into()
-            } else {
-                holder.pid.to_string()
-            };
             rows.push(vec![
                 name.clone(),
-                tenure::name::Escaped(&holder.host).to_string(),
-                pid,
+                Escaped(&holder.host).to_string(),
+                match holder.pid {
+                    0 => "?".into(),
+                    pid => pid.to_string(),
+                },
                 text::age(holder).map_or("?".into(), rounded),
                 hold.ttl_left.map_or("-".into(), rounded),
                 token(hold),
                 hold.mode.to_string(),
                 waiting.clone(),
-                tenure::name::Escaped(&holder.label).to_string(),
+                Escaped(&holder.label).to_string(),
             ]);
         }
         if status.holds.is_empty() {
-            let reserved = status.reserved.map_or("-".into(), rounded);
-            let state = if status.reserved.is_some() {
-                "reserved"
-            } else {
-                "free"
+            let (left, state) = match status.reserved {
+                Some(left) => (rounded(left), "reserved"),
+                None => ("-".into(), "free"),
             };
-            let dash = || "-".to_string();
-            rows.push(vec![
-                name,
-                dash(),
-                dash(),
-                dash(),
-                reserved,
-                dash(),
-                state.into(),
-                waiting,
-                String::new(),
-            ]);
+            let row = [&name, "-", "-", "-", &left, "-", state, &waiting, ""];
+            rows.push(row.map(String::from).to_vec());
         }
     }
     let head = [
