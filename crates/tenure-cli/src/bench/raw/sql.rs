@@ -106,30 +106,33 @@ impl Connection {
 
     /// Runs one statement that takes a row and one that releases it.
     async fn update_row(&mut self, table: &str, task: i64) -> Result<(), Error> {
-        match self {
-            Self::MySql(connection) => {
-                let take = format!(
+        let (take, id) = match self {
+            Self::MySql(_) => (
+                format!(
                     "INSERT INTO {table} (id, token) VALUES (?, 1) ON DUPLICATE KEY UPDATE token = token + 1"
-                );
-                let release =
-                    format!("UPDATE {table} SET token = token WHERE id = ? AND token > 0");
-                for sql in [take, release] {
-                    let query = sqlx::query(AssertSqlSafe(sql)).bind(task);
-                    connection.execute(query).await.map_err(measurement_error)?;
-                }
-            }
-            Self::Postgres(connection) => {
-                let take = format!(
+                ),
+                "?",
+            ),
+            Self::Postgres(_) => (
+                format!(
                     "INSERT INTO {table} AS t (id, token) VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET token = t.token + 1 RETURNING token"
-                );
-                let release =
-                    format!("UPDATE {table} SET token = token WHERE id = $1 AND token > 0");
-                for sql in [take, release] {
-                    let query = sqlx::query(AssertSqlSafe(sql)).bind(task);
-                    let row = connection.fetch_optional(query);
-                    row.await.map_err(measurement_error)?;
+                ),
+                "$1",
+            ),
+        };
+        let release = format!("UPDATE {table} SET token = token WHERE id = {id} AND token > 0");
+        for sql in [take, release].map(AssertSqlSafe) {
+            match self {
+                Self::MySql(connection) => {
+                    let done = connection.execute(sqlx::query(sql).bind(task));
+                    done.await.map(drop)
+                }
+                Self::Postgres(connection) => {
+                    let row = connection.fetch_optional(sqlx::query(sql).bind(task));
+                    row.await.map(drop)
                 }
             }
+            .map_err(measurement_error)?;
         }
         Ok(())
     }
