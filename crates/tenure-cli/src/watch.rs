@@ -105,14 +105,14 @@ async fn print_changes(
         let mut lines = Vec::new();
         for (key, was) in &before {
             if !now.contains_key(key) {
-                lines.push(line(console, "ended", key, was));
+                lines.push(describe_change(console, "ended", key, was));
             }
         }
         for (key, is) in &now {
             match before.get(key) {
-                None => lines.push(line(console, "held", key, is)),
+                None => lines.push(describe_change(console, "held", key, is)),
                 Some(was) if was.waiting != is.waiting => {
-                    lines.push(line(console, "queue", key, is))
+                    lines.push(describe_change(console, "queue", key, is))
                 }
                 Some(_) => {}
             }
@@ -153,7 +153,12 @@ fn snapshot(all: &[Status]) -> BTreeMap<HoldKey, HoldSnapshot> {
     snapshot
 }
 
-fn line(console: &Console, event: &str, (name, token, _): &HoldKey, hold: &HoldSnapshot) -> String {
+fn describe_change(
+    console: &Console,
+    event: &str,
+    (name, token, _): &HoldKey,
+    hold: &HoldSnapshot,
+) -> String {
     if console.json {
         let fields = json!({
             "name": name,
