@@ -90,7 +90,9 @@ impl Client {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = LockName::new(name)?;
         let driver = &self.driver;
-        let status = driver.carried(driver.backend.inspect(name.clone())).await;
+        let status = driver
+            .detachable(driver.backend.inspect(name.clone()))
+            .await;
         status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -100,7 +102,7 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
         let driver = &self.driver;
-        let list = driver.carried(driver.backend.list(prefix.into())).await;
+        let list = driver.detachable(driver.backend.list(prefix.into())).await;
         list.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)
@@ -122,7 +124,7 @@ impl Client {
         let name = LockName::new(name)?;
         let driver = &self.driver;
         let breaking = driver.backend.break_lock(name.clone(), token.into());
-        let broken = driver.carried(breaking).await;
+        let broken = driver.detachable(breaking).await;
         broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -137,7 +139,7 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let driver = &self.driver;
-        let findings = driver.carried(driver.backend.check()).await;
+        let findings = driver.detachable(driver.backend.check()).await;
         findings.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)
@@ -152,7 +154,7 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn init(&self) -> Result<Vec<String>, Error> {
         let driver = &self.driver;
-        let made = driver.carried(driver.backend.init()).await;
+        let made = driver.detachable(driver.backend.init()).await;
         made.map_err(|err| {
             err.with_backend(self.driver.backend_name)
                 .with_step(Step::Inspect)

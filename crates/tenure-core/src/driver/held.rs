@@ -18,7 +18,7 @@ use crate::rt::{Flag, lock};
 use crate::time::Time;
 
 use super::Driver;
-use super::carried::Carried;
+use super::detach::DetachableRequest;
 use super::observe::LOG_TARGET;
 use super::observe::{Observation, RenewalOutcome};
 
@@ -415,7 +415,7 @@ impl Held {
         let holds = all.iter().map(|held| held.hold(false)).collect();
         let driver = &first.driver;
         match driver
-            .carried(driver.backend.write(holds, key, value))
+            .detachable(driver.backend.write(holds, key, value))
             .await
         {
             Ok(true) => Ok(()),
@@ -563,14 +563,14 @@ impl Held {
 struct Releasing<'a> {
     held: &'a Arc<Held>,
     unclean: bool,
-    future: Option<Carried<Release>>,
+    future: Option<DetachableRequest<Release>>,
 }
 
 impl<'a> Releasing<'a> {
     fn new(held: &'a Arc<Held>, before: State) -> Self {
         let unclean = matches!(before, State::Lost(_));
         let driver = &held.driver;
-        let future = driver.carried(driver.backend.release(held.hold(unclean)));
+        let future = driver.detachable(driver.backend.release(held.hold(unclean)));
         Self {
             held,
             unclean,

@@ -2,7 +2,7 @@
 //!
 //! It knows no backend by name. Every background task it starts ends with the client or with the hold it serves.
 
-mod carried;
+mod detach;
 pub(crate) mod held;
 mod losses;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
@@ -29,7 +29,7 @@ use crate::options::{Options, Renew};
 use crate::rt::{BackgroundTasks, Clock, Flag, Spawner, poll_now};
 use crate::time::Time;
 
-use carried::{Carried, Carrier};
+use detach::{DetachableRequest, RequestMonitor};
 use held::Held;
 use metrics::ClientMetrics;
 use observe::{LOG_TARGET, Observation};
@@ -57,7 +57,7 @@ pub(crate) struct Driver {
     turns: Arc<Turns>,
     renewals: Arc<Renewals>,
     background: Arc<BackgroundTasks>,
-    carrier: Arc<Carrier>,
+    monitor: Arc<RequestMonitor>,
     closed: Flag,
     metrics: ClientMetrics,
 }
@@ -92,7 +92,7 @@ impl Driver {
         let clock = backend.clock();
         Ok(Arc::new(Self {
             answers_now: backend.answers_now(),
-            carrier: Arc::new(Carrier::new(spawner.clone(), &clock)),
+            monitor: Arc::new(RequestMonitor::new(spawner.clone(), &clock)),
             clock,
             backend,
             backend_name,
@@ -106,12 +106,12 @@ impl Driver {
         }))
     }
 
-    /// A request to the backend for a caller, who may leave it alone half-way.
-    pub(crate) fn carried<T: Send + 'static>(
+    /// A request to the backend whose caller may stop polling it half-way.
+    pub(crate) fn detachable<T: Send + 'static>(
         &self,
         future: BoxFuture<Result<T, Error>>,
-    ) -> Carried<T> {
-        self.carrier.carried(future)
+    ) -> DetachableRequest<T> {
+        self.monitor.detachable(future)
     }
 
     /// Refuses what the backend does not claim, before any I/O.
@@ -213,7 +213,7 @@ impl Driver {
         let until = Until::At(self.clock.now().after(limit));
         // Only how long it takes counts, whatever the answer.
         let answered = self
-            .unless_over(until, self.carried(self.backend.inspect(name)))
+            .unless_over(until, self.detachable(self.backend.inspect(name)))
             .await?;
         if answered.is_some() {
             return tentative.keep();
@@ -392,7 +392,7 @@ impl Driver {
         let clock = Clock::system();
         let status = tokio::select! {
             biased;
-            status = self.carried(self.backend.inspect(name.clone())) => status.ok(),
+            status = self.detachable(self.backend.inspect(name.clone())) => status.ok(),
             () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
         };
         let reserved = status.as_ref().and_then(|status| status.reserved);
@@ -449,7 +449,7 @@ impl Driver {
     /// Ends all waits and all holds, lets what is being released go, then ends the backend's sessions.
     pub(crate) async fn close(&self) {
         self.closed.raise();
-        self.carrier.wake_all();
+        self.monitor.wake_callers();
         // Before the backend gives anything back: nobody may believe longer than that.
         // `hold` looks at the flag after it has made a hold known, so none slips through.
         self.renewals.all_lost(LostReason::SessionGone);
@@ -504,13 +504,13 @@ impl Until {
 struct Attempt<'a> {
     driver: &'a Arc<Driver>,
     request: Arc<Request>,
-    future: Option<Carried<Answer>>,
+    future: Option<DetachableRequest<Answer>>,
     turn: Option<Turn>,
 }
 
 impl<'a> Attempt<'a> {
     fn new(driver: &'a Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
-        let future = Some(driver.carried(driver.backend.acquire(request.clone())));
+        let future = Some(driver.detachable(driver.backend.acquire(request.clone())));
         Self {
             driver,
             request,
