@@ -66,7 +66,7 @@ impl RequestMonitor {
         DetachableRequest(Arc::new(InFlight {
             state: Mutex::new(RequestState::WithCaller(future)),
             caller: Mutex::new(None),
-            woken: AtomicU8::new(NOT),
+            polled: AtomicPolled::new(Polled::Yes),
             is_monitored: AtomicBool::new(false),
             monitor: self.clone(),
         }))
@@ -125,16 +125,45 @@ trait Monitored: Send + Sync {
     fn wake_caller(&self);
 }
 
-/// Has it been woken since it was polled last? And for longer than since the last check?
-const NOT: u8 = 0;
-const LATELY: u8 = 1;
-const BEFORE: u8 = 2;
+/// Whether the caller has polled a request after the last wake-up.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Polled {
+    /// The caller has polled since, or nothing has woken the request.
+    Yes,
+    /// The request was woken after the last check.
+    NotYet,
+    /// The last check already found the request woken and not polled.
+    NotSinceLastCheck,
+}
+
+/// [`Polled`] as an atomic: wakers, callers and the monitor change it without a lock.
+struct AtomicPolled(AtomicU8);
+
+impl AtomicPolled {
+    fn new(polled: Polled) -> Self {
+        Self(AtomicU8::new(polled as u8))
+    }
+
+    fn set(&self, polled: Polled) {
+        self.0.store(polled as u8, Ordering::Release);
+    }
+
+    /// Goes from one value to another. `false`: the value was a third one, and stays.
+    fn step(&self, from: Polled, to: Polled) -> bool {
+        let (from, to) = (from as u8, to as u8);
+        let stepped = self
+            .0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        stepped.is_ok()
+    }
+}
 
 struct InFlight<T> {
     state: Mutex<RequestState<T>>,
     /// The task that polled the request last.
     caller: Mutex<Option<Waker>>,
-    woken: AtomicU8,
+    polled: AtomicPolled,
     /// The monitor has the request in its list.
     is_monitored: AtomicBool,
     monitor: Arc<RequestMonitor>,
@@ -157,30 +186,22 @@ impl<T: Send + 'static> Wake for InFlight<T> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let order = Ordering::AcqRel;
-        let _ = self
-            .woken
-            .compare_exchange(NOT, LATELY, order, Ordering::Relaxed);
+        self.polled.step(Polled::Yes, Polled::NotYet);
         self.wake_caller();
     }
 }
 
 impl<T: Send + 'static> Monitored for InFlight<T> {
     fn check(self: Arc<Self>) {
-        let order = Ordering::AcqRel;
-        let step = |from, to| {
-            let stepped = self
-                .woken
-                .compare_exchange(from, to, order, Ordering::Relaxed);
-            stepped.is_ok()
-        };
-        if step(LATELY, BEFORE) || !step(BEFORE, NOT) {
+        if self.polled.step(Polled::NotYet, Polled::NotSinceLastCheck)
+            || !self.polled.step(Polled::NotSinceLastCheck, Polled::Yes)
+        {
             return;
         }
         let future = {
             let Ok(mut state) = self.state.try_lock() else {
                 // The caller is polling the request, perhaps since before the wake-up: the next check decides.
-                self.woken.store(LATELY, Ordering::Release);
+                self.polled.set(Polled::NotYet);
                 return;
             };
             match std::mem::replace(&mut *state, RequestState::Detached) {
@@ -243,7 +264,7 @@ impl<T: Send + 'static> Future for DetachableRequest<T> {
         let answer = match &mut *state {
             RequestState::WithCaller(future) => {
                 // Before the poll: a wake-up from now on asks for another poll.
-                request.woken.store(NOT, Ordering::Release);
+                request.polled.set(Polled::Yes);
                 let waker = Waker::from(request.clone());
                 let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 else {
