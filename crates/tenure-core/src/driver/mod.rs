@@ -4,12 +4,12 @@
 
 mod detach;
 pub(crate) mod held;
+mod local_queue;
 mod losses;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
 mod metrics;
 pub(crate) mod observe;
 mod renewal;
-mod turns;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::time::Time;
 
 use detach::{DetachableRequest, RequestMonitor};
 use held::Held;
+use local_queue::{LocalQueue, Turn};
 use metrics::ClientMetrics;
 use observe::{LOG_TARGET, Observation};
 use renewal::Renewals;
-use turns::{Turn, Turns};
 
 /// How long the question "who holds it?" may take after a wait has ended in vain: a login to a database included.
 const INSPECT_LIMIT: Duration = Duration::from_millis(300);
@@ -54,7 +54,7 @@ pub(crate) struct Driver {
     answers_now: bool,
     identity: Arc<Holder>,
     spawner: Spawner,
-    turns: Arc<Turns>,
+    queue: Arc<LocalQueue>,
     renewals: Arc<Renewals>,
     background: Arc<BackgroundTasks>,
     monitor: Arc<RequestMonitor>,
@@ -98,7 +98,7 @@ impl Driver {
             backend_name,
             identity: Arc::new(identity()),
             spawner,
-            turns: Arc::default(),
+            queue: Arc::default(),
             renewals,
             background: Arc::default(),
             closed: Flag::new(),
@@ -157,12 +157,12 @@ impl Driver {
         if self.closed.is_raised() {
             return Err(closed());
         }
-        let turn = match self.turns.try_take(name) {
+        let turn = match self.queue.try_take(name) {
             Some(turn) => turn,
             None if until == Until::Once => return Ok(None),
             None => tokio::select! {
                 biased;
-                turn = self.turns.take(name) => turn,
+                turn = self.queue.take(name) => turn,
                 () = self.over(until) => return Ok(None),
                 () = self.closed.raised() => return Err(closed()),
             },
@@ -261,7 +261,7 @@ impl Driver {
         options: &Options,
     ) -> Result<Option<Arc<Held>>, Error> {
         // Whoever waits for a turn was here first.
-        if !self.answers_now || self.closed.is_raised() || self.turns.is_contended(name) {
+        if !self.answers_now || self.closed.is_raised() || self.queue.is_contended(name) {
             return Ok(None);
         }
         let request = self.request(name, options, false);
