@@ -25,7 +25,7 @@
 //! Run [`conformance`](crate::conformance) against a new backend.
 
 mod adapter;
-mod alarm;
+mod loss_notifier;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::rt::{Clock, Flag};
 use crate::time::Time;
 
 pub use self::adapter::AsyncBackend;
-pub use self::alarm::{Alarm, Listener};
+pub use self::loss_notifier::{LossListener, LossNotifier};
 
 /// A boxed future that owns what it needs.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -64,8 +64,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Called once, before everything else: the way to tell the driver that a hold ended.
-    fn attach(&self, alarm: Alarm) {
-        drop(alarm);
+    fn attach(&self, notifier: LossNotifier) {
+        drop(notifier);
     }
 
     /// Takes the name for `request.owner`; waits for it when `request.wait` is set.
@@ -266,7 +266,7 @@ pub struct Grant {
     pub round_trip: Duration,
     /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
     pub ttl: Option<Duration>,
-    /// The backend raises the [`Alarm`] by itself when a hold without a lease ends,
+    /// The backend raises the [`LossNotifier`] by itself when a hold without a lease ends,
     /// so that nothing has to be checked.
     pub watched: bool,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Hold, Release, Renewal, Request,
+    Answer, Backend, BoxFuture, Finding, Hold, LossNotifier, Release, Renewal, Request,
     only_reference_store, unsupported_raise, unsupported_write,
 };
 use crate::error::Error;
@@ -32,8 +32,8 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
     }
 
     /// See [`Backend::attach`].
-    fn attach(&self, alarm: Alarm) {
-        drop(alarm);
+    fn attach(&self, notifier: LossNotifier) {
+        drop(notifier);
     }
 
     /// See [`Backend::acquire`].
@@ -127,8 +127,8 @@ impl<S: AsyncBackend> Backend for Arc<S> {
         S::clock(self)
     }
 
-    fn attach(&self, alarm: Alarm) {
-        S::attach(self, alarm);
+    fn attach(&self, notifier: LossNotifier) {
+        S::attach(self, notifier);
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Alarm, Answer, Backend, BoxFuture, Grant, Hold, Listener as _, Request};
+use crate::backend::{
+    Answer, Backend, BoxFuture, Grant, Hold, LossListener as _, LossNotifier, Request,
+};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Capability;
@@ -88,7 +90,7 @@ impl Driver {
             .with_step(Step::Connect)
         })?;
         let renewals = Arc::new(Renewals::default());
-        backend.attach(Alarm::new(Arc::<Renewals>::downgrade(&renewals)));
+        backend.attach(LossNotifier::new(Arc::<Renewals>::downgrade(&renewals)));
         let clock = backend.clock();
         Ok(Arc::new(Self {
             answers_now: backend.answers_now(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
-use crate::backend::{Listener, Renewal};
+use crate::backend::{LossListener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::logic::lease::Tick;
 use crate::logic::pace;
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Renewals {
 }
 
 impl Renewals {
-    /// Makes a new hold known to alarms, and to the task if something is due for it.
+    /// Makes a new hold known to loss_notifiers, and to the task if something is due for it.
     pub(super) fn begin(
         self: &Arc<Self>,
         driver: &Arc<Driver>,
@@ -132,7 +132,7 @@ impl Renewals {
 }
 
 /// What the backend says.
-impl Listener for Renewals {
+impl LossListener for Renewals {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
         let held = lock(&self.list)
             .by_owner

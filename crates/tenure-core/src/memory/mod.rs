@@ -33,8 +33,8 @@ use tokio::sync::{Notify, oneshot};
 pub use self::script::Disturbance;
 use self::script::{reply_lost, too_young};
 use crate::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
-    Severity,
+    Answer, Backend as Door, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal,
+    Request, Severity,
 };
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{OwnerId, RandomAlready};
@@ -67,7 +67,7 @@ struct State {
     holders: HashMap<OwnerId, Arc<Holder>, RandomAlready>,
     waiting: HashMap<OwnerId, oneshot::Sender<(u64, Time)>>,
     granted: Vec<(OwnerId, u64)>,
-    alarms: Vec<Alarm>,
+    loss_notifiers: Vec<LossNotifier>,
     script: VecDeque<(Step, Disturbance)>,
     /// Requests wait for it while the store is paused.
     resumed: Option<Arc<Flag>>,
@@ -264,10 +264,12 @@ impl Door for Backend {
         self.0.clock.clone()
     }
 
-    fn attach(&self, alarm: Alarm) {
+    fn attach(&self, notifier: LossNotifier) {
         let mut state = lock(&self.0.state);
-        state.alarms.retain(|alarm| !alarm.is_deaf());
-        state.alarms.push(alarm);
+        state
+            .loss_notifiers
+            .retain(|notifier| !notifier.has_no_listener());
+        state.loss_notifiers.push(notifier);
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
@@ -378,10 +380,10 @@ impl Door for Backend {
                 )
             });
             if let (true, Some(owner)) = (broken, owner) {
-                let alarms = lock(&store.state).alarms.clone();
-                alarms
+                let loss_notifiers = lock(&store.state).loss_notifiers.clone();
+                loss_notifiers
                     .iter()
-                    .for_each(|alarm| alarm.lost(owner, LostReason::TakenOver));
+                    .for_each(|notifier| notifier.lost(owner, LostReason::TakenOver));
             }
             broken
         };
