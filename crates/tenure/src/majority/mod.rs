@@ -3,7 +3,7 @@
 //!
 //! The nodes know nothing of each other, so any of them may fail, and as long as more than half of them
 //! answer the lock goes on. [`wait`](self) asks all of them at once and counts; the decisions are those of
-//! the modules `ballot` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
+//! the modules `quorum_acquisition` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {

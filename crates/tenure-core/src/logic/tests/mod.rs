@@ -1,6 +1,5 @@
 //! Tests of the logic, and of nothing else: no clock, no runtime, no file but the scenarios.
 
-mod ballot_search;
 mod claims;
 mod explore;
 mod handoff;
@@ -9,6 +8,7 @@ mod message;
 mod moves;
 mod properties;
 mod queue_search;
+mod quorum_acquisition_search;
 mod scenario;
 mod split_search;
 mod table_model;

@@ -1,4 +1,4 @@
-//! Tokens over several nodes, searched exhaustively: clients run the [`Ballot`], nodes grant and are raised.
+//! Tokens over several nodes, searched exhaustively: clients run the [`QuorumAcquisition`], nodes grant and are raised.
 //!
 //! Any message may be arbitrarily late, save a refusal: what comes of a late one is what comes of none. A client may end its claim, or give up, at any moment; only after
 //! that may nodes let go of what it has there, which is what deadlines are for. Nodes start with whatever
@@ -10,7 +10,7 @@
 //! Wrong variants are planted to show that the search finds them.
 
 use super::explore::{Outcome, World, explore};
-use crate::logic::ballot::{Ballot, Next};
+use crate::logic::quorum_acquisition::{Next, QuorumAcquisition};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
@@ -62,7 +62,7 @@ enum Phase {
 struct Client {
     phase: Phase,
     proposal: u64,
-    ballot: Ballot,
+    acquisition: QuorumAcquisition,
     /// One per node, in either direction.
     messages: [Message; NODES],
 }
@@ -109,7 +109,7 @@ impl Nodes {
         let client = Client {
             phase: Phase::Idle,
             proposal: 0,
-            ballot: Ballot::new(NODES),
+            acquisition: QuorumAcquisition::new(NODES),
             messages: [Message::None; NODES],
         };
         let node = |last: &u64| Node {
@@ -166,16 +166,16 @@ impl Nodes {
     fn returns(&mut self, client: usize, at: usize) {
         let me = &mut self.clients[client];
         match std::mem::replace(&mut me.messages[at], Message::None) {
-            Message::Granted(token) => me.ballot.granted(at, token),
-            Message::Raised(token) => me.ballot.raised(at, token),
-            _ => me.ballot.refused(at),
+            Message::Granted(token) => me.acquisition.granted(at, token),
+            Message::Raised(token) => me.acquisition.raised(at, token),
+            _ => me.acquisition.refused(at),
         }
         if !matches!(me.phase, Phase::Asking) {
             return;
         }
         let wrong = self.setup.wrong;
         let mut claims = None;
-        match me.ballot.verdict() {
+        match me.acquisition.verdict() {
             Next::Won { token } => claims = Some(token),
             Next::Raise { token, nodes } => {
                 for node in nodes {
@@ -194,7 +194,7 @@ impl Nodes {
                 }
             }
             Next::Wait if wrong == Some(Wrong::Minority) => {
-                let granted = me.ballot.held().first().map(|at| self.nodes[*at].last);
+                let granted = me.acquisition.held().first().map(|at| self.nodes[*at].last);
                 claims = granted.map(|token| token.max(self.used + 1));
             }
             Next::Lost => me.phase = Phase::Over,
@@ -247,7 +247,7 @@ impl World for Nodes {
             }
             // What is over hears replies and does nothing about them.
             if matches!(client.phase, Phase::Asking) {
-                client.ballot.image(image);
+                client.acquisition.image(image);
             }
         }
         for node in &self.nodes {
