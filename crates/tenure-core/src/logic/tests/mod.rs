@@ -5,6 +5,7 @@ mod explore;
 mod handoff;
 mod handoff_search;
 mod message;
+mod model;
 mod moves;
 mod properties;
 mod queue_search;
@@ -12,7 +13,6 @@ mod quorum_acquisition_search;
 mod scenario;
 mod split_search;
 mod table_model;
-mod world;
 
 use crate::fence::OwnerId;
 use crate::name::LockName;

@@ -1,8 +1,8 @@
-//! What can happen in a world, what it looks like, and what must not be.
+//! What can happen in a state of the model, the image of a state, and the violations.
 
-use super::explore::World;
+use super::explore::ModelState;
 use super::message::{KINDS, Message};
-use super::world::{Claims, Phase, STEP, Wrong};
+use super::model::{Claims, Mutant, Phase, STEP};
 use crate::logic::lease::{State, Tick};
 use crate::options::Mode;
 use crate::time::Time;
@@ -18,7 +18,7 @@ pub(super) enum Step {
     ArrivesTwice(Message),
 }
 
-impl World for Claims {
+impl ModelState for Claims {
     type Step = Step;
 
     fn image(&self, image: &mut Vec<u64>) {
@@ -49,7 +49,7 @@ impl World for Claims {
         tokens.sort_unstable();
         tokens.dedup();
         let rank = |token| tokens.iter().position(|other| *other == token).unwrap() as u64;
-        // Must be told apart from the same world without it, or the search drops it.
+        // The image must differ from that of the same state without the message, or the search drops the state.
         image.push(u64::from(self.problem.is_some()));
         // The newest grant has the last token of the slot, or there was none.
         image.extend([
@@ -176,7 +176,7 @@ impl World for Claims {
                 self.wake();
             }
             Step::Sends(who, what) => {
-                let wrong = self.setup.wrong;
+                let mutant = self.setup.mutant;
                 let client = &mut self.clients[usize::from(who)];
                 let message = match what {
                     "a write" => {
@@ -188,7 +188,7 @@ impl World for Claims {
                     }
                     "a sign of life" => {
                         client.touches -= 1;
-                        if wrong == Some(Wrong::UnconfirmedPlace) {
+                        if mutant == Some(Mutant::UnconfirmedPlace) {
                             client.place.0 = now;
                         }
                         Message::Touch { who, sent: now }
@@ -238,7 +238,7 @@ impl World for Claims {
         self.tidy();
     }
 
-    fn complaint(&self) -> Option<String> {
+    fn violation(&self) -> Option<String> {
         if let Some(problem) = self.problem {
             return Some(problem.to_owned());
         }
