@@ -102,8 +102,12 @@ impl ModelState for Claims {
                 future(hold.expires),
             ]);
         }
-        image.push(slot.rests.len() as u64);
-        image.extend(slot.rests.iter().map(|rest| future(rest.until)));
+        image.push(slot.reservations.len() as u64);
+        image.extend(
+            slot.reservations
+                .iter()
+                .map(|reservation| future(reservation.until)),
+        );
         for waiter in &slot.waiters {
             image.extend([
                 u64::from(waiter.claim.owner.as_bytes()[0]),
@@ -273,7 +277,7 @@ impl ModelState for Claims {
         // No wake-up is lost: a free name has no waiters.
         if let Some(slot) = self.table.slots.first()
             && slot.holds.is_empty()
-            && slot.rests.is_empty()
+            && slot.reservations.is_empty()
             && !slot.waiters.is_empty()
         {
             return Some(format!("free, and still there wait {:?}", slot.waiters));

@@ -215,21 +215,31 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (1..3_u32).prop_map(|limit| Mode::Permits { limit: NonZeroU32::new(limit).unwrap() }),
     ];
     let propose = prop::option::weighted(0.2, 0..40_u64);
-    let rests = (short(), short());
-    let ask = (mode, maybe(), any::<[bool; 3]>(), rests, maybe(), propose).prop_map(
-        |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| Ask {
-            name: name("?"),
-            owner: owner(0),
-            mode,
-            ttl,
-            wait: wait || patient,
-            barge: barge && !patient,
-            min_hold,
-            lock_delay,
-            waiter_ttl,
-            propose,
-        },
-    );
+    let reservations = (short(), short());
+    let ask = (
+        mode,
+        maybe(),
+        any::<[bool; 3]>(),
+        reservations,
+        maybe(),
+        propose,
+    )
+        .prop_map(
+            |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| {
+                Ask {
+                    name: name("?"),
+                    owner: owner(0),
+                    mode,
+                    ttl,
+                    wait: wait || patient,
+                    barge: barge && !patient,
+                    min_hold,
+                    lock_delay,
+                    waiter_ttl,
+                    propose,
+                }
+            },
+        );
     prop_oneof![
         10 => ask.prop_map(Event::Ask),
         2 => maybe().prop_map(Event::Renew),
