@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{
-    Answer, Backend, BoxFuture, Finding, Hold, LossNotifier, Release, Renewal, Request,
-    only_reference_store, unsupported_raise, unsupported_write,
+use super::finding::Finding;
+use super::interface::{
+    Backend, BoxFuture, only_reference_store, unsupported_raise, unsupported_write,
 };
+use super::loss_notifier::LossNotifier;
+use super::messages::{Answer, Hold, Release, Renewal, Request};
 use crate::error::Error;
 use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
