@@ -29,6 +29,7 @@ pub mod name;
 pub mod options;
 pub mod time;
 pub mod url;
+mod validate;
 
 // Decisions.
 pub mod logic;

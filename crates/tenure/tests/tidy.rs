@@ -30,6 +30,7 @@ const VOCABULARY: &[&str] = &[
     "options",
     "time",
     "url",
+    "validate",
 ];
 /// The files that know every backend of their crate: those that name them to users, and what feeds all of them with
 /// bytes.

@@ -16,7 +16,6 @@ const LEFT: &[&str] = &[
     "crates/tenure-core/src/client.rs",
     "crates/tenure-core/src/conformance/mod.rs",
     "crates/tenure-core/src/driver/mod.rs",
-    "crates/tenure-core/src/error.rs",
     "crates/tenure-core/src/memory/mod.rs",
     "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/etcd/ears.rs",
