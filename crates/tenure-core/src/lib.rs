@@ -49,6 +49,7 @@ mod driver;
 // What users touch.
 mod after;
 mod client;
+mod entry;
 mod guard;
 mod lock;
 mod owner;
