@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::{Client, ErrorKind, LockName};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::Case;
+use super::failure::{Failure, Verdict, check};
 use super::hostile;
 
 /// Rule 17: a hold of one name does not affect another name.
