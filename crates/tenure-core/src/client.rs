@@ -101,7 +101,7 @@ impl Client {
         let driver = &self.driver;
         let list = driver.detachable(driver.backend.list(prefix.into())).await;
         list.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }
@@ -138,7 +138,7 @@ impl Client {
         let driver = &self.driver;
         let findings = driver.detachable(driver.backend.check()).await;
         findings.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }
@@ -153,7 +153,7 @@ impl Client {
         let driver = &self.driver;
         let made = driver.detachable(driver.backend.init()).await;
         made.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::driver::held::Held;
+use crate::driver::Held;
 use crate::error::{Error, ErrorKind};
 use crate::logic::lease::State;
 use crate::name::LockName;

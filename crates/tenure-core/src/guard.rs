@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::driver::held::Held;
+use crate::driver::Held;
 use crate::entry::Entry;
 use crate::error::{Error, Step};
 use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};

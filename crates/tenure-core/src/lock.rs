@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::driver::observe::Acquisition;
-use crate::driver::{Driver, Until};
+use crate::driver::{Acquisition, Driver, Until};
 use crate::entry::{Entry, EntryOutcome, LockKey};
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;

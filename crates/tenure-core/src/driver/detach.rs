@@ -16,7 +16,7 @@ use crate::backend::BoxFuture;
 use crate::error::{Error, ErrorKind};
 use crate::rt::{Clock, Spawner, lock};
 
-use super::observe::LOG_TARGET;
+use super::labels::LOG_TARGET;
 
 /// How often the monitor checks whether the requests that were woken have been polled. The second check that finds a
 /// request woken and not polled detaches it: late enough for a busy runtime, early enough for the shortest leases.

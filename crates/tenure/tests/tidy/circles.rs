@@ -13,7 +13,6 @@ const LEFT: &[&str] = &[
     "crates/tenure-cli/src/bench/mod.rs",
     "crates/tenure-cli/src/signals.rs",
     "crates/tenure-cli/src/tree.rs",
-    "crates/tenure-core/src/driver/mod.rs",
     "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/etcd/ears.rs",
     "crates/tenure/src/majority/mod.rs",
