@@ -193,7 +193,12 @@ mod database;
 pub mod etcd;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
 mod lease_store;
 #[cfg(feature = "majority")]
 pub mod majority;

@@ -12,4 +12,6 @@ mod wait;
 mod waiter;
 
 pub(crate) use self::wait::{AcquireReply, LeaseStore, Subscription, wait};
+#[cfg(feature = "redis")]
+pub(crate) use self::waiter::WAITER_TTL;
 pub(crate) use self::waiter::{QueuePosition, WakeUp, waiter_ttl};

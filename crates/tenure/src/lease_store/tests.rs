@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ fn position(ahead: u64, expires_in: u64, sent: Time) -> QueuePosition {
         last_token: 3,
         sent,
         ask_by: sent.after(KEEP),
+        ..QueuePosition::default()
     }
 }
 
@@ -77,7 +78,7 @@ impl LeaseStore for &Store {
                 Ok(AcquireReply::Granted(grant))
             }
             (Reply::Queued(ahead, left), sent) => {
-                Ok(AcquireReply::Queued(position(ahead, left, sent)))
+                Ok(AcquireReply::Taken(position(ahead, left, sent)))
             }
             (Reply::Failed(kind), _) => Err(Error::new(kind, "the reply of the test")),
         }
@@ -103,9 +104,15 @@ impl LeaseStore for &Store {
 struct Subscription {
     wake_ups: support::Subscription<WakeUp>,
     has_push: Arc<AtomicBool>,
+    failures: Arc<AtomicUsize>,
 }
 
 impl wait::Subscription for Subscription {
+    async fn prepare(&mut self, has_failed: bool) {
+        self.failures
+            .fetch_add(usize::from(has_failed), Ordering::SeqCst);
+    }
+
     async fn next(&mut self) -> WakeUp {
         self.wake_ups.next().await
     }
@@ -121,6 +128,8 @@ struct Case {
     time: Arc<VirtualClock>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
     has_push: Arc<AtomicBool>,
+    /// How often the subscription was told of a failure.
+    failures: Arc<AtomicUsize>,
     answer: Option<Pin<Box<dyn Future<Output = Result<Answer, Error>>>>>,
 }
 
@@ -151,11 +160,13 @@ impl Case {
             time,
             waiters: Arc::default(),
             has_push: Arc::new(AtomicBool::new(true)),
+            failures: Arc::default(),
             answer: None,
         };
         let subscription = Subscription {
             wake_ups: case.waiters.subscribe(case.request.owner, ""),
             has_push: case.has_push.clone(),
+            failures: case.failures.clone(),
         };
         let (store, request) = (case.store.clone(), case.request.clone());
         case.answer = Some(Box::pin(async move {
@@ -380,4 +391,56 @@ fn a_failure_may_pass() {
     );
     assert!(is_granted(case.until(1_000)));
     assert_eq!(case.requests(), ["ask"; 5]);
+    assert_eq!(case.failures.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_lock_that_is_handed_over_needs_no_request() {
+    let mut case = Case::new((1, 20_000), &[Reply::Granted]);
+    assert!(case.until(10).is_none());
+    case.wake(WakeUp::HandedOver { token: 4 });
+    let Some(Ok(Answer::Granted(grant))) = case.until(10) else {
+        panic!("the lock was handed over");
+    };
+    assert_eq!((grant.token, grant.sent), (4, case.store.start));
+    assert!(case.requests().is_empty());
+}
+
+#[test]
+fn a_hand_over_is_taken_although_the_request_was_stopped_just_then() {
+    let mut case = Case::new((1, 20_000), &[Reply::Granted]);
+    case.request.stop.raise();
+    case.wake(WakeUp::HandedOver { token: 4 });
+    assert!(is_granted(case.until(10)));
+    assert!(case.requests().is_empty());
+}
+
+/// The message of a grant before the last one, or one that came too late.
+#[test]
+fn a_hand_over_that_proves_nothing_leads_to_a_request() {
+    let mut case = Case::new((1, 20_000), &[Reply::Granted]);
+    case.wake(WakeUp::HandedOver { token: 3 });
+    assert!(is_granted(case.until(10)));
+    assert_eq!(case.requests(), ["ask"]);
+}
+
+#[test]
+fn a_release_of_the_same_client_ends_the_wait_without_a_request() {
+    let mut case = Case::new((1, 20_000), &[Reply::Granted]);
+    assert!(case.until(10).is_none());
+    let sent = case.store.clock.now();
+    case.wake(WakeUp::Released { sent });
+    assert!(is_busy(case.until(10)));
+    assert!(case.requests().is_empty());
+}
+
+#[test]
+fn a_place_that_may_have_been_taken_again_is_left() {
+    let away = Reply::Failed(ErrorKind::Indeterminate);
+    let mut case = Case::new((1, 20_000), &[away]);
+    assert!(case.until(1_000).is_none());
+    let sent = case.store.clock.now();
+    case.wake(WakeUp::Released { sent });
+    assert!(is_busy(case.until(1_000)));
+    assert_eq!(case.last_request(), (1_000, "leave"));
 }

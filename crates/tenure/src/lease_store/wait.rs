@@ -12,8 +12,11 @@ pub(crate) trait LeaseStore: Sync {
     /// time.
     fn ask(&self) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
 
-    /// Reads the queue and writes nothing. `None`: the lock has to be asked for instead.
-    fn read_queue(&self) -> impl Future<Output = Option<QueuePosition>> + Send;
+    /// Reads the queue and writes nothing. `None`: the lock has to be asked for instead, as always in a store where
+    /// reading costs as much as asking.
+    fn read_queue(&self) -> impl Future<Output = Option<QueuePosition>> + Send {
+        std::future::ready(None)
+    }
 
     /// Releases what the owner has: its place in the queue, or the lock.
     fn leave_queue(&self) -> impl Future<Output = Result<Release, Error>> + Send;
@@ -21,6 +24,12 @@ pub(crate) trait LeaseStore: Sync {
 
 /// What wakes one waiter, until it is dropped.
 pub(crate) trait Subscription: Send {
+    /// Gets ready for the next sleep. `has_failed`: the last request failed.
+    fn prepare(&mut self, has_failed: bool) -> impl Future<Output = ()> + Send {
+        let _ = has_failed;
+        std::future::ready(())
+    }
+
     /// The next wake-up. Cancel safe.
     fn next(&mut self) -> impl Future<Output = WakeUp> + Send;
 
@@ -31,8 +40,8 @@ pub(crate) trait Subscription: Send {
 /// The reply to a request for the lock.
 pub(crate) enum AcquireReply {
     Granted(Grant),
-    /// The lock is taken.
-    Queued(QueuePosition),
+    /// Another owner has the lock.
+    Taken(QueuePosition),
 }
 
 /// Waits for a lock that is taken, until the lock is granted or the request is stopped. `position`: what the reply to
@@ -46,6 +55,7 @@ pub(crate) async fn wait(
 ) -> Result<Answer, Error> {
     let mut waiter = Waiter::new(request, clock, position);
     loop {
+        subscription.prepare(waiter.has_failed()).await;
         let (at, planned) = waiter.plan(subscription.has_push());
         let next = tokio::select! {
             biased;
@@ -63,6 +73,8 @@ pub(crate) async fn wait(
                 _ => {}
             },
             Next::Sleep => continue,
+            Next::Hold(grant) => return Ok(Answer::Granted(grant)),
+            Next::Stop => return Ok(Answer::Busy),
             Next::Leave => return leave_queue(store).await,
         }
         if request.stop.is_raised() {
@@ -70,7 +82,7 @@ pub(crate) async fn wait(
         }
         match store.ask().await {
             Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
-            Ok(AcquireReply::Queued(position)) => waiter.queued(position),
+            Ok(AcquireReply::Taken(position)) => waiter.asked(position),
             Err(err) if waiter.may_ask_again(&err) => {}
             // The error says why the wait ended, unless something may be left in the store.
             Err(err) => return leave_queue(store).await.and(Err(err)),

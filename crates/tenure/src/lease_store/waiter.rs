@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::Request;
+use tenure_core::backend::{Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
@@ -19,16 +19,20 @@ pub(crate) fn waiter_ttl(ttl: Duration) -> Duration {
 }
 
 /// A place in the queue, and the state of the lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuePosition {
     /// How many waiters are ahead.
     pub(crate) ahead: u64,
     /// Time until the holder's lease ends. `None`: not known, or the holder has no lease.
     pub(crate) expires_in: Option<Duration>,
-    /// The token of the last grant.
+    /// The token of the last grant. A wake-up about an older one was sent before this request.
     pub(crate) last_token: u64,
+    /// The holder is another program, which does not wake us when it releases.
+    pub(crate) is_foreign: bool,
     /// When the request was sent.
     pub(crate) sent: Time,
+    /// Time between request and reply, where the store hands the lock over.
+    pub(crate) round_trip: Duration,
     /// When to ask for the lock again at the latest: the place has to be kept, or a wake-up may be lost.
     pub(crate) ask_by: Time,
 }
@@ -42,8 +46,8 @@ impl QueuePosition {
 
 /// Why a waiter wakes up.
 #[cfg_attr(
-    not(feature = "postgres"),
-    allow(dead_code, reason = "only PostgreSQL notifies")
+    not(all(feature = "redis", feature = "postgres")),
+    allow(dead_code, reason = "Redis and PostgreSQL notify, each in its own way")
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUp {
@@ -55,10 +59,15 @@ pub(crate) enum WakeUp {
     First,
     /// No wake-ups arrive from now on.
     PushStopped,
+    /// A release granted the lock to the waiter.
+    HandedOver { token: u64 },
+    /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
+    /// the lock that was granted to the waiter meanwhile.
+    Released { sent: Time },
 }
 
 /// What a waiter does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Ask for the lock, which also keeps the place in the queue.
     Ask,
@@ -66,6 +75,10 @@ pub(super) enum Next {
     ReadQueue,
     /// Sleep, for as long as is known now.
     Sleep,
+    /// Hold the lock: the release of the last holder granted it.
+    Hold(Grant),
+    /// Nothing: a release of the same client has removed the place from the queue.
+    Stop,
     /// Leave the queue.
     Leave,
 }
@@ -109,7 +122,8 @@ impl<'a> Waiter<'a> {
             let jitter = pace::FIRST * (self.clock.random() % 4);
             plan.0 = plan.0.min(now.after(left + pace::FIRST + jitter));
         }
-        if !has_push {
+        // A foreign holder wakes no waiter, and only the first waiter has to notice its release.
+        if !has_push || (position.is_foreign && position.ahead == 0) {
             // After a change more changes may follow soon. The more waiters are ahead, the less often a waiter reads.
             let pause = pace::next(self.unchanged, self.clock.random(), None, None);
             let pause = pause.unwrap_or(pace::CAP);
@@ -131,24 +145,57 @@ impl<'a> Waiter<'a> {
                 self.position.ahead = 0;
                 Next::Sleep
             }
+            WakeUp::HandedOver { token } => match self.handed_over(token) {
+                Some(grant) => Next::Hold(grant),
+                // One more request makes a whole lease of what is left, or tells that the lock was lost.
+                None => Next::Ask,
+            },
+            WakeUp::Released { sent } => {
+                let replied = self.position.sent.after(self.position.round_trip);
+                // A request that was sent after the release, or that has no reply, may have entered the queue again.
+                match !self.has_failed() && replied <= sent {
+                    true => Next::Stop,
+                    false => Next::Leave,
+                }
+            }
         }
     }
 
+    /// The hold that was handed over under `token`. `None`: too little is left of its lease, or the wake-up is not about
+    /// a grant that still stands.
+    fn handed_over(&self, token: u64) -> Option<Grant> {
+        let (position, request) = (&self.position, self.request);
+        // The place was good from before the last request on, and so is the lock.
+        let lease = waiter_ttl(request.ttl);
+        let elapsed = self.clock.now().since(position.sent);
+        let is_enough = elapsed <= lease / 2 && lease >= request.min_lease;
+        // The wake-up may have been here for so long that the lock has expired and was granted to another owner, as the
+        // reply to a later request says. A foreign hold has no token, so then the wake-up proves nothing.
+        let is_news = token > position.last_token && !position.is_foreign;
+        let is_handed_over = is_enough && is_news && !self.has_failed();
+        is_handed_over.then(|| Grant::new(token, position.sent, position.round_trip, Some(lease)))
+    }
+
+    /// Whether the last request failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
     /// The lock was asked for, and is taken.
-    pub(super) fn queued(&mut self, position: QueuePosition) {
-        self.budget.restart(position.sent.after(self.request.ttl));
+    pub(super) fn asked(&mut self, position: QueuePosition) {
         self.retry_at = None;
-        self.compare(position);
+        self.update(position);
     }
 
     /// The queue was read, which does not keep the place.
     pub(super) fn saw(&mut self, position: QueuePosition) {
         let ask_by = position.ask_by.min(self.position.ask_by);
-        self.compare(QueuePosition { ask_by, ..position });
+        self.update(QueuePosition { ask_by, ..position });
     }
 
-    fn compare(&mut self, position: QueuePosition) {
-        let seen = |position: &QueuePosition| (position.ahead, position.last_token);
+    fn update(&mut self, position: QueuePosition) {
+        self.budget.restart(position.sent.after(self.request.ttl));
+        let seen = |it: &QueuePosition| (it.ahead, it.last_token, it.is_foreign);
         self.unchanged = match seen(&position) == seen(&self.position) {
             true => self.unchanged.saturating_add(1),
             false => 0,
@@ -215,7 +262,9 @@ mod tests {
                 ahead,
                 expires_in,
                 last_token: 3,
+                is_foreign: false,
                 sent: self.sent,
+                round_trip: millis(2),
                 ask_by: self.at(waiter_ttl(TTL) / 3),
             }
         }
@@ -232,41 +281,114 @@ mod tests {
     /// Each combination of what a waiter may know, and how late in the wait it plans.
     #[test]
     fn the_plan_is_the_earliest_of_keeping_the_place_the_end_of_the_lease_and_a_look() {
-        let leases = [None, Some(0), Some(1), Some(700), Some(60_000)];
-        for (ahead, lease, elapsed) in [0, 1, 9, u64::MAX].into_iter().flat_map(|ahead| {
-            leases.into_iter().flat_map(move |lease| {
-                [0, 1, 699, 701, 5_000].map(move |elapsed| (ahead, lease, elapsed))
-            })
-        }) {
-            let case = Case::new();
-            let position = case.position(ahead, lease.map(millis));
-            let ask_by = position.ask_by;
-            let mut waiter = case.waiter(position.clone());
-            case.time.advance(millis(elapsed));
-            let now = case.clock.now();
-            // Only the first waiter looks after the holder's lease, and after its end by 1 to 4 ms.
-            let lease = lease.filter(|_| ahead == 0);
-            let end = |late| lease.map(|lease| case.at(millis(lease)).max(now).after(millis(late)));
-            let first = end(1).map_or(ask_by, |end| end.min(ask_by));
-            let last = end(4).map_or(ask_by, |end| end.min(ask_by));
-            for unchanged in 0..12 {
-                let text = format!("{ahead} {lease:?} {elapsed} {unchanged}");
-                let (at, next) = waiter.plan(true);
+        for ahead in [0, 1, 9, u64::MAX] {
+            for lease in [None, Some(0), Some(1), Some(700), Some(60_000)] {
+                for elapsed in [0, 1, 699, 701, 5_000] {
+                    for is_foreign in [false, true] {
+                        check_plans(ahead, lease, elapsed, is_foreign);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_plans(ahead: u64, lease: Option<u64>, elapsed: u64, is_foreign: bool) {
+        let case = Case::new();
+        let position = QueuePosition {
+            is_foreign,
+            ..case.position(ahead, lease.map(millis))
+        };
+        let ask_by = position.ask_by;
+        let mut waiter = case.waiter(position.clone());
+        case.time.advance(millis(elapsed));
+        let now = case.clock.now();
+        // Only the first waiter notices the end of the holder's lease, from 1 to 4 ms late.
+        let lease = lease.filter(|_| ahead == 0);
+        let end = |late| {
+            let end = lease.map(|lease| case.at(millis(lease)).max(now).after(millis(late)));
+            end.map_or(ask_by, |end| end.min(ask_by))
+        };
+        let (first, last) = (end(1), end(4));
+        for (unchanged, has_push) in (0..12).flat_map(|n| [(n, true), (n, false)]) {
+            let text = format!("{ahead} {lease:?} {elapsed} {is_foreign} {unchanged} {has_push}");
+            let (at, next) = waiter.plan(has_push);
+            if has_push && !(is_foreign && ahead == 0) {
                 assert_eq!(next, Next::Ask, "{text}");
                 assert!(at >= first && at <= last, "{text}");
-                // Without push the pause doubles with each look, for each waiter ahead as well.
-                let step = pace::FIRST.saturating_mul(1 << unchanged).min(pace::CAP);
-                let waiters = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1);
-                let look = |step: Duration| now.after(step.saturating_mul(waiters));
-                let (at, next) = waiter.plan(false);
-                assert!(at >= first.min(look(step / 2)), "{text}");
-                assert!(at <= last.min(look(step)), "{text}");
-                match next {
-                    Next::Ask => assert!(at >= first, "{text}"),
-                    next => assert_eq!(next, Next::ReadQueue, "{text}"),
-                }
+                continue;
+            }
+            // The pause doubles with each look, up to a limit, and is longer for each waiter ahead.
+            let step = pace::FIRST.saturating_mul(1 << unchanged).min(pace::CAP);
+            let waiters = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1);
+            let look = |step: Duration| now.after(step.saturating_mul(waiters));
+            assert!(at >= first.min(look(step / 2)), "{text}");
+            assert!(at <= last.min(look(step)), "{text}");
+            match next {
+                Next::Ask => assert!(at >= first, "{text}"),
+                next => assert_eq!(next, Next::ReadQueue, "{text}"),
+            }
+            if !has_push {
                 waiter.saw(position.clone());
             }
+        }
+    }
+
+    /// Each combination of what decides whether a wake-up proves that the waiter holds the lock.
+    #[test]
+    fn a_hand_over_counts_if_it_is_news_and_enough_is_left() {
+        let (limit, tokens) = (millis(2_500), [2, 3, 4]);
+        let elapsed = [Duration::ZERO, limit, limit + Duration::from_nanos(1)];
+        let min_leases = [Duration::ZERO, WAITER_TTL, WAITER_TTL + millis(1)];
+        for (token, elapsed) in tokens.into_iter().flat_map(|it| elapsed.map(|e| (it, e))) {
+            for (min_lease, is_foreign) in min_leases
+                .into_iter()
+                .flat_map(|it| [(it, false), (it, true)])
+            {
+                for has_failed in [false, true] {
+                    let mut case = Case::new();
+                    case.request.min_lease = min_lease;
+                    let mut waiter = case.waiter(QueuePosition {
+                        is_foreign,
+                        ..case.position(1, None)
+                    });
+                    if has_failed {
+                        assert!(waiter.may_ask_again(&failure(ErrorKind::Unreachable)));
+                    }
+                    case.time.advance(elapsed);
+                    let counts = token > 3
+                        && elapsed <= limit
+                        && min_lease <= WAITER_TTL
+                        && !is_foreign
+                        && !has_failed;
+                    let grant = Grant::new(token, case.sent, millis(2), Some(WAITER_TTL));
+                    let expected = if counts { Next::Hold(grant) } else { Next::Ask };
+                    let next = waiter.after_wake_up(WakeUp::HandedOver { token });
+                    assert_eq!(
+                        next, expected,
+                        "{token} {elapsed:?} {min_lease:?} {is_foreign} {has_failed}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_release_of_the_same_client_ends_the_wait_if_no_later_request_entered_the_queue() {
+        let replied = millis(2);
+        for (released, has_failed, next) in [
+            (replied, false, Next::Stop),
+            (replied + millis(1), false, Next::Stop),
+            (replied - Duration::from_nanos(1), false, Next::Leave),
+            (Duration::ZERO, false, Next::Leave),
+            (replied, true, Next::Leave),
+        ] {
+            let case = Case::new();
+            let mut waiter = case.waiter(case.position(1, None));
+            if has_failed {
+                assert!(waiter.may_ask_again(&failure(ErrorKind::Indeterminate)));
+            }
+            let sent = case.at(released);
+            assert_eq!(waiter.after_wake_up(WakeUp::Released { sent }), next);
         }
     }
 
@@ -309,7 +431,7 @@ mod tests {
             ask_by: Time::MAX,
             ..seen(3)
         };
-        waiter.queued(kept);
+        waiter.asked(kept);
         assert_eq!(waiter.plan(true), (Time::MAX, Next::Ask));
     }
 
@@ -328,10 +450,10 @@ mod tests {
         };
         waiter.saw(token(4));
         assert!(pause(&waiter) <= pace::FIRST * 3);
-        waiter.queued(token(4));
-        waiter.queued(token(4));
+        waiter.asked(token(4));
+        waiter.asked(token(4));
         assert!(pause(&waiter) > pace::FIRST * 3);
-        waiter.queued(QueuePosition {
+        waiter.asked(QueuePosition {
             ahead: 1,
             ..token(4)
         });
@@ -371,7 +493,7 @@ mod tests {
         // A reply starts the budget again, from when its request was sent.
         case.time.advance(TTL - millis(1));
         let sent = case.clock.now();
-        waiter.queued(QueuePosition {
+        waiter.asked(QueuePosition {
             sent,
             ..case.position(0, None)
         });
@@ -380,5 +502,12 @@ mod tests {
         assert!(waiter.may_ask_again(&failure(ErrorKind::Unreachable)));
         case.time.advance(millis(1));
         assert!(!waiter.may_ask_again(&failure(ErrorKind::Unreachable)));
+        // So does a look: where there is no place to keep, the lock is asked for rarely.
+        let sent = case.clock.now();
+        waiter.saw(QueuePosition {
+            sent,
+            ..case.position(0, None)
+        });
+        assert!(waiter.may_ask_again(&failure(ErrorKind::Unreachable)));
     }
 }

@@ -16,8 +16,8 @@ pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, 
     match acquisition.remember(store.requests.acquire(request).await?) {
         AcquireReply::Granted(grant) => Ok(Answer::Granted(grant)),
         // The owner has no place in the queue yet.
-        AcquireReply::Queued(_) if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
-        AcquireReply::Queued(position) => {
+        AcquireReply::Taken(_) if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
+        AcquireReply::Taken(position) => {
             let subscription = store.subscribe(request);
             let clock = &store.clock;
             // In a box, because this future is large, and most locks are free.
@@ -47,7 +47,7 @@ impl Acquisition<'_> {
                 self.store.holds.insert(self.request.owner, entry);
                 AcquireReply::Granted(grant)
             }
-            LockReply::Taken(position) => AcquireReply::Queued(position),
+            LockReply::Taken(position) => AcquireReply::Taken(position),
         }
     }
 }

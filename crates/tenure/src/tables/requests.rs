@@ -192,15 +192,13 @@ impl Requests {
         Ok(match token {
             Some(token) => self.granted(request, &reply, token),
             None => LockReply::Taken(QueuePosition {
-                ahead: 0,
-                expires_in: None,
-                last_token: 0,
                 sent: reply.sent,
                 ask_by: match self.format {
                     Format::Tenure => reply.sent,
                     // There is no queue to enter, and reading shows when the name is free.
                     Format::ShedLock => Time::MAX,
                 },
+                ..QueuePosition::default()
             }),
         })
     }
@@ -237,6 +235,7 @@ impl Requests {
             last_token: token,
             sent: reply.sent,
             ask_by: reply.sent.after(waiter_ttl(request.ttl) / 3),
+            ..QueuePosition::default()
         }))
     }
 
@@ -262,6 +261,7 @@ impl Requests {
             sent: reply.sent,
             // Reading keeps no place.
             ask_by: Time::MAX,
+            ..QueuePosition::default()
         }))
     }
 
