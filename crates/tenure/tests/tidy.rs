@@ -47,7 +47,7 @@ const STORES: &[&str] = &[
     "zookeeper",
 ];
 /// Modules that are no backend and that every backend may use.
-const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "tls"];
+const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "lease_store", "tls"];
 /// Dependencies that vocabulary and logic may name all the same: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers

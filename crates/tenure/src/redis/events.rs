@@ -13,17 +13,7 @@ use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
-/// Why a waiter wakes up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WakeUp {
-    /// A release granted the lock to the waiter.
-    HandedOver { token: u64 },
-    /// Something changed: ask again.
-    AskAgain,
-    /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
-    /// the lock that was granted to the waiter meanwhile.
-    Released { sent: Time },
-}
+use crate::lease_store::WakeUp;
 
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {

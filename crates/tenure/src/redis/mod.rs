@@ -8,9 +8,9 @@
 //! in the queue is still good, and wakes only that waiter.
 //!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `wait`, `renew`,
-//! `release` (the operations) · `requests` (one function for each request), with `scripts` (what is sent) and `batch`
-//! (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
+//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `renew`, `release`
+//! (the operations; `crate::lease_store` waits) · `requests` (one function for each request), with `scripts` (what is
+//! sent) and `batch` (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
 //! has a key) · `server_info` (what a server says about itself) · `errors` (what errors mean) · `inspect` (for
 //! operators).
 
@@ -31,7 +31,6 @@ mod server_info;
 mod settings;
 mod store;
 mod subscribe;
-mod wait;
 
 use std::sync::Arc;
 
