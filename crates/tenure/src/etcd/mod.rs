@@ -11,16 +11,16 @@
 //! request each) · `wait` and `watch` (the waiter's side) · `session` (leases, and the task that keeps them
 //! alive) · `link` (which member, and who we are) · `outcome` (what its errors mean) · `look`.
 
-mod ears;
+mod connection;
+mod errors;
 mod guarantees;
-mod hold;
-mod link;
-mod look;
+mod inspect;
 mod names;
-mod outcome;
-mod place;
+mod queue;
 mod session;
 mod settings;
+mod store;
+mod subscribe;
 mod wait;
 mod watch;
 mod wire;
@@ -46,14 +46,14 @@ use tenure_core::rt::{Clock, Spawner, lock};
 
 use crate::capabilities::stores_with;
 
+use self::connection::Connections;
 pub use self::guarantees::guarantees;
-use self::hold::{Store, signed};
-use self::link::Link;
 use self::settings::Settings;
+use self::store::{Store, signed};
 use self::wire::path;
 
 /// How long [`Door::close`] may take: the store may be away, and leases end by themselves.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks in etcd.
 pub struct Backend(Arc<Store>);
@@ -81,14 +81,14 @@ impl Backend {
             ));
         };
         let clock = Clock::system();
-        let link = Link::new(&settings, clock.clone())?;
+        let link = Connections::new(&settings, clock.clone())?;
         let hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
         let explain =
-            |trouble| outcome::first_word(trouble, &hosts.join(", "), settings.tls.is_some());
+            |trouble| errors::first_word(trouble, &hosts.join(", "), settings.tls.is_some());
         link.open().await.map_err(explain)?;
-        let asked = link.call(path::MEMBER_LIST, wire::Nothing {}).await;
+        let asked = link.call(path::MEMBER_LIST, wire::Empty {}).await;
         let reply = asked.map_err(explain)?;
-        let members: wire::MemberListAnswer = reply.value;
+        let members: wire::MemberListResponse = reply.value;
         let votes = members.members.iter().filter(|it| !it.is_learner).count();
         let store = Store::new(settings, guarantees(votes), link, clock, spawner);
         Ok(Self(Arc::new(store)))
@@ -174,7 +174,7 @@ impl Store {
         }
         // Wakes the keeper, which ends.
         self.maintenance.wake();
-        let limit = self.clock.now().after(FAREWELL);
+        let limit = self.clock.now().after(CLOSE_TIMEOUT);
         let revoke_all = async {
             // Leases of single locks are given up in the background, and one that is being granted is not known yet.
             self.background.all_done().await;

@@ -14,16 +14,16 @@ use tenure_core::lost::LostReason;
 use tenure_core::rt::{Flag, NextWakeup, lock};
 use tenure_core::time::Time;
 
-use super::hold::{Kept, Stage, Store, Which};
-use super::outcome::{self, Cure, Trouble};
+use super::errors::{self, Recovery, RequestError};
+use super::store::{AcquisitionState, HeldEntry, KeySelector, Store};
 use super::wire::{self, path};
 
 /// For how many ttls of its session a key is deleted again and again that may be put late. A request that is
 /// later than that lies in a machine that was stopped; with the session its lease ends, and then it is refused.
-const DOUBT: u32 = 10;
+const LATE_PUT_TTLS: u32 = 10;
 
 /// Operations in one request: the server's limit, unless it was changed (`--max-txn-ops`).
-pub(super) const BATCH: usize = 128;
+pub(super) const MAX_TXN_OPS: usize = 128;
 
 /// A lease in the store.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Lease {
 
 /// A key that may be put after it was deleted, by a request whose fate is unknown.
 #[derive(Debug)]
-pub(super) struct Doubt {
+pub(super) struct LatePut {
     pub(super) lease: Arc<Lease>,
     key: Vec<u8>,
     value: Arc<[u8]>,
@@ -139,30 +139,30 @@ impl Store {
                 gone: Flag::new(),
             })
         };
-        let mut asking = Asking {
+        let mut asking = UnclaimedLease {
             store: self.clone(),
             id,
             may_be_there: true,
         };
         let granted = match self.link.call(path::LEASE_GRANT, asked).await {
             Ok(reply) => {
-                let answer: wire::LeaseGrantAnswer = reply.value;
+                let answer: wire::LeaseGrantResponse = reply.value;
                 (answer.ttl > 0).then(|| lease(answer.ttl, reply.sent))
             }
             // An earlier try of the same request was applied; how long it is, the next answer tells.
-            Err(trouble) if trouble.cure == Cure::OldLease => {
-                let kept = self.keep_alive(&[id]).await.map_err(outcome::harmless);
+            Err(trouble) if trouble.cure == Recovery::UseLease => {
+                let kept = self.keep_alive(&[id]).await.map_err(errors::harmless);
                 let (sent, answers) = kept?;
                 let ttl = answers.first().copied().filter(|ttl| *ttl > 0);
                 ttl.map(|ttl| lease(ttl, sent))
             }
             Err(trouble) => {
                 asking.may_be_there = trouble.is_indeterminate();
-                return Err(outcome::harmless(trouble.error));
+                return Err(errors::harmless(trouble.error));
             }
         };
         asking.may_be_there = granted.is_none();
-        granted.ok_or_else(|| outcome::harmless(outcome::nonsense()))
+        granted.ok_or_else(|| errors::harmless(errors::nonsense()))
     }
 
     /// Ends a lease, and with it its keys. `false`: there is none.
@@ -170,10 +170,10 @@ impl Store {
         let reply = self.link.call(path::LEASE_REVOKE, wire::LeaseId { id });
         match reply.await {
             Ok(reply) => {
-                let wire::Nothing {} = reply.value;
+                let wire::Empty {} = reply.value;
                 Ok(true)
             }
-            Err(trouble) if trouble.cure == Cure::NewLease => Ok(false),
+            Err(trouble) if trouble.cure == Recovery::NewLease => Ok(false),
             Err(trouble) => Err(trouble.error),
         }
     }
@@ -196,7 +196,7 @@ impl Store {
             match self.keep_alive_once(ids).await {
                 Ok(answer) => return Ok(answer),
                 Err(trouble) => {
-                    let goes_on = matches!(trouble.cure, Cure::Elsewhere | Cure::LogIn);
+                    let goes_on = matches!(trouble.cure, Recovery::AnotherMember | Recovery::LogIn);
                     last = Some(trouble.error);
                     if !goes_on {
                         break;
@@ -207,7 +207,7 @@ impl Store {
         Err(last.expect("BUG: a URL has a host"))
     }
 
-    async fn keep_alive_once(&self, ids: &[i64]) -> Result<(Time, Vec<i64>), Trouble> {
+    async fn keep_alive_once(&self, ids: &[i64]) -> Result<(Time, Vec<i64>), RequestError> {
         let messages: Vec<_> = ids.iter().map(|id| wire::LeaseId { id: *id }).collect();
         let sent = self.clock.now();
         let messages = stream::iter(messages);
@@ -215,11 +215,11 @@ impl Store {
         let until = self.clock.now().after(self.settings.timeout);
         let mut ttls = Vec::with_capacity(ids.len());
         for id in ids {
-            let answer: wire::LeaseAnswer = self.link.next(&line, &mut answers, until).await?;
+            let answer: wire::LeaseResponse = self.link.next(&line, &mut answers, until).await?;
             if answer.id != *id {
-                return Err(Trouble {
-                    error: outcome::nonsense(),
-                    cure: Cure::None,
+                return Err(RequestError {
+                    error: errors::nonsense(),
+                    cure: Recovery::None,
                 });
             }
             ttls.push(answer.ttl);
@@ -267,9 +267,7 @@ impl Store {
     /// The same for one: `false` when it is gone.
     pub(super) async fn refresh(&self, lease: &Arc<Lease>, age: Duration) -> Result<bool, Error> {
         let all = std::slice::from_ref(lease);
-        self.refresh_all(all, age)
-            .await
-            .map_err(outcome::harmless)?;
+        self.refresh_all(all, age).await.map_err(errors::harmless)?;
         Ok(!lease.gone.is_raised())
     }
 
@@ -280,8 +278,10 @@ impl Store {
         lock(&self.doubts).retain(|doubt| !Arc::ptr_eq(&doubt.lease, lease));
         let lost: Vec<OwnerId> = {
             let kept = lock(&self.kept);
-            let of_it = |kept: &Kept| Arc::ptr_eq(&kept.lease, lease);
-            let held = |kept: &Kept| of_it(kept) && matches!(kept.stage, Stage::Held { .. });
+            let of_it = |kept: &HeldEntry| Arc::ptr_eq(&kept.lease, lease);
+            let held = |kept: &HeldEntry| {
+                of_it(kept) && matches!(kept.stage, AcquisitionState::Held { .. })
+            };
             let lost = kept.iter().filter(|(_, kept)| held(kept));
             lost.map(|(owner, _)| *owner).collect()
         };
@@ -294,8 +294,8 @@ impl Store {
 
     /// That key may yet be put.
     pub(super) fn doubt(&self, lease: &Arc<Lease>, key: &[u8], value: &Arc<[u8]>) {
-        let until = self.clock.now().after(lease.ttl * DOUBT);
-        lock(&self.doubts).push(Doubt {
+        let until = self.clock.now().after(lease.ttl * LATE_PUT_TTLS);
+        lock(&self.doubts).push(LatePut {
             lease: lease.clone(),
             key: key.to_vec(),
             value: value.clone(),
@@ -313,7 +313,7 @@ impl Store {
     }
 
     /// Remembers an acquisition, and sees to it that its lease is kept alive.
-    pub(super) fn keep(self: &Arc<Self>, owner: OwnerId, kept: Kept) {
+    pub(super) fn keep(self: &Arc<Self>, owner: OwnerId, kept: HeldEntry) {
         let due = kept.lease.due();
         lock(&self.kept).insert(owner, kept);
         self.due_at(due);
@@ -326,24 +326,24 @@ impl Store {
         let (mut over, mut given_up) = (Vec::new(), Vec::new());
         lock(&self.kept).retain(|owner, kept| {
             match kept.stage {
-                Stage::Asking => {}
+                AcquisitionState::Waiting => {}
                 // The driver renews it, or lets it run out.
-                Stage::Held { .. } if !kept.lease.is_session => return true,
-                Stage::Held { renewed } => {
+                AcquisitionState::Held { .. } if !kept.lease.is_session => return true,
+                AcquisitionState::Held { renewed } => {
                     if renewed.after(kept.lease.ttl) <= now {
                         over.push(*owner);
                         // It is no reason to keep the lease alive.
                         return true;
                     }
                 }
-                Stage::Over { again } => {
+                AcquisitionState::Expired { again } => {
                     if again <= now {
                         over.push(*owner);
                     }
                     return true;
                 }
                 // Somebody repeats the release, or has given up.
-                Stage::Ending { until } => {
+                AcquisitionState::Releasing { until } => {
                     if until <= now {
                         given_up.push(*owner);
                     }
@@ -393,10 +393,11 @@ impl Store {
         }
         for kept in lock(&self.kept).values() {
             next = match kept.stage {
-                Stage::Held { renewed } if kept.lease.is_session => {
+                AcquisitionState::Held { renewed } if kept.lease.is_session => {
                     next.min(renewed.after(kept.lease.ttl))
                 }
-                Stage::Ending { until: at } | Stage::Over { again: at } => next.min(at),
+                AcquisitionState::Releasing { until: at }
+                | AcquisitionState::Expired { again: at } => next.min(at),
                 _ => next,
             };
         }
@@ -408,22 +409,22 @@ impl Store {
     async fn end_unrenewed(&self, owner: OwnerId) {
         let known = {
             let kept = lock(&self.kept);
-            let known = |kept: &Kept| (kept.key.clone(), kept.token, kept.lease.ttl);
+            let known = |kept: &HeldEntry| (kept.key.clone(), kept.token, kept.lease.ttl);
             kept.get(&owner).map(known)
         };
         let Some((key, token, ttl)) = known else {
             return;
         };
-        let deleted = self.delete(&key, &Which::Created(token)).await;
+        let deleted = self.delete(&key, &KeySelector::Created(token)).await;
         let now = self.clock.now();
         if let Some(kept) = lock(&self.kept).get_mut(&owner)
-            && !matches!(kept.stage, Stage::Ending { .. })
+            && !matches!(kept.stage, AcquisitionState::Releasing { .. })
         {
             kept.stage = match deleted {
-                Ok(_) => Stage::Ending {
+                Ok(_) => AcquisitionState::Releasing {
                     until: now.after(ttl),
                 },
-                Err(_) => Stage::Over {
+                Err(_) => AcquisitionState::Expired {
                     again: now.after(ttl / 12),
                 },
             };
@@ -437,13 +438,17 @@ impl Store {
             let mut doubts = lock(&self.doubts);
             doubts.retain(|doubt| doubt.until > now && !doubt.lease.gone.is_raised());
             let of_them =
-                |doubt: &&Doubt| leases.iter().any(|lease| Arc::ptr_eq(lease, &doubt.lease));
-            let what = |doubt: &Doubt| (doubt.key.clone(), doubt.value.clone());
+                |doubt: &&LatePut| leases.iter().any(|lease| Arc::ptr_eq(lease, &doubt.lease));
+            let what = |doubt: &LatePut| (doubt.key.clone(), doubt.value.clone());
             doubts.iter().filter(of_them).map(what).collect()
         };
         for (key, value) in doubtful {
             // Again at the next keep-alive, whatever came of it.
-            if self.delete(&key, &Which::Written(&value)).await.is_err() {
+            if self
+                .delete(&key, &KeySelector::WithValue(&value))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -451,13 +456,13 @@ impl Store {
 }
 
 /// A lease was asked for, and nobody has it yet. Dropped by then, it is given up.
-struct Asking {
+struct UnclaimedLease {
     store: Arc<Store>,
     id: i64,
     may_be_there: bool,
 }
 
-impl Drop for Asking {
+impl Drop for UnclaimedLease {
     fn drop(&mut self) {
         if self.may_be_there {
             let (store, id) = (self.store.clone(), self.id);
@@ -480,9 +485,9 @@ impl Drop for Asking {
 }
 
 /// Dropped by the runtime when that shuts down: then nothing that sleeps or reads a socket may be polled any more.
-struct LastBreath(Weak<Store>);
+struct ShutdownGuard(Weak<Store>);
 
-impl Drop for LastBreath {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         if let Some(store) = self.0.upgrade()
             && !store.closing.is_raised()
@@ -494,7 +499,7 @@ impl Drop for LastBreath {
 
 /// Keeps leases alive on which somebody waits, or holds. Keeps nothing else alive.
 async fn keep(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
-    let _runtime = LastBreath(store.clone());
+    let _runtime = ShutdownGuard(store.clone());
     loop {
         let (clock, next) = {
             let Some(store) = store.upgrade().filter(|it| !it.closing.is_raised()) else {

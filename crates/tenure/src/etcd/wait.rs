@@ -8,20 +8,20 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::time::Time;
 
-use super::ears::{Heard, Listening};
-use super::hold::{Asked, Place, Store, Which};
-use super::outcome::{Cure, Trouble};
-use super::place::{News, Standing, Waits};
+use super::errors::{Recovery, RequestError};
+use super::queue::{DeletionEffect, Predecessors, QueuePosition};
 use super::session::silence;
+use super::store::{AcquireReply, KeySelector, QueueEntry, Store};
+use super::subscribe::{Subscription, WatchEvent};
 
 /// How long a waiter trusts what it was told, at most: servers have lost events (etcd-io/etcd#18089, #19179).
-const TRUST: Duration = Duration::from_secs(5);
+const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How an attempt ended.
 enum Attempt {
     Answer(Answer),
     /// The place in the queue is gone: with its session, or by somebody's hand.
-    PlaceLost,
+    EntryLost,
     /// Nothing was lost by it: ask again.
     Again,
 }
@@ -37,14 +37,14 @@ enum Ended {
 /// A place in the queue.
 struct Waiter<'a> {
     request: &'a Request,
-    place: &'a Place,
+    place: &'a QueueEntry,
     /// Since when our key is there.
     created: i64,
-    waits: Waits,
+    waits: Predecessors,
     /// The revision up to which we know what happened.
     known: i64,
     /// What we listened to before we asked.
-    listening: Option<Listening>,
+    listening: Option<Subscription>,
     round_trip: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Store {
                 Attempt::Answer(answer) => return Ok(answer),
                 Attempt::Again if !request.stop.is_raised() => {}
                 Attempt::Again => return Ok(Answer::Busy),
-                Attempt::PlaceLost => {
+                Attempt::EntryLost => {
                     if request.stop.is_raised() || self.closing.is_raised() {
                         return Ok(Answer::Busy);
                     }
@@ -95,10 +95,10 @@ impl Store {
         };
         let asked = match self.ask(request, &place).await {
             Ok(asked) => asked,
-            Err(trouble) if trouble.cure == Cure::NewLease => {
+            Err(trouble) if trouble.cure == Recovery::NewLease => {
                 self.lease_is_gone(&place.lease);
                 self.forget(request.owner);
-                return Ok(Attempt::PlaceLost);
+                return Ok(Attempt::EntryLost);
             }
             Err(trouble) => {
                 if !trouble.is_indeterminate() {
@@ -108,30 +108,30 @@ impl Store {
             }
         };
         let (created, standing, revision, round_trip) = match asked {
-            Asked::Stands {
+            AcquireReply::Queued {
                 created,
                 standing,
                 revision,
                 round_trip,
             } => (created, standing, revision, round_trip),
-            Asked::Busy => {
+            AcquireReply::Busy => {
                 self.forget(request.owner);
                 return Ok(Attempt::Answer(Answer::Busy));
             }
-            Asked::Occupied => {
+            AcquireReply::KeyInUse => {
                 self.forget(request.owner);
                 self.leave_alone(&place.key, place.lease.end());
                 return Ok(Attempt::Again);
             }
         };
         match standing {
-            Standing::Held => self.finish(request, &place, created, round_trip).await,
-            Standing::Gone => {
+            QueuePosition::Held => self.finish(request, &place, created, round_trip).await,
+            QueuePosition::Gone => {
                 self.forget(request.owner);
-                Ok(Attempt::PlaceLost)
+                Ok(Attempt::EntryLost)
             }
-            Standing::Waits(_) if !request.wait => self.leave(request, &place, created).await,
-            Standing::Waits(waits) => {
+            QueuePosition::Behind(_) if !request.wait => self.leave(request, &place, created).await,
+            QueuePosition::Behind(waits) => {
                 let waiter = Waiter {
                     request,
                     place: &place,
@@ -150,7 +150,7 @@ impl Store {
     async fn finish(
         self: &Arc<Self>,
         request: &Request,
-        place: &Place,
+        place: &QueueEntry,
         created: i64,
         round_trip: Duration,
     ) -> Result<Attempt, Error> {
@@ -164,13 +164,13 @@ impl Store {
                 Ok(true) => {}
                 Ok(false) => {
                     self.forget(request.owner);
-                    return Ok(Attempt::PlaceLost);
+                    return Ok(Attempt::EntryLost);
                 }
                 Err(err) => return self.give_up(request, place, created, err).await,
             }
         }
         let Ok(token) = u64::try_from(created) else {
-            let nonsense = super::outcome::nonsense();
+            let nonsense = super::errors::nonsense();
             return self.give_up(request, place, created, nonsense).await;
         };
         let sent = lease.sent();
@@ -202,14 +202,14 @@ impl Store {
                 }
                 Ok(Ended::Gone) => {
                     self.forget(request.owner);
-                    return Ok(Attempt::PlaceLost);
+                    return Ok(Attempt::EntryLost);
                 }
                 Ok(Ended::Moved) => {}
                 Err(trouble) => {
                     let is_passing = matches!(
                         trouble.error.kind(),
                         ErrorKind::Unreachable | ErrorKind::Indeterminate
-                    ) || trouble.cure == Cure::LogIn && failures == 0;
+                    ) || trouble.cure == Recovery::LogIn && failures == 0;
                     let now = self.clock.now();
                     if !is_passing {
                         return self.give_up(request, place, created, trouble.error).await;
@@ -236,7 +236,7 @@ impl Store {
         self: &Arc<Self>,
         waiter: &mut Waiter<'_>,
         failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
+    ) -> Result<Ended, RequestError> {
         match waiter.waits.only.clone() {
             None => self.follow_all(waiter, failures).await,
             Some(key) => self.follow_one(waiter, &key, failures).await,
@@ -248,7 +248,7 @@ impl Store {
         self: &Arc<Self>,
         waiter: &mut Waiter<'_>,
         failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
+    ) -> Result<Ended, RequestError> {
         let directory = &waiter.place.directory;
         let listening = waiter.listening.take().filter(|it| !it.is_over());
         let mut listening = match listening {
@@ -277,19 +277,21 @@ impl Store {
             let heard = tokio::select! {
                 biased;
                 heard = listening.next() => heard,
-                () = self.clock.sleep_until(trusted_until) => Heard::Missed,
+                () = self.clock.sleep_until(trusted_until) => WatchEvent::Lagged,
             };
             let ended = match heard {
-                Heard::Deleted(key, revision) => self.deleted(waiter, &key, revision).await?,
-                Heard::Missed => {
+                WatchEvent::KeyDeleted(key, revision) => {
+                    self.deleted(waiter, &key, revision).await?
+                }
+                WatchEvent::Lagged => {
                     let ended = self.look_again(waiter, 0).await?;
                     trusted_until = self.trusted_until(waiter);
                     ended
                 }
-                Heard::Ended => {
-                    return Err(Trouble::new(
+                WatchEvent::Closed => {
+                    return Err(RequestError::new(
                         ErrorKind::Unreachable,
-                        Cure::Elsewhere,
+                        Recovery::AnotherMember,
                         "the watch ended",
                     ));
                 }
@@ -306,7 +308,7 @@ impl Store {
         waiter: &mut Waiter<'_>,
         key: &[u8],
         failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
+    ) -> Result<Ended, RequestError> {
         let mut watch = self.watch(&waiter.place.directory, Some(key)).await?;
         *failures = 0;
         // What happened before the watch was there nobody tells.
@@ -323,9 +325,9 @@ impl Store {
                 biased;
                 told = self.told(&mut watch) => told?,
                 () = line.ended.raised() => {
-                    return Err(Trouble::new(
+                    return Err(RequestError::new(
                         ErrorKind::Unreachable,
-                        Cure::Elsewhere,
+                        Recovery::AnotherMember,
                         format!("{} did not answer, so we left it", line.host),
                     ));
                 }
@@ -351,16 +353,16 @@ impl Store {
         waiter: &mut Waiter<'_>,
         key: &[u8],
         revision: i64,
-    ) -> Result<Option<Ended>, Trouble> {
+    ) -> Result<Option<Ended>, RequestError> {
         // Old news: the key may have been made again since then, and be ahead of us.
         if revision <= waiter.known {
             return Ok(None);
         }
         match waiter.waits.deleted(key, &waiter.place.key) {
-            News::Nothing => Ok(None),
-            News::Held => Ok(Some(Ended::Held)),
-            News::Gone => Ok(Some(Ended::Gone)),
-            News::Look => self.look_again(waiter, revision).await,
+            DeletionEffect::None => Ok(None),
+            DeletionEffect::Held => Ok(Some(Ended::Held)),
+            DeletionEffect::Gone => Ok(Some(Ended::Gone)),
+            DeletionEffect::ReadQueue => self.look_again(waiter, revision).await,
         }
     }
 
@@ -369,14 +371,14 @@ impl Store {
         &self,
         waiter: &mut Waiter<'_>,
         at_least: i64,
-    ) -> Result<Option<Ended>, Trouble> {
+    ) -> Result<Option<Ended>, RequestError> {
         let (request, place) = (waiter.request, waiter.place);
         let seen = self.look(request, place, waiter.created, at_least).await?;
         waiter.known = seen.revision;
         Ok(match seen.standing {
-            Standing::Held => Some(Ended::Held),
-            Standing::Gone => Some(Ended::Gone),
-            Standing::Waits(waits) => {
+            QueuePosition::Held => Some(Ended::Held),
+            QueuePosition::Gone => Some(Ended::Gone),
+            QueuePosition::Behind(waits) => {
                 let is_same = waits.only == waiter.waits.only;
                 waiter.waits = waits;
                 (!is_same).then_some(Ended::Moved)
@@ -386,7 +388,7 @@ impl Store {
 
     /// When to look without having been told.
     fn trusted_until(&self, waiter: &Waiter<'_>) -> Time {
-        let trust = TRUST.min(waiter.place.lease.ttl / 3);
+        let trust = SAFETY_POLL_INTERVAL.min(waiter.place.lease.ttl / 3);
         let random: u32 = rand::random();
         // Between three quarters and all of it: a crowd must not look at the same moment.
         self.clock
@@ -398,10 +400,13 @@ impl Store {
     async fn leave(
         self: &Arc<Self>,
         request: &Request,
-        place: &Place,
+        place: &QueueEntry,
         created: i64,
     ) -> Result<Attempt, Error> {
-        match self.delete(&place.key, &Which::Created(created)).await {
+        match self
+            .delete(&place.key, &KeySelector::Created(created))
+            .await
+        {
             Ok(_) => {
                 self.forget(request.owner);
                 Ok(Attempt::Answer(Answer::Busy))
@@ -418,7 +423,7 @@ impl Store {
     async fn give_up(
         self: &Arc<Self>,
         request: &Request,
-        place: &Place,
+        place: &QueueEntry,
         created: i64,
         err: Error,
     ) -> Result<Attempt, Error> {

@@ -6,16 +6,16 @@ use tonic::Streaming;
 
 use tenure_core::time::Time;
 
-use super::hold::Store;
-use super::link::Line;
+use super::connection::Connection;
+use super::errors::{self, Recovery, RequestError};
 use super::names::Directory;
-use super::outcome::{self, Cure, Trouble};
-use super::wire::{self, WatchAnswer, path};
+use super::store::Store;
+use super::wire::{self, WatchResponse, path};
 
 /// Dropped, it ends, here and in the server.
 pub(super) struct Watch {
-    pub(super) line: Line,
-    answers: Streaming<WatchAnswer>,
+    pub(super) line: Connection,
+    answers: Streaming<WatchResponse>,
     /// Dropped, it ends our side of the stream, and the server ends its side.
     _open: oneshot::Sender<()>,
     /// It tells whatever happens after this revision.
@@ -23,7 +23,7 @@ pub(super) struct Watch {
 }
 
 /// What a watch says.
-pub(super) struct Told {
+pub(super) struct Deletions {
     /// Keys that were deleted, in the order of their end, each with the revision of that.
     pub(super) deleted: Vec<(Vec<u8>, i64)>,
 }
@@ -34,7 +34,7 @@ impl Store {
         &self,
         directory: &Directory,
         only: Option<&[u8]>,
-    ) -> Result<Watch, Trouble> {
+    ) -> Result<Watch, RequestError> {
         let (key, range_end) = match only {
             Some(key) => (key.to_vec(), Vec::new()),
             None => (directory.start().to_vec(), directory.end()),
@@ -52,15 +52,15 @@ impl Store {
         let messages = messages.take_until(closed);
         let (line, mut answers) = self.link.stream(path::WATCH, messages).await?;
         let limit = self.clock.now().after(self.settings.timeout);
-        let answer: WatchAnswer = self.link.next(&line, &mut answers, limit).await?;
+        let answer: WatchResponse = self.link.next(&line, &mut answers, limit).await?;
         if answer.canceled {
             return Err(refused(&answer));
         }
         let after = answer.header.map_or(0, |header| header.revision);
         if !answer.created || after == 0 {
-            return Err(Trouble {
-                error: outcome::nonsense(),
-                cure: Cure::None,
+            return Err(RequestError {
+                error: errors::nonsense(),
+                cure: Recovery::None,
             });
         }
         Ok(Watch {
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// What the watch says next. Cancel safe.
-    pub(super) async fn told(&self, watch: &mut Watch) -> Result<Told, Trouble> {
+    pub(super) async fn told(&self, watch: &mut Watch) -> Result<Deletions, RequestError> {
         let next = self.link.next(&watch.line, &mut watch.answers, Time::MAX);
         let answer = next.await?;
         if answer.canceled {
@@ -80,22 +80,22 @@ impl Store {
         }
         let deleted = answer.events.into_iter().filter(|event| event.kind == 1);
         let deleted = deleted.filter_map(|event| event.kv);
-        Ok(Told {
+        Ok(Deletions {
             deleted: deleted.map(|kv| (kv.key, kv.mod_revision)).collect(),
         })
     }
 }
 
 /// The server ended the watch: what it would have said was compacted away, or it would not have us.
-fn refused(answer: &WatchAnswer) -> Trouble {
+fn refused(answer: &WatchResponse) -> RequestError {
     let kind = match answer.cancel_reason.contains("permission denied") {
         true => tenure_core::error::ErrorKind::Denied,
         false => tenure_core::error::ErrorKind::Unreachable,
     };
     let reason = tenure_core::name::Escaped(&answer.cancel_reason);
-    Trouble::new(
+    RequestError::new(
         kind,
-        Cure::None,
+        Recovery::None,
         format!("the server ended the watch: {reason}"),
     )
 }

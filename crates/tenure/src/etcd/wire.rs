@@ -43,7 +43,7 @@ pub(super) struct KeyValue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Order {
+pub(super) enum SortOrder {
     None = 0,
     Ascend = 1,
     Descend = 2,
@@ -51,7 +51,7 @@ pub(super) enum Order {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum By {
+pub(super) enum SortTarget {
     Key = 0,
     Version = 1,
     Create = 2,
@@ -67,9 +67,9 @@ pub(super) struct Range {
     pub(super) limit: i64,
     #[prost(int64, tag = "4")]
     pub(super) revision: i64,
-    #[prost(enumeration = "Order", tag = "5")]
+    #[prost(enumeration = "SortOrder", tag = "5")]
     pub(super) sort_order: i32,
-    #[prost(enumeration = "By", tag = "6")]
+    #[prost(enumeration = "SortTarget", tag = "6")]
     pub(super) sort_target: i32,
     #[prost(bool, tag = "7")]
     pub(super) serializable: bool,
@@ -80,7 +80,7 @@ pub(super) struct Range {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeAnswer {
+pub(super) struct RangeResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
@@ -106,7 +106,7 @@ pub(super) struct Delete {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteAnswer {
+pub(super) struct DeleteResponse {
     #[prost(int64, tag = "2")]
     pub(super) deleted: i64,
 }
@@ -122,15 +122,15 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "With", tags = "5, 7")]
-    pub(super) with: Option<With>,
+    #[prost(oneof = "TargetUnion", tags = "5, 7")]
+    pub(super) with: Option<TargetUnion>,
     #[prost(bytes = "vec", tag = "64")]
     pub(super) range_end: Vec<u8>,
 }
 
 /// In a oneof of its own: zero must be sent too.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum With {
+pub(super) enum TargetUnion {
     #[prost(int64, tag = "5")]
     Create(i64),
     #[prost(bytes = "vec", tag = "7")]
@@ -144,7 +144,7 @@ impl Compare {
             result: 0,
             target: 1,
             key: key.to_vec(),
-            with: Some(With::Create(revision)),
+            with: Some(TargetUnion::Create(revision)),
             range_end: Vec::new(),
         }
     }
@@ -153,7 +153,7 @@ impl Compare {
     pub(super) fn has_value(key: &[u8], value: &[u8]) -> Self {
         Self {
             target: 3,
-            with: Some(With::Value(value.to_vec())),
+            with: Some(TargetUnion::Value(value.to_vec())),
             ..Self::created(key, 0)
         }
     }
@@ -168,13 +168,13 @@ impl Compare {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Op {
-    #[prost(oneof = "Do", tags = "1, 2, 3")]
-    pub(super) what: Option<Do>,
+pub(super) struct RequestOp {
+    #[prost(oneof = "Request", tags = "1, 2, 3")]
+    pub(super) what: Option<Request>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Do {
+pub(super) enum Request {
     #[prost(message, tag = "1")]
     Range(Range),
     #[prost(message, tag = "2")]
@@ -183,26 +183,26 @@ pub(super) enum Do {
     Delete(Delete),
 }
 
-impl From<Range> for Op {
+impl From<Range> for RequestOp {
     fn from(range: Range) -> Self {
         Self {
-            what: Some(Do::Range(range)),
+            what: Some(Request::Range(range)),
         }
     }
 }
 
-impl From<Put> for Op {
+impl From<Put> for RequestOp {
     fn from(put: Put) -> Self {
         Self {
-            what: Some(Do::Put(put)),
+            what: Some(Request::Put(put)),
         }
     }
 }
 
-impl From<Delete> for Op {
+impl From<Delete> for RequestOp {
     fn from(delete: Delete) -> Self {
         Self {
-            what: Some(Do::Delete(delete)),
+            what: Some(Request::Delete(delete)),
         }
     }
 }
@@ -212,27 +212,27 @@ pub(super) struct Txn {
     #[prost(message, repeated, tag = "1")]
     pub(super) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) success: Vec<Op>,
+    pub(super) success: Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) failure: Vec<Op>,
+    pub(super) failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnAnswer {
+pub(super) struct TxnResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
-    pub(super) answers: Vec<OpAnswer>,
+    pub(super) answers: Vec<ResponseOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OpAnswer {
+pub(super) struct ResponseOp {
     #[prost(message, optional, tag = "1")]
-    pub(super) range: Option<RangeAnswer>,
+    pub(super) range: Option<RangeResponse>,
     #[prost(message, optional, tag = "3")]
-    pub(super) delete: Option<DeleteAnswer>,
+    pub(super) delete: Option<DeleteResponse>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -244,7 +244,7 @@ pub(super) struct LeaseGrant {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantAnswer {
+pub(super) struct LeaseGrantResponse {
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
     #[prost(int64, tag = "3")]
@@ -259,7 +259,7 @@ pub(super) struct LeaseId {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseAnswer {
+pub(super) struct LeaseResponse {
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
     #[prost(int64, tag = "3")]
@@ -268,7 +268,7 @@ pub(super) struct LeaseAnswer {
 
 /// An answer of which nothing is needed.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Nothing {}
+pub(super) struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Watch {
@@ -288,7 +288,7 @@ pub(super) struct WatchCreate {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchAnswer {
+pub(super) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(bool, tag = "3")]
@@ -321,13 +321,13 @@ pub(super) struct Authenticate {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateAnswer {
+pub(super) struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub(super) token: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct MemberListAnswer {
+pub(super) struct MemberListResponse {
     #[prost(message, repeated, tag = "2")]
     pub(super) members: Vec<Member>,
 }
@@ -344,7 +344,7 @@ pub(super) struct Member {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct StatusAnswer {
+pub(super) struct StatusResponse {
     #[prost(string, tag = "2")]
     pub(super) version: String,
     #[prost(int64, tag = "3")]
@@ -359,13 +359,13 @@ pub(super) struct StatusAnswer {
 
 /// All zero: which alarms are on?
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AlarmGet {
+pub(super) struct AlarmRequest {
     #[prost(int32, tag = "1")]
     pub(super) action: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AlarmAnswer {
+pub(super) struct AlarmResponse {
     #[prost(message, repeated, tag = "2")]
     pub(super) alarms: Vec<MemberAlarm>,
 }

@@ -17,15 +17,15 @@ use super::wire::KeyValue;
 /// With at most this many ahead a waiter watches the whole directory and counts them down by itself. Each release
 /// is told to that many waiters, and each of them needs no further request. Farther back a waiter watches
 /// only the one just ahead.
-pub(super) const NEAR: usize = 8;
+pub(super) const WATCH_FANOUT: usize = 8;
 
 /// Keys to ask for, to see our own and whether all of the others are near.
-pub(super) const ENOUGH: usize = NEAR + 2;
+pub(super) const RANGE_LIMIT: usize = WATCH_FANOUT + 2;
 
 /// What is written about a holder or a waiter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Written {
+pub(super) struct KeyRecord {
     /// `shared`, `permits` or `reserved`; empty: exclusive.
     #[serde(skip_serializing_if = "String::is_empty")]
     mode: String,
@@ -40,7 +40,7 @@ pub(super) struct Written {
     since: u64,
 }
 
-impl Written {
+impl KeyRecord {
     pub(super) fn new(holder: &Holder, mode: Mode, owner: OwnerId, since: SystemTime) -> Self {
         let (mode, limit) = match mode {
             Mode::Exclusive => ("", None),
@@ -100,16 +100,16 @@ impl Written {
 
 /// Where one stands.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum QueuePosition {
     Held,
     /// Our own key is not there.
     Gone,
-    Waits(Waits),
+    Behind(Predecessors),
 }
 
 /// What has to happen before we can hold.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Waits {
+pub(super) struct Predecessors {
     /// Keys whose end concerns us.
     keys: BTreeSet<Vec<u8>>,
     /// They are all that are ahead, and when all of them are gone, we hold. Else the directory has to be read
@@ -121,27 +121,27 @@ pub(super) struct Waits {
 
 /// What the end of a key comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    Nothing,
+pub(super) enum DeletionEffect {
+    None,
     Held,
     Gone,
     /// Read the directory again.
-    Look,
+    ReadQueue,
 }
 
-impl Waits {
+impl Predecessors {
     /// That key was deleted.
-    pub(super) fn deleted(&mut self, key: &[u8], own: &[u8]) -> News {
+    pub(super) fn deleted(&mut self, key: &[u8], own: &[u8]) -> DeletionEffect {
         if key == own {
-            return News::Gone;
+            return DeletionEffect::Gone;
         }
         if !self.keys.remove(key) {
-            return News::Nothing;
+            return DeletionEffect::None;
         }
         match (self.are_all, self.keys.is_empty()) {
-            (true, true) => News::Held,
-            (true, false) => News::Nothing,
-            (false, _) => News::Look,
+            (true, true) => DeletionEffect::Held,
+            (true, false) => DeletionEffect::None,
+            (false, _) => DeletionEffect::ReadQueue,
         }
     }
 }
@@ -152,23 +152,23 @@ pub(super) fn needs_values(mode: Mode) -> bool {
 }
 
 /// Where `own` stands among these keys, of which none is younger. In the order of their creation; for
-/// [`Mode::Exclusive`] the last [`ENOUGH`] of them will do.
-pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> Standing {
+/// [`Mode::Exclusive`] the last [`RANGE_LIMIT`] of them will do.
+pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
     let Some(me) = keys.iter().position(|kv| kv.key == own) else {
-        return Standing::Gone;
+        return QueuePosition::Gone;
     };
     let ahead = &keys[..me];
     if !needs_values(mode) {
         let Some(last) = ahead.last() else {
-            return Standing::Held;
+            return QueuePosition::Held;
         };
-        let is_near = ahead.len() <= NEAR;
+        let is_near = ahead.len() <= WATCH_FANOUT;
         let nearest = if is_near {
             ahead
         } else {
             std::slice::from_ref(last)
         };
-        return Standing::Waits(Waits {
+        return QueuePosition::Behind(Predecessors {
             keys: nearest.iter().map(|kv| kv.key.clone()).collect(),
             are_all: is_near,
             only: (!is_near).then(|| last.key.clone()),
@@ -176,11 +176,11 @@ pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> Standing {
     }
     let contenders = contenders(&keys[..=me]);
     let watched = match decide(&contenders, me) {
-        Turn::Held => return Standing::Held,
+        Turn::Held => return QueuePosition::Held,
         Turn::WatchOne(at) => at..at + 1,
         Turn::WatchAll(range) => range,
     };
-    Standing::Waits(Waits {
+    QueuePosition::Behind(Predecessors {
         keys: ahead[watched].iter().map(|kv| kv.key.clone()).collect(),
         are_all: false,
         only: None,
@@ -190,7 +190,7 @@ pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> Standing {
 /// Keys in the order of their creation, as contenders.
 pub(super) fn contenders(keys: &[KeyValue]) -> Vec<Contender> {
     let contender = |kv: &KeyValue| Contender {
-        mode: Written::read(&kv.value).mode(),
+        mode: KeyRecord::read(&kv.value).mode(),
     };
     keys.iter().map(contender).collect()
 }
@@ -202,7 +202,7 @@ mod tests {
     fn key(name: &str, mode: Mode) -> KeyValue {
         KeyValue {
             key: name.into(),
-            value: Written::new(&Holder::new("h", 1), mode, OwnerId::random(), UNIX_EPOCH)
+            value: KeyRecord::new(&Holder::new("h", 1), mode, OwnerId::random(), UNIX_EPOCH)
                 .to_bytes(),
             ..KeyValue::default()
         }
@@ -213,9 +213,9 @@ mod tests {
         (0..count).map(key).collect()
     }
 
-    fn waits(mode: Mode, own: &str, keys: &[KeyValue]) -> Waits {
+    fn waits(mode: Mode, own: &str, keys: &[KeyValue]) -> Predecessors {
         match standing(mode, own.as_bytes(), keys) {
-            Standing::Waits(waits) => waits,
+            QueuePosition::Behind(waits) => waits,
             other => panic!("{other:?}"),
         }
     }
@@ -224,34 +224,37 @@ mod tests {
     fn the_oldest_holds_and_one_that_is_not_there_is_gone() {
         let keys = names(3);
         let mode = Mode::Exclusive;
-        assert_eq!(standing(mode, b"000", &keys), Standing::Held);
-        assert_eq!(standing(mode, b"x", &keys), Standing::Gone);
-        assert_eq!(standing(mode, b"x", &[]), Standing::Gone);
+        assert_eq!(standing(mode, b"000", &keys), QueuePosition::Held);
+        assert_eq!(standing(mode, b"x", &keys), QueuePosition::Gone);
+        assert_eq!(standing(mode, b"x", &[]), QueuePosition::Gone);
     }
 
     #[test]
     fn a_near_one_counts_down_whatever_the_order() {
-        let keys = names(NEAR + 1);
+        let keys = names(WATCH_FANOUT + 1);
         let mut waits = waits(Mode::Exclusive, "008", &keys);
         assert_eq!(waits.only, None);
         for i in [3, 0, 7, 1, 2, 6, 5] {
             let news = waits.deleted(&keys[i].key, b"008");
-            assert_eq!(news, News::Nothing, "{i}");
-            assert_eq!(waits.deleted(&keys[i].key, b"008"), News::Nothing);
+            assert_eq!(news, DeletionEffect::None, "{i}");
+            assert_eq!(waits.deleted(&keys[i].key, b"008"), DeletionEffect::None);
         }
-        assert_eq!(waits.deleted(b"stranger behind us", b"008"), News::Nothing);
-        assert_eq!(waits.clone().deleted(b"008", b"008"), News::Gone);
-        assert_eq!(waits.deleted(b"004", b"008"), News::Held);
+        assert_eq!(
+            waits.deleted(b"stranger behind us", b"008"),
+            DeletionEffect::None
+        );
+        assert_eq!(waits.clone().deleted(b"008", b"008"), DeletionEffect::Gone);
+        assert_eq!(waits.deleted(b"004", b"008"), DeletionEffect::Held);
     }
 
     #[test]
     fn a_far_one_looks_at_its_neighbour_only() {
-        let keys = names(NEAR + 2);
-        assert_eq!(keys.len(), ENOUGH);
+        let keys = names(WATCH_FANOUT + 2);
+        assert_eq!(keys.len(), RANGE_LIMIT);
         let mut waits = waits(Mode::Exclusive, "009", &keys);
         assert_eq!(waits.only.as_deref(), Some(&b"008"[..]));
-        assert_eq!(waits.deleted(b"003", b"009"), News::Nothing);
-        assert_eq!(waits.deleted(b"008", b"009"), News::Look);
+        assert_eq!(waits.deleted(b"003", b"009"), DeletionEffect::None);
+        assert_eq!(waits.deleted(b"008", b"009"), DeletionEffect::ReadQueue);
     }
 
     #[test]
@@ -262,18 +265,18 @@ mod tests {
             key("c", Mode::Shared),
             key("d", Mode::Shared),
         ];
-        assert_eq!(standing(Mode::Shared, b"a", &keys), Standing::Held);
+        assert_eq!(standing(Mode::Shared, b"a", &keys), QueuePosition::Held);
         let mut waits = waits(Mode::Shared, "d", &keys);
-        assert_eq!(waits.deleted(b"c", b"d"), News::Nothing);
-        assert_eq!(waits.deleted(b"b", b"d"), News::Look);
+        assert_eq!(waits.deleted(b"c", b"d"), DeletionEffect::None);
+        assert_eq!(waits.deleted(b"b", b"d"), DeletionEffect::ReadQueue);
         let without = [keys[0].clone(), keys[2].clone(), keys[3].clone()];
-        assert_eq!(standing(Mode::Shared, b"d", &without), Standing::Held);
+        assert_eq!(standing(Mode::Shared, b"d", &without), QueuePosition::Held);
     }
 
     #[test]
     fn a_stranger_holds_alone_and_nobody_knows_it() {
         for value in ["", "x", "{}", r#"{"mode":"permits"}"#, r#"{"mode":7}"#] {
-            let written = Written::read(value.as_bytes());
+            let written = KeyRecord::read(value.as_bytes());
             assert_eq!(written.mode(), Mode::Exclusive, "{value}");
             assert_eq!(written.holder().label, "another program", "{value}");
         }
@@ -287,11 +290,11 @@ mod tests {
         holder.since = UNIX_EPOCH.checked_add(Duration::from_micros(1_234_567));
         let limit = NonZeroU32::new(3).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { limit }] {
-            let written = Written::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
-            let read = Written::read(&written.to_bytes());
+            let written = KeyRecord::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
+            let read = KeyRecord::read(&written.to_bytes());
             assert_eq!((read.mode(), read.is_reserved()), (mode, false));
             assert_eq!(read.holder(), holder);
         }
-        assert!(Written::read(&Written::reserved().to_bytes()).is_reserved());
+        assert!(KeyRecord::read(&KeyRecord::reserved().to_bytes()).is_reserved());
     }
 }

@@ -19,7 +19,7 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
-use super::outcome::{self, Cure, Trouble};
+use super::errors::{self, Recovery, RequestError};
 use super::settings::Settings;
 use super::wire::{self, path};
 
@@ -35,31 +35,31 @@ macro_rules! path_of {
 
 /// How long a connection with something open on it may be silent before we ask whether it lives. The server
 /// hangs up on those who ask more often than every 5 s (`--grpc-keepalive-min-time`).
-const SILENCE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Longest answer: a directory with tens of thousands of waiters.
-const MAX_ANSWER: usize = 64 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Talks to one member at a time, and to the next one when that does not do what it should.
-pub(super) struct Link {
+pub(super) struct Connections {
     members: Vec<(Host, Endpoint)>,
     login: Option<wire::Authenticate>,
     timeout: Duration,
     clock: Clock,
-    pinned: Mutex<Pinned>,
+    pinned: Mutex<Current>,
     /// Held by whoever makes a connection or logs in.
     making: tokio::sync::Mutex<()>,
     token: Mutex<Option<MetadataValue<Ascii>>>,
 }
 
-struct Pinned {
+struct Current {
     at: usize,
-    line: Option<Line>,
+    line: Option<Connection>,
 }
 
 /// A connection to one member.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct Connection {
     channel: Channel,
     pub(super) host: Host,
     /// We have left it: whatever is open on it should be opened elsewhere.
@@ -77,7 +77,7 @@ pub(super) struct Reply<A> {
     pub(super) is_repeated: bool,
 }
 
-impl Link {
+impl Connections {
     pub(super) fn new(settings: &Settings, clock: Clock) -> Result<Self, Error> {
         let pem = settings.tls.as_ref().map(tls::Files::read).transpose()?;
         let mut members = Vec::new();
@@ -95,7 +95,7 @@ impl Link {
             }),
             timeout: settings.timeout,
             clock,
-            pinned: Mutex::new(Pinned { at: 0, line: None }),
+            pinned: Mutex::new(Current { at: 0, line: None }),
             making: tokio::sync::Mutex::new(()),
             token: Mutex::new(None),
         })
@@ -123,12 +123,12 @@ impl Link {
         now.after(limit.since(now) / parts)
     }
 
-    fn pinned(&self) -> Option<Line> {
+    fn pinned(&self) -> Option<Connection> {
         lock(&self.pinned).line.clone()
     }
 
     /// The connection in use, or a new one to the first member that accepts it.
-    async fn line(&self, limit: Time) -> Result<Line, Trouble> {
+    async fn line(&self, limit: Time) -> Result<Connection, RequestError> {
         if let Some(line) = self.pinned() {
             return Ok(line);
         }
@@ -145,16 +145,16 @@ impl Link {
             let connected = tokio::select! {
                 biased;
                 connected = endpoint.connect() => {
-                    connected.map_err(|err| outcome::connecting(err, host))
+                    connected.map_err(|err| errors::connecting(err, host))
                 }
-                () = self.clock.sleep_until(until) => Err(Trouble {
-                    error: outcome::silent(host),
-                    cure: Cure::Elsewhere,
+                () = self.clock.sleep_until(until) => Err(RequestError {
+                    error: errors::silent(host),
+                    cure: Recovery::AnotherMember,
                 }),
             };
             match connected {
                 Ok(channel) => {
-                    let line = Line {
+                    let line = Connection {
                         channel,
                         host: host.clone(),
                         ended: Arc::new(Flag::new()),
@@ -171,7 +171,7 @@ impl Link {
     }
 
     /// Leaves a connection that does not do what it should; the next one goes to the next member.
-    pub(super) fn leave(&self, line: &Line) {
+    pub(super) fn leave(&self, line: &Connection) {
         let mut pinned = lock(&self.pinned);
         let is_same = pinned
             .line
@@ -186,14 +186,14 @@ impl Link {
     }
 
     /// The first word: finds a member that lets us in.
-    pub(super) async fn open(&self) -> Result<(), Trouble> {
+    pub(super) async fn open(&self) -> Result<(), RequestError> {
         let mut last = None;
         for _ in &self.members {
             let limit = self.limit();
             let line = self.line(limit).await?;
             match self.log_in(&line, None, limit).await {
                 Ok(()) => return Ok(()),
-                Err(trouble) if trouble.cure == Cure::Elsewhere => last = Some(trouble),
+                Err(trouble) if trouble.cure == Recovery::AnotherMember => last = Some(trouble),
                 Err(trouble) => return Err(trouble),
             }
         }
@@ -201,7 +201,11 @@ impl Link {
     }
 
     /// Asks, and asks other members while there is time and sense in it: every request of ours may be repeated.
-    pub(super) async fn call<Q, A>(&self, to: &'static str, request: Q) -> Result<Reply<A>, Trouble>
+    pub(super) async fn call<Q, A>(
+        &self,
+        to: &'static str,
+        request: Q,
+    ) -> Result<Reply<A>, RequestError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -234,14 +238,14 @@ impl Link {
                 Err(trouble) => trouble,
             };
             let goes_on = match trouble.cure {
-                Cure::LogIn if self.login.is_some() && !has_logged_in => {
+                Recovery::LogIn if self.login.is_some() && !has_logged_in => {
                     has_logged_in = true;
                     // An error is told when it logs in once more.
                     let _ = self.log_in(&line, token, limit).await;
                     true
                 }
-                Cure::Later => self.pause(&mut pauses, limit).await,
-                Cure::Elsewhere => {
+                Recovery::Pause => self.pause(&mut pauses, limit).await,
+                Recovery::AnotherMember => {
                     self.leave(&line);
                     if others == 0 && self.members.len() > 1 && !trouble.is_indeterminate() {
                         // All of them have refused: they are electing a leader, which takes a moment.
@@ -252,7 +256,7 @@ impl Link {
                     others = others.saturating_sub(1);
                     goes_on
                 }
-                Cure::NewLease | Cure::OldLease | Cure::None | Cure::LogIn => false,
+                Recovery::NewLease | Recovery::UseLease | Recovery::None | Recovery::LogIn => false,
             };
             if !goes_on {
                 return Err(unsure.unwrap_or(trouble));
@@ -277,10 +281,10 @@ impl Link {
     /// Gets a token, if users log in and we have none but `stale`.
     async fn log_in(
         &self,
-        line: &Line,
+        line: &Connection,
         stale: Option<MetadataValue<Ascii>>,
         limit: Time,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let Some(login) = &self.login else {
             return Ok(());
         };
@@ -296,14 +300,14 @@ impl Link {
             return Ok(());
         }
         let asked = self.once(line, path::AUTHENTICATE, login.clone(), None, limit);
-        let answer: wire::AuthenticateAnswer = asked.await.inspect_err(|trouble| {
-            if trouble.cure == Cure::Elsewhere {
+        let answer: wire::AuthenticateResponse = asked.await.inspect_err(|trouble| {
+            if trouble.cure == Recovery::AnotherMember {
                 self.leave(line);
             }
         })?;
-        let token = answer.token.parse().map_err(|_| Trouble {
-            error: outcome::harmless(outcome::nonsense()),
-            cure: Cure::None,
+        let token = answer.token.parse().map_err(|_| RequestError {
+            error: errors::harmless(errors::nonsense()),
+            cure: Recovery::None,
         })?;
         *lock(&self.token) = Some(token);
         Ok(())
@@ -311,12 +315,12 @@ impl Link {
 
     async fn once<Q, A>(
         &self,
-        line: &Line,
+        line: &Connection,
         to: &'static str,
         request: Q,
         token: Option<MetadataValue<Ascii>>,
         until: Time,
-    ) -> Result<A, Trouble>
+    ) -> Result<A, RequestError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -331,15 +335,15 @@ impl Link {
         let codec = ProstCodec::<Q, A>::default();
         let asked = async {
             if let Err(err) = grpc.ready().await {
-                return Err(outcome::connecting(err, &line.host));
+                return Err(errors::connecting(err, &line.host));
             }
             let answer = grpc.unary(request, path_of!(to), codec).await;
-            answer.map_err(|status| outcome::asking(&status, &line.host))
+            answer.map_err(|status| errors::asking(&status, &line.host))
         };
         tokio::select! {
             biased;
             answer = asked => answer.map(tonic::Response::into_inner),
-            () = self.clock.sleep_until(until) => Err(Trouble::silence(&line.host)),
+            () = self.clock.sleep_until(until) => Err(RequestError::silence(&line.host)),
         }
     }
 
@@ -348,7 +352,7 @@ impl Link {
         &self,
         to: &'static str,
         messages: S,
-    ) -> Result<(Line, Streaming<A>), Trouble>
+    ) -> Result<(Connection, Streaming<A>), RequestError>
     where
         S: futures_util::Stream + Send + 'static,
         S::Item: Message + 'static,
@@ -364,15 +368,15 @@ impl Link {
         let codec = ProstCodec::<S::Item, A>::default();
         let opened = async {
             if let Err(err) = grpc.ready().await {
-                return Err(outcome::connecting(err, &line.host));
+                return Err(errors::connecting(err, &line.host));
             }
             let opened = grpc.streaming(request, path_of!(to), codec).await;
-            opened.map_err(|status| outcome::asking(&status, &line.host))
+            opened.map_err(|status| errors::asking(&status, &line.host))
         };
         let opened = tokio::select! {
             biased;
             opened = opened => opened,
-            () = self.clock.sleep_until(limit) => Err(Trouble::silence(&line.host)),
+            () = self.clock.sleep_until(limit) => Err(RequestError::silence(&line.host)),
         };
         match opened {
             Ok(answers) => Ok((line, answers.into_inner())),
@@ -383,22 +387,22 @@ impl Link {
     /// The next answer of a stream, for which it may take until then.
     pub(super) async fn next<A>(
         &self,
-        line: &Line,
+        line: &Connection,
         answers: &mut Streaming<A>,
         until: Time,
-    ) -> Result<A, Trouble> {
+    ) -> Result<A, RequestError> {
         let answer = tokio::select! {
             biased;
             answer = answers.message() => match answer {
                 Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => Trouble::new(
+                Ok(None) => RequestError::new(
                     ErrorKind::Indeterminate,
-                    Cure::Elsewhere,
+                    Recovery::AnotherMember,
                     format!("{} ended the stream", line.host),
                 ),
-                Err(status) => outcome::asking(&status, &line.host),
+                Err(status) => errors::asking(&status, &line.host),
             },
-            () = self.clock.sleep_until(until) => Trouble::silence(&line.host),
+            () = self.clock.sleep_until(until) => RequestError::silence(&line.host),
         };
         let token = lock(&self.token).clone();
         Err(self.after(line, answer, token).await)
@@ -407,13 +411,13 @@ impl Link {
     /// Does what helps the next stream.
     async fn after(
         &self,
-        line: &Line,
-        trouble: Trouble,
+        line: &Connection,
+        trouble: RequestError,
         token: Option<MetadataValue<Ascii>>,
-    ) -> Trouble {
+    ) -> RequestError {
         match trouble.cure {
-            Cure::Elsewhere => self.leave(line),
-            Cure::LogIn => {
+            Recovery::AnotherMember => self.leave(line),
+            Recovery::LogIn => {
                 // An error is told when it logs in once more.
                 let _ = self.log_in(line, token, self.limit()).await;
             }
@@ -423,27 +427,27 @@ impl Link {
     }
 
     /// How each member is, by a connection of its own.
-    pub(super) async fn status(&self) -> Vec<(Host, Result<wire::StatusAnswer, Error>)> {
+    pub(super) async fn status(&self) -> Vec<(Host, Result<wire::StatusResponse, Error>)> {
         let ask = |(host, endpoint): &(Host, Endpoint)| {
             let (host, endpoint) = (host.clone(), endpoint.clone());
             async move {
                 let limit = self.limit();
                 let asked = async {
                     let channel = endpoint.connect().await;
-                    let channel = channel.map_err(|err| outcome::connecting(err, &host).error)?;
-                    let line = Line {
+                    let channel = channel.map_err(|err| errors::connecting(err, &host).error)?;
+                    let line = Connection {
                         channel,
                         host: host.clone(),
                         ended: Arc::default(),
                     };
                     let token = lock(&self.token).clone();
-                    let asked = self.once(&line, path::STATUS, wire::Nothing {}, token, limit);
+                    let asked = self.once(&line, path::STATUS, wire::Empty {}, token, limit);
                     asked.await.map_err(|trouble| trouble.error)
                 };
                 let answer = tokio::select! {
                     biased;
                     answer = asked => answer,
-                    () = self.clock.sleep_until(limit) => Err(outcome::silent(&host)),
+                    () = self.clock.sleep_until(limit) => Err(errors::silent(&host)),
                 };
                 (host, answer)
             }
@@ -453,9 +457,9 @@ impl Link {
 }
 
 /// Who could not log in has sent nothing of what was to be asked.
-fn not_sent(trouble: Trouble) -> Trouble {
-    Trouble {
-        error: outcome::harmless(trouble.error),
+fn not_sent(trouble: RequestError) -> RequestError {
+    RequestError {
+        error: errors::harmless(trouble.error),
         ..trouble
     }
 }
@@ -472,7 +476,7 @@ fn sign<T>(request: &mut Request<T>, token: Option<MetadataValue<Ascii>>) {
 }
 
 fn grpc(channel: &Channel) -> Grpc<Channel> {
-    Grpc::new(channel.clone()).max_decoding_message_size(MAX_ANSWER)
+    Grpc::new(channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
 }
 
 fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<Endpoint, Error> {
@@ -490,7 +494,7 @@ fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<
         .map_err(wrong)?
         .connect_timeout(settings.timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(SILENCE)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(settings.timeout)
         // The server counts such questions on an idle connection as an attack.
         .keep_alive_while_idle(false);

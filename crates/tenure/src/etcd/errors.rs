@@ -13,35 +13,35 @@ use crate::tls;
 
 /// An error, and what can be done about it before anybody is told.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct RequestError {
     pub(super) error: Error,
-    pub(super) cure: Cure,
+    pub(super) cure: Recovery,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cure {
+pub(super) enum Recovery {
     /// Another member may do better; whatever this request was, it may be repeated there.
-    Elsewhere,
+    AnotherMember,
     /// Log in again, and repeat.
     LogIn,
     /// Repeat after a pause: the server has too much to do.
-    Later,
+    Pause,
     /// That lease is over.
     NewLease,
     /// That lease is there already: it was granted by an earlier try.
-    OldLease,
+    UseLease,
     /// Nothing helps.
     None,
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
+impl From<RequestError> for Error {
+    fn from(trouble: RequestError) -> Self {
         trouble.error
     }
 }
 
-impl Trouble {
-    pub(super) fn new(kind: ErrorKind, cure: Cure, message: impl Into<String>) -> Self {
+impl RequestError {
+    pub(super) fn new(kind: ErrorKind, cure: Recovery, message: impl Into<String>) -> Self {
         Self {
             error: Error::new(kind, message),
             cure,
@@ -52,7 +52,7 @@ impl Trouble {
     pub(super) fn silence(host: &impl std::fmt::Display) -> Self {
         Self::new(
             ErrorKind::Indeterminate,
-            Cure::Elsewhere,
+            Recovery::AnotherMember,
             format!(
                 "no answer from {host} in time; whether the request was applied cannot be told"
             ),
@@ -91,10 +91,10 @@ pub(super) fn nonsense() -> Error {
 pub(super) fn connecting(
     err: impl StdError + Send + Sync + 'static,
     host: &impl std::fmt::Display,
-) -> Trouble {
-    let elsewhere = |error| Trouble {
+) -> RequestError {
+    let elsewhere = |error| RequestError {
         error,
-        cure: Cure::Elsewhere,
+        cure: Recovery::AnotherMember,
     };
     if let Some(found) = find::<rustls::Error>(&err) {
         return elsewhere(tls::explain(found, host, "etcd://"));
@@ -114,7 +114,7 @@ pub(super) fn connecting(
             ErrorKind::Unreachable,
             format!("no connection to {host}; is the server running, and the URL right?"),
         )
-        .with_source(Said::by(&err)),
+        .with_source(ServerText::by(&err)),
     )
 }
 
@@ -130,7 +130,7 @@ pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
 
 /// The first request of a client failed: what an error after a request means when the server has never said
 /// anything sensible.
-pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
+pub(super) fn first_word(trouble: RequestError, hosts: &str, is_tls: bool) -> Error {
     let error = trouble.error;
     if error.kind() != ErrorKind::Indeterminate {
         return error;
@@ -150,150 +150,150 @@ pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
 }
 
 /// An error after a request was sent.
-pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> Trouble {
+pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> RequestError {
     let said = status.message();
     let text = said.strip_prefix("etcdserver: ").unwrap_or(said);
     let is_server = text.len() != said.len();
     if !is_server && let Some(found) = find::<rustls::Error>(status).cloned().or(alert(status)) {
-        return Trouble {
+        return RequestError {
             error: tls::explain(&found, host, "etcd://"),
-            cure: Cure::Elsewhere,
+            cure: Recovery::AnotherMember,
         };
     }
     if !is_server && find::<ConnectError>(status).is_some() {
         let message = format!("no connection to {host}; is the server running?");
-        return Trouble::new(ErrorKind::Unreachable, Cure::Elsewhere, message);
+        return RequestError::new(ErrorKind::Unreachable, Recovery::AnotherMember, message);
     }
     let known = KNOWN.iter().find(|(start, ..)| text.starts_with(start));
     let (kind, cure, what) = match (known, status.code()) {
         (Some((_, kind, cure, what)), _) => (*kind, *cure, *what),
-        (None, Code::Unauthenticated) => (ErrorKind::Denied, Cure::LogIn, NOT_KNOWN),
-        (None, Code::PermissionDenied) => (ErrorKind::Denied, Cure::None, NOT_ALLOWED),
+        (None, Code::Unauthenticated) => (ErrorKind::Denied, Recovery::LogIn, NOT_KNOWN),
+        (None, Code::PermissionDenied) => (ErrorKind::Denied, Recovery::None, NOT_ALLOWED),
         (None, Code::Unimplemented) => (
             ErrorKind::Unsupported,
-            Cure::None,
+            Recovery::None,
             "the server does not know a request that a lock needs; etcd 3.4 and newer do",
         ),
         (None, _) if is_server && status.code() != Code::Unavailable => (
             ErrorKind::Backend,
-            Cure::None,
+            Recovery::None,
             "the server refused the request",
         ),
         (None, _) => (
             ErrorKind::Indeterminate,
-            Cure::Elsewhere,
+            Recovery::AnotherMember,
             "the connection broke before the answer; whether the request was applied cannot be told",
         ),
     };
     let error = Error::new(kind, what);
     let error = match is_server {
-        true => error.with_source(Said(Escaped(said).to_string())),
+        true => error.with_source(ServerText(Escaped(said).to_string())),
         false => error,
     };
-    Trouble { error, cure }
+    RequestError { error, cure }
 }
 
 const NOT_KNOWN: &str = "the server wants a user and a password; they stand before `@` in the URL";
 const NOT_ALLOWED: &str =
     "the server does not let this user do what a lock needs; docs/stores/etcd.md lists the keys";
-const UNSURE: &str = "the cluster could not say whether the request was applied; retry";
+const AMBIGUOUS: &str = "the cluster could not say whether the request was applied; retry";
 
 /// How the server's own words begin, after `etcdserver: `.
-const KNOWN: &[(&str, ErrorKind, Cure, &str)] = &[
+const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     (
         "no leader",
         ErrorKind::Unreachable,
-        Cure::Elsewhere,
+        Recovery::AnotherMember,
         "the cluster has no leader: half of its members or more are away, or an election is under way; retry",
     ),
     (
         "too many requests",
         ErrorKind::Unreachable,
-        Cure::Later,
+        Recovery::Pause,
         "the server has too many requests to serve; retry",
     ),
     (
         "request timed out",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "leader changed",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "server stopped",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "rpc not supported for learner",
         ErrorKind::Unreachable,
-        Cure::Elsewhere,
+        Recovery::AnotherMember,
         "the server is a learner, which serves no locks; name a voting member in the URL",
     ),
     (
         "mvcc: database space exceeded",
         ErrorKind::Backend,
-        Cure::None,
+        Recovery::None,
         "the server's database is full (alarm NOSPACE); compact and defragment it and disarm the alarm, or raise --quota-backend-bytes",
     ),
     (
         "corrupt cluster",
         ErrorKind::Backend,
-        Cure::None,
+        Recovery::None,
         "the cluster has the alarm CORRUPT and refuses everything; see etcd's page on data corruption",
     ),
     (
         "invalid auth token",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "revision of auth store is old",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "user name is empty",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "authentication failed",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         "the server refused user or password; they stand before `@` in the URL",
     ),
     (
         "authentication is not enabled",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         "the server has no users (authentication is off); leave user and password out of the URL",
     ),
     (
         "permission denied",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         NOT_ALLOWED,
     ),
     (
         "requested lease not found",
         ErrorKind::Lost,
-        Cure::NewLease,
+        Recovery::NewLease,
         "the lease is over",
     ),
     (
         "lease already exists",
         ErrorKind::Backend,
-        Cure::OldLease,
+        Recovery::UseLease,
         "the lease is there already",
     ),
 ];
@@ -350,9 +350,9 @@ const ALERTS: &[AlertDescription] = &[
 
 /// Somebody else's words, in one line.
 #[derive(Debug)]
-struct Said(String);
+struct ServerText(String);
 
-impl Said {
+impl ServerText {
     /// The innermost error: those around it only say that there was one.
     fn by(err: &dyn StdError) -> Self {
         let mut text = err.to_string();
@@ -365,13 +365,13 @@ impl Said {
     }
 }
 
-impl std::fmt::Display for Said {
+impl std::fmt::Display for ServerText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl StdError for Said {}
+impl StdError for ServerText {}
 
 #[cfg(test)]
 mod tests {
@@ -384,85 +384,85 @@ mod tests {
                 Code::Unavailable,
                 "etcdserver: no leader",
                 ErrorKind::Unreachable,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "etcdserver: request timed out, possibly due to previous leader failure",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "etcdserver: something new",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "transport error",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unknown,
                 "h2 protocol error",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: too many requests",
                 ErrorKind::Unreachable,
-                Cure::Later,
+                Recovery::Pause,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: mvcc: database space exceeded",
                 ErrorKind::Backend,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::Unauthenticated,
                 "etcdserver: invalid auth token",
                 ErrorKind::Denied,
-                Cure::LogIn,
+                Recovery::LogIn,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: revision of auth store is old",
                 ErrorKind::Denied,
-                Cure::LogIn,
+                Recovery::LogIn,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
                 ErrorKind::Denied,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::PermissionDenied,
                 "etcdserver: permission denied",
                 ErrorKind::Denied,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::NotFound,
                 "etcdserver: requested lease not found",
                 ErrorKind::Lost,
-                Cure::NewLease,
+                Recovery::NewLease,
             ),
             (
                 Code::FailedPrecondition,
                 "etcdserver: lease already exists",
                 ErrorKind::Backend,
-                Cure::OldLease,
+                Recovery::UseLease,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: duplicate key given in txn request",
                 ErrorKind::Backend,
-                Cure::None,
+                Recovery::None,
             ),
         ] {
             let trouble = asking(&Status::new(code, said), &"host:1");

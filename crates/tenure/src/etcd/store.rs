@@ -16,20 +16,20 @@ use tenure_core::name::LockName;
 use tenure_core::rt::{BackgroundTasks, Clock, Flag, NextWakeup, Spawner, lock, wall_now};
 use tenure_core::time::Time;
 
-use super::ears::Ears;
-use super::link::{Link, Reply};
+use super::connection::{Connections, Reply};
+use super::errors::{self, RequestError};
 use super::names::Directory;
-use super::outcome::{self, Trouble};
-use super::place::{self, ENOUGH, Standing, Written};
-use super::session::{BATCH, Doubt, Lease, whole_seconds};
+use super::queue::{self, KeyRecord, QueuePosition, RANGE_LIMIT};
+use super::session::{LatePut, Lease, MAX_TXN_OPS, whole_seconds};
 use super::settings::Settings;
-use super::wire::{self, By, KeyValue, Order, path};
+use super::subscribe::SharedWatches;
+use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
 
 /// What one client knows of its store.
 pub(super) struct Store {
     pub(super) settings: Settings,
     pub(super) guarantees: Guarantees,
-    pub(super) link: Link,
+    pub(super) link: Connections,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
     /// Leases that are being given up, or granted to a request that was stopped.
@@ -38,9 +38,9 @@ pub(super) struct Store {
     pub(super) closing: Flag,
     /// By their ttl in seconds.
     pub(super) sessions: Mutex<HashMap<i64, Arc<Lease>>>,
-    pub(super) kept: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
-    pub(super) doubts: Mutex<Vec<Doubt>>,
-    pub(super) ears: Ears,
+    pub(super) kept: Mutex<HashMap<OwnerId, HeldEntry, RandomAlready>>,
+    pub(super) doubts: Mutex<Vec<LatePut>>,
+    pub(super) ears: SharedWatches,
     /// Keys that are not to be used by another acquisition before that time.
     pub(super) taken: Mutex<HashMap<Vec<u8>, Time>>,
     /// Held by whoever makes a session.
@@ -54,14 +54,14 @@ pub(super) struct Store {
 }
 
 /// What has to be remembered of an acquisition to keep it and to give it back.
-pub(super) struct Kept {
+pub(super) struct HeldEntry {
     pub(super) lease: Arc<Lease>,
     pub(super) key: Vec<u8>,
     /// What it was made with; no other acquisition has the same.
     value: Arc<[u8]>,
     /// The create revision of the key; 0 while nobody knows it.
     pub(super) token: i64,
-    pub(super) stage: Stage,
+    pub(super) stage: AcquisitionState,
     /// Until when the name stays taken, even past the release.
     rests_until: Time,
     min_hold: Duration,
@@ -72,25 +72,25 @@ pub(super) struct Kept {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Stage {
+pub(super) enum AcquisitionState {
     /// It was asked for, or waits.
-    Asking,
+    Waiting,
     /// The last time that the driver was told that it holds; the whole lease ran from then on.
     Held { renewed: Time },
     /// Not renewed any more, and not gone yet: to be deleted then, and again until that is done.
-    Over { again: Time },
+    Expired { again: Time },
     /// It is to be released; forgotten at that time, if nobody can say what came of it.
-    Ending { until: Time },
+    Releasing { until: Time },
 }
 
 /// What a renewal has to know of a hold.
-struct Known {
+struct HeldKey {
     lease: Arc<Lease>,
     key: Vec<u8>,
 }
 
 /// A key of ours, on its way.
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     pub(super) directory: Directory,
     pub(super) key: Vec<u8>,
     value: Arc<[u8]>,
@@ -98,14 +98,14 @@ pub(super) struct Place {
 }
 
 /// The answer to the first request.
-pub(super) enum Asked {
+pub(super) enum AcquireReply {
     Busy,
     /// A former acquisition's key is still there, or there again: use another one.
-    Occupied,
+    KeyInUse,
     /// Our key is in the store since that revision, and that is where it stands.
-    Stands {
+    Queued {
         created: i64,
-        standing: Standing,
+        standing: QueuePosition,
         /// The revision at which it stood there.
         revision: i64,
         round_trip: Duration,
@@ -113,16 +113,16 @@ pub(super) enum Asked {
 }
 
 /// Which key is meant, of those that may lie under one name after each other.
-pub(super) enum Which<'a> {
+pub(super) enum KeySelector<'a> {
     /// The one that is there since that revision.
     Created(i64),
     /// The one that was made with this value.
-    Written(&'a [u8]),
+    WithValue(&'a [u8]),
 }
 
 /// A directory, read.
-pub(super) struct Seen {
-    pub(super) standing: Standing,
+pub(super) struct QueueSnapshot {
+    pub(super) standing: QueuePosition,
     pub(super) revision: i64,
 }
 
@@ -130,7 +130,7 @@ impl Store {
     pub(super) fn new(
         settings: Settings,
         guarantees: Guarantees,
-        link: Link,
+        link: Connections,
         clock: Clock,
         spawner: Spawner,
     ) -> Self {
@@ -146,7 +146,7 @@ impl Store {
             sessions: Mutex::default(),
             kept: Mutex::default(),
             doubts: Mutex::default(),
-            ears: Ears::default(),
+            ears: SharedWatches::default(),
             taken: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
             refreshing: tokio::sync::Mutex::new(()),
@@ -159,14 +159,17 @@ impl Store {
         Directory::new(&self.settings, name)
     }
 
-    pub(super) async fn txn(&self, txn: wire::Txn) -> Result<Reply<wire::TxnAnswer>, Trouble> {
+    pub(super) async fn txn(
+        &self,
+        txn: wire::Txn,
+    ) -> Result<Reply<wire::TxnResponse>, RequestError> {
         self.link.call(path::TXN, txn).await
     }
 
     /// Decides where the key of an acquisition is to lie, and remembers that.
-    pub(super) fn place(self: &Arc<Self>, request: &Request, lease: Arc<Lease>) -> Place {
+    pub(super) fn place(self: &Arc<Self>, request: &Request, lease: Arc<Lease>) -> QueueEntry {
         let directory = self.directory(&request.name);
-        let written = Written::new(&request.holder, request.mode, request.owner, wall_now());
+        let written = KeyRecord::new(&request.holder, request.mode, request.owner, wall_now());
         let value: Arc<[u8]> = written.to_bytes().into();
         let key = {
             let now = self.clock.now();
@@ -178,19 +181,19 @@ impl Store {
             taken.insert(key.clone(), Time::MAX);
             key
         };
-        let kept = Kept {
+        let kept = HeldEntry {
             lease: lease.clone(),
             key: key.clone(),
             value: value.clone(),
             token: 0,
-            stage: Stage::Asking,
+            stage: AcquisitionState::Waiting,
             rests_until: Time::ZERO,
             min_hold: request.min_hold,
             is_doubtful: false,
             may_be_released: false,
         };
         self.keep(request.owner, kept);
-        Place {
+        QueueEntry {
             directory,
             key,
             value,
@@ -223,7 +226,11 @@ impl Store {
 
     /// Asks for the lock, and for a place in its queue if the request waits.
     /// Sent any number of times, it comes to the same.
-    pub(super) async fn ask(&self, request: &Request, place: &Place) -> Result<Asked, Trouble> {
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        place: &QueueEntry,
+    ) -> Result<AcquireReply, RequestError> {
         let put = wire::Put {
             key: place.key.clone(),
             value: place.value.to_vec(),
@@ -234,7 +241,7 @@ impl Store {
             ..wire::Range::default()
         };
         // Who does not wait and can hold only alone leaves no trace in the store when it is taken.
-        let is_try = !request.wait && !place::needs_values(request.mode);
+        let is_try = !request.wait && !queue::needs_values(request.mode);
         let (start, end) = (place.directory.start(), place.directory.end());
         let compare = match is_try {
             true => wire::Compare::is_empty(start, &end),
@@ -252,7 +259,7 @@ impl Store {
             kept.is_doubtful = true;
         }
         let (
-            wire::TxnAnswer {
+            wire::TxnResponse {
                 header,
                 succeeded,
                 mut answers,
@@ -266,7 +273,7 @@ impl Store {
             .unwrap_or_default()
             .kvs;
         if succeeded {
-            return Ok(Asked::Stands {
+            return Ok(AcquireReply::Queued {
                 created: revision,
                 standing: standing(request, place, kvs),
                 revision,
@@ -276,11 +283,11 @@ impl Store {
         // Then an earlier try of this request has put it, or it is taken.
         let own = match kvs.first() {
             Some(own) if *own.value == *place.value => own,
-            _ if is_try => return Ok(Asked::Busy),
-            _ => return Ok(Asked::Occupied),
+            _ if is_try => return Ok(AcquireReply::Busy),
+            _ => return Ok(AcquireReply::KeyInUse),
         };
         let seen = self.look(request, place, own.create_revision, 0).await?;
-        Ok(Asked::Stands {
+        Ok(AcquireReply::Queued {
             created: own.create_revision,
             standing: seen.standing,
             revision: seen.revision,
@@ -289,14 +296,14 @@ impl Store {
     }
 
     /// The keys of the directory that are not younger than `created`, as far as a place in it depends on them.
-    fn ahead(&self, request: &Request, place: &Place, created: i64) -> wire::Range {
-        let needs_values = place::needs_values(request.mode);
+    fn ahead(&self, request: &Request, place: &QueueEntry, created: i64) -> wire::Range {
+        let needs_values = queue::needs_values(request.mode);
         wire::Range {
             key: place.directory.start().to_vec(),
             range_end: place.directory.end(),
-            limit: if needs_values { 0 } else { ENOUGH as i64 },
-            sort_order: Order::Descend.into(),
-            sort_target: By::Create.into(),
+            limit: if needs_values { 0 } else { RANGE_LIMIT as i64 },
+            sort_order: SortOrder::Descend.into(),
+            sort_target: SortTarget::Create.into(),
             keys_only: !needs_values,
             max_create_revision: created,
             ..wire::Range::default()
@@ -307,21 +314,21 @@ impl Store {
     pub(super) async fn look(
         &self,
         request: &Request,
-        place: &Place,
+        place: &QueueEntry,
         created: i64,
         at_least: i64,
-    ) -> Result<Seen, Trouble> {
+    ) -> Result<QueueSnapshot, RequestError> {
         let mut range = self.ahead(request, place, created);
         // The member that told us of a change has it; so it need not ask the others.
         range.serializable = at_least > 0;
         loop {
             let is_serializable = range.serializable;
             let reply = self.link.call(path::RANGE, range.clone()).await?;
-            let answer: wire::RangeAnswer = reply.value;
+            let answer: wire::RangeResponse = reply.value;
             let revision = answer.header.map_or(0, |header| header.revision);
             if !is_serializable || revision >= at_least {
                 let standing = standing(request, place, answer.kvs);
-                return Ok(Seen { standing, revision });
+                return Ok(QueueSnapshot { standing, revision });
             }
             range.serializable = false;
         }
@@ -333,7 +340,7 @@ impl Store {
         let mut due = Time::MAX;
         if let Some(kept) = lock(&self.kept).get_mut(&request.owner) {
             kept.token = created;
-            kept.stage = Stage::Held { renewed };
+            kept.stage = AcquisitionState::Held { renewed };
             kept.rests_until = rests_until;
             if kept.lease.is_session {
                 due = renewed.after(kept.lease.ttl / 3);
@@ -344,12 +351,12 @@ impl Store {
 
     /// One look at all of these, and one keep-alive for their leases.
     pub(super) async fn renew(&self, holds: &[Hold]) -> Vec<Renewal> {
-        let known: Vec<Option<Known>> = {
+        let known: Vec<Option<HeldKey>> = {
             let kept = lock(&self.kept);
             let known = |hold: &Hold| {
                 let kept = kept.get(&hold.owner)?;
-                let is_held = matches!(kept.stage, Stage::Held { .. });
-                is_held.then(|| Known {
+                let is_held = matches!(kept.stage, AcquisitionState::Held { .. });
+                is_held.then(|| HeldKey {
                     lease: kept.lease.clone(),
                     key: kept.key.clone(),
                 })
@@ -374,11 +381,11 @@ impl Store {
             future::join(self.refresh_all(&leases, age), self.are_there(&keys)).await;
         let mut there = there.into_iter();
         let mut kept = lock(&self.kept);
-        let renewal = |(hold, known): (&Hold, Option<Known>)| {
-            let Some(Known { lease, .. }) = known else {
+        let renewal = |(hold, known): (&Hold, Option<HeldKey>)| {
+            let Some(HeldKey { lease, .. }) = known else {
                 return Renewal::Lost(LostReason::StoreSaysNo);
             };
-            let is_there = there.next().unwrap_or_else(|| Err(outcome::nonsense()));
+            let is_there = there.next().unwrap_or_else(|| Err(errors::nonsense()));
             let sent = lease.sent();
             // One of several leases may have been confirmed although another was not.
             let is_confirmed = asked.since(sent) <= age;
@@ -386,10 +393,10 @@ impl Store {
                 _ if lease.gone.is_raised() => Renewal::Lost(LostReason::SessionGone),
                 (Ok(false), _) => Renewal::Lost(LostReason::StoreSaysNo),
                 (Err(err), _) => Renewal::Unknown(err),
-                (Ok(true), Err(err)) if !is_confirmed => Renewal::Unknown(outcome::copy(err)),
+                (Ok(true), Err(err)) if !is_confirmed => Renewal::Unknown(errors::copy(err)),
                 (Ok(true), _) => {
-                    if let Some(Kept {
-                        stage: Stage::Held { renewed },
+                    if let Some(HeldEntry {
+                        stage: AcquisitionState::Held { renewed },
                         ..
                     }) = kept.get_mut(&hold.owner)
                     {
@@ -405,7 +412,7 @@ impl Store {
 
     /// Whether these keys are there since those revisions.
     async fn are_there(&self, keys: &[(&[u8], i64)]) -> Vec<Result<bool, Error>> {
-        let batches = keys.chunks(BATCH).map(|batch| async move {
+        let batches = keys.chunks(MAX_TXN_OPS).map(|batch| async move {
             let look = |(key, _): &(&[u8], i64)| {
                 let range = wire::Range {
                     key: key.to_vec(),
@@ -427,7 +434,7 @@ impl Store {
             match self.txn(txn).await {
                 Ok(reply) if reply.value.succeeded => all(&|| Ok(true)),
                 Ok(reply) if reply.value.answers.len() == batch.len() => {
-                    let is_there = |(answer, (_, token)): (wire::OpAnswer, &(&[u8], i64))| {
+                    let is_there = |(answer, (_, token)): (wire::ResponseOp, &(&[u8], i64))| {
                         let kvs = answer.range.unwrap_or_default().kvs;
                         Ok(kvs.first().is_some_and(|kv| kv.create_revision == *token))
                     };
@@ -439,8 +446,8 @@ impl Store {
                         .map(is_there)
                         .collect()
                 }
-                Ok(_) => all(&|| Err(outcome::nonsense())),
-                Err(trouble) => all(&|| Err(outcome::copy(&trouble.error))),
+                Ok(_) => all(&|| Err(errors::nonsense())),
+                Err(trouble) => all(&|| Err(errors::copy(&trouble.error))),
             }
         });
         let batches = future::join_all(batches).await;
@@ -448,12 +455,12 @@ impl Store {
     }
 
     /// Deletes that key and no other that lies there. `false`: it is not there.
-    pub(super) async fn delete(&self, key: &[u8], which: &Which<'_>) -> Result<bool, Error> {
+    pub(super) async fn delete(&self, key: &[u8], which: &KeySelector<'_>) -> Result<bool, Error> {
         let delete = wire::Delete { key: key.to_vec() };
         let txn = wire::Txn {
             compare: vec![match which {
-                Which::Created(revision) => wire::Compare::created(key, *revision),
-                Which::Written(value) => wire::Compare::has_value(key, value),
+                KeySelector::Created(revision) => wire::Compare::created(key, *revision),
+                KeySelector::WithValue(value) => wire::Compare::has_value(key, value),
             }],
             success: vec![delete.into()],
             failure: Vec::new(),
@@ -480,9 +487,9 @@ impl Store {
                 return Ok(Release::NotHeld);
             };
             let until = now.after(kept.lease.ttl.max(hold.ttl) * 2);
-            kept.stage = Stage::Ending { until };
+            kept.stage = AcquisitionState::Releasing { until };
             kept.is_doubtful |= hold.token == 0;
-            let copy = Kept {
+            let copy = HeldEntry {
                 lease: kept.lease.clone(),
                 key: kept.key.clone(),
                 value: kept.value.clone(),
@@ -497,8 +504,8 @@ impl Store {
             self.revoke(kept.lease.id).await
         } else if kept.min_hold.is_zero() || rest.is_zero() {
             let which = match kept.token {
-                0 => Which::Written(&kept.value),
-                token => Which::Created(token),
+                0 => KeySelector::WithValue(&kept.value),
+                token => KeySelector::Created(token),
             };
             self.delete(&kept.key, &which).await
         } else {
@@ -524,11 +531,11 @@ impl Store {
     }
 
     /// Lets the key live on for that long, as nobody's: it keeps its place.
-    async fn rest(self: &Arc<Self>, kept: &Kept, rest: Duration) -> Result<bool, Error> {
+    async fn rest(self: &Arc<Self>, kept: &HeldEntry, rest: Duration) -> Result<bool, Error> {
         let lease = self.grant(whole_seconds(rest), false).await?;
         let put = wire::Put {
             key: kept.key.clone(),
-            value: Written::reserved().to_bytes(),
+            value: KeyRecord::reserved().to_bytes(),
             lease: lease.id,
         };
         let txn = wire::Txn {
@@ -593,7 +600,7 @@ pub(super) fn signed(token: u64) -> i64 {
 }
 
 /// The keys come youngest first.
-fn standing(request: &Request, place: &Place, mut kvs: Vec<KeyValue>) -> Standing {
+fn standing(request: &Request, place: &QueueEntry, mut kvs: Vec<KeyValue>) -> QueuePosition {
     kvs.reverse();
-    place::standing(request.mode, &place.key, &kvs)
+    queue::standing(request.mode, &place.key, &kvs)
 }

@@ -14,21 +14,21 @@ use tokio::sync::broadcast::{Receiver, Sender, channel};
 
 use tenure_core::rt::{Flag, lock};
 
-use super::hold::Store;
+use super::errors::RequestError;
 use super::names::Directory;
-use super::outcome::Trouble;
+use super::store::Store;
 use super::watch::Watch;
 
 /// How long a watch that nobody listens to stays open, at least: longer than it takes to want the lock again.
-const LINGER: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Deletions that a listener may be behind.
-const BEHIND: usize = 256;
+const EVENT_BUFFER: usize = 256;
 
 /// By directory.
-pub(super) type Ears = Mutex<HashMap<Vec<u8>, Arc<Ear>>>;
+pub(super) type SharedWatches = Mutex<HashMap<Vec<u8>, Arc<SharedWatch>>>;
 
-pub(super) struct Ear {
+pub(super) struct SharedWatch {
     news: Sender<(Arc<[u8]>, i64)>,
     /// Somebody began to listen since it was last looked at.
     is_used: AtomicBool,
@@ -36,23 +36,23 @@ pub(super) struct Ear {
 }
 
 /// One that listens.
-pub(super) struct Listening {
+pub(super) struct Subscription {
     news: Receiver<(Arc<[u8]>, i64)>,
-    ear: Arc<Ear>,
+    ear: Arc<SharedWatch>,
 }
 
 /// What a listener hears.
-pub(super) enum Heard {
+pub(super) enum WatchEvent {
     /// That key was deleted, at that revision.
-    Deleted(Arc<[u8]>, i64),
+    KeyDeleted(Arc<[u8]>, i64),
     /// Something.
-    Missed,
+    Lagged,
     /// There will be no more.
-    Ended,
+    Closed,
 }
 
-impl Listening {
-    fn to(ear: &Arc<Ear>) -> Self {
+impl Subscription {
+    fn to(ear: &Arc<SharedWatch>) -> Self {
         ear.is_used.store(true, Ordering::Relaxed);
         Self {
             news: ear.news.subscribe(),
@@ -65,40 +65,40 @@ impl Listening {
     }
 
     /// Cancel safe.
-    pub(super) async fn next(&mut self) -> Heard {
+    pub(super) async fn next(&mut self) -> WatchEvent {
         tokio::select! {
             biased;
             news = self.news.recv() => match news {
-                Ok((key, revision)) => Heard::Deleted(key, revision),
-                Err(RecvError::Lagged(_)) => Heard::Missed,
-                Err(RecvError::Closed) => Heard::Ended,
+                Ok((key, revision)) => WatchEvent::KeyDeleted(key, revision),
+                Err(RecvError::Lagged(_)) => WatchEvent::Lagged,
+                Err(RecvError::Closed) => WatchEvent::Closed,
             },
-            () = self.ear.ended.raised() => Heard::Ended,
+            () = self.ear.ended.raised() => WatchEvent::Closed,
         }
     }
 }
 
 impl Store {
     /// To what is there already.
-    pub(super) fn listen(&self, directory: &Directory) -> Option<Listening> {
+    pub(super) fn listen(&self, directory: &Directory) -> Option<Subscription> {
         let ears = lock(&self.ears);
         let ear = ears.get(directory.start())?;
-        (!ear.ended.is_raised()).then(|| Listening::to(ear))
+        (!ear.ended.is_raised()).then(|| Subscription::to(ear))
     }
 
     /// Also says from which revision on it tells.
     pub(super) async fn listen_anew(
         self: &Arc<Self>,
         directory: &Directory,
-    ) -> Result<(Listening, i64), Trouble> {
+    ) -> Result<(Subscription, i64), RequestError> {
         let watch = self.watch(directory, None).await?;
         let after = watch.after;
-        let ear = Arc::new(Ear {
-            news: channel(BEHIND).0,
+        let ear = Arc::new(SharedWatch {
+            news: channel(EVENT_BUFFER).0,
             is_used: AtomicBool::new(true),
             ended: Flag::new(),
         });
-        let listening = Listening::to(&ear);
+        let listening = Subscription::to(&ear);
         let key = directory.start().to_vec();
         lock(&self.ears).insert(key.clone(), ear.clone());
         self.spawner.spawn(hear(self.clone(), key, watch, ear));
@@ -106,7 +106,7 @@ impl Store {
     }
 
     /// Forgets it, unless somebody began to listen: then `false`.
-    fn closes(&self, key: &[u8], ear: &Arc<Ear>, even_if_used: bool) -> bool {
+    fn closes(&self, key: &[u8], ear: &Arc<SharedWatch>, even_if_used: bool) -> bool {
         let mut ears = lock(&self.ears);
         let is_used = ear.is_used.swap(false, Ordering::Relaxed) || ear.news.receiver_count() > 0;
         if is_used && !even_if_used {
@@ -121,9 +121,9 @@ impl Store {
 }
 
 /// Passes on what the watch tells, until it ends, or nobody has listened for a while.
-async fn hear(store: Arc<Store>, key: Vec<u8>, mut watch: Watch, ear: Arc<Ear>) {
+async fn hear(store: Arc<Store>, key: Vec<u8>, mut watch: Watch, ear: Arc<SharedWatch>) {
     let line = watch.line.clone();
-    let mut look = store.clock.now().after(LINGER);
+    let mut look = store.clock.now().after(IDLE_TIMEOUT);
     loop {
         let told = tokio::select! {
             biased;
@@ -134,7 +134,7 @@ async fn hear(store: Arc<Store>, key: Vec<u8>, mut watch: Watch, ear: Arc<Ear>) 
                 if store.closes(&key, &ear, false) {
                     return;
                 }
-                look = store.clock.now().after(LINGER);
+                look = store.clock.now().after(IDLE_TIMEOUT);
                 continue;
             }
         };

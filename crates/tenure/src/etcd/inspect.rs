@@ -12,20 +12,20 @@ use tenure_core::name::{Escaped, LockName};
 
 use crate::tls;
 
-use super::hold::{Store, Which, signed};
 use super::names::{after_prefix, encoded, name_of};
-use super::place::{Written, contenders};
-use super::wire::{self, By, KeyValue, Order, path};
+use super::queue::{KeyRecord, contenders};
+use super::store::{KeySelector, Store, signed};
+use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
 
 /// Keys that one request of a search looks at.
-const STEP: i64 = 1_000;
+const SCAN_COUNT: i64 = 1_000;
 
 /// Locks that are looked at at the same time.
-const TOGETHER: usize = 32;
+const PARALLEL_INSPECTIONS: usize = 32;
 
 /// Versions with known bugs that concern locks: below these an old leader may end leases (etcd-io/etcd#15247), and
 /// revisions may go backward.
-const SOUND: &[(u32, u32, u32)] = &[(3, 4, 32), (3, 5, 14)];
+const FIXED_VERSIONS: &[(u32, u32, u32)] = &[(3, 4, 32), (3, 5, 14)];
 
 /// The quota of a server that sets none is 2 GB.
 const NEARLY_FULL: i64 = 1_700 << 20;
@@ -37,12 +37,12 @@ impl Store {
         let range = wire::Range {
             key: directory.start().to_vec(),
             range_end: directory.end(),
-            sort_order: Order::Ascend.into(),
-            sort_target: By::Create.into(),
+            sort_order: SortOrder::Ascend.into(),
+            sort_target: SortTarget::Create.into(),
             ..wire::Range::default()
         };
         let reply = self.link.call(path::RANGE, range).await?;
-        let answer: wire::RangeAnswer = reply.value;
+        let answer: wire::RangeResponse = reply.value;
         let contenders = contenders(&answer.kvs);
         let holds = |me| decide(&contenders, me) == Turn::Held;
         let holds = (0..contenders.len()).map(holds).collect();
@@ -54,7 +54,7 @@ impl Store {
         let mut status = Status::free(name);
         let mut queue = Vec::new();
         for (kv, holds) in keys.iter().zip(holds) {
-            let written = Written::read(&kv.value);
+            let written = KeyRecord::read(&kv.value);
             let mode = written.mode();
             if written.is_reserved() {
                 status.reserved = self.left(kv.lease).await?;
@@ -79,7 +79,7 @@ impl Store {
         }
         let asked = wire::LeaseId { id: lease };
         let reply = self.link.call(path::LEASE_TIME_TO_LIVE, asked).await?;
-        let answer: wire::LeaseAnswer = reply.value;
+        let answer: wire::LeaseResponse = reply.value;
         let left = u64::try_from(answer.ttl).unwrap_or(0);
         Ok(Some(Duration::from_secs(left)))
     }
@@ -100,12 +100,12 @@ impl Store {
             let range = wire::Range {
                 key: from,
                 range_end: end.clone(),
-                limit: STEP,
+                limit: SCAN_COUNT,
                 keys_only: true,
                 ..wire::Range::default()
             };
             let reply = self.link.call(path::RANGE, range).await?;
-            let answer: wire::RangeAnswer = reply.value;
+            let answer: wire::RangeResponse = reply.value;
             let name = |kv: &KeyValue| name_of(&self.settings, &kv.key, kv.lease);
             names.extend(answer.kvs.iter().filter_map(name));
             match answer.kvs.last() {
@@ -119,7 +119,7 @@ impl Store {
         names.sort();
         names.dedup();
         let mut held = Vec::new();
-        for some in names.chunks(TOGETHER) {
+        for some in names.chunks(PARALLEL_INSPECTIONS) {
             let looks = some.iter().map(|name| self.inspect(name.clone()));
             for status in join_all(looks).await {
                 held.extend(Some(status?).filter(Status::is_held));
@@ -137,7 +137,7 @@ impl Store {
             .zip(holds)
             .find(|(kv, holds)| *holds && is_it(kv));
         match found {
-            Some((kv, _)) => self.delete(&kv.key, &Which::Created(token)).await,
+            Some((kv, _)) => self.delete(&kv.key, &KeySelector::Created(token)).await,
             None => Ok(false),
         }
     }
@@ -181,8 +181,8 @@ impl Store {
                 find(Severity::Warning, text);
             }
         }
-        let asked = self.link.call(path::MEMBER_LIST, wire::Nothing {});
-        let members: wire::MemberListAnswer = asked.await?.value;
+        let asked = self.link.call(path::MEMBER_LIST, wire::Empty {});
+        let members: wire::MemberListResponse = asked.await?.value;
         let votes = members.members.iter().filter(|it| !it.is_learner).count();
         match votes {
             1 => find(
@@ -196,8 +196,10 @@ impl Store {
             ),
             votes => find(Severity::Good, format!("there are {votes} members")),
         }
-        let asked = self.link.call(path::ALARM, wire::AlarmGet { action: 0 });
-        let alarms: wire::AlarmAnswer = asked.await?.value;
+        let asked = self
+            .link
+            .call(path::ALARM, wire::AlarmRequest { action: 0 });
+        let alarms: wire::AlarmResponse = asked.await?.value;
         for alarm in alarms.alarms {
             let member = alarm.member;
             let text = match alarm.alarm {
@@ -219,7 +221,7 @@ fn is_sound(version: &str) -> bool {
     let mut next = || parts.next().unwrap_or(0);
     let version: (u32, u32, u32) = (next(), next(), next());
     let line = |of: &&(u32, u32, u32)| (of.0, of.1) == (version.0, version.1);
-    match SOUND.iter().find(line) {
+    match FIXED_VERSIONS.iter().find(line) {
         Some(least) => version >= *least,
         None => version > (3, 5, 0),
     }
