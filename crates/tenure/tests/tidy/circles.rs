@@ -23,7 +23,6 @@ const LEFT: &[&str] = &[
     "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/etcd/session.rs",
     "crates/tenure/src/majority/mod.rs",
-    "crates/tenure/src/redis/mod.rs",
     "crates/tenure/src/sql/mod.rs",
     "crates/tenure/src/tls.rs",
 ];
