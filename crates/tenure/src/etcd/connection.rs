@@ -1,4 +1,4 @@
-//! The connection: which member we talk to, who we are, one request at a time.
+//! The connections to the members of a cluster, one at a time: requests with a time limit, streams, and the login.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,48 +13,55 @@ use tonic_prost::ProstCodec;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
 use crate::tls;
 
+use super::context::Context;
 use super::errors::{self, Recovery, RequestError};
 use super::settings::Settings;
 use super::wire::{self, path};
 
-/// The path of a request, in the type that the client library wants.
+/// The path of a request, in the type of the client library.
 macro_rules! path_of {
-    ($to:expr) => {
-        Uri::from_static($to)
+    ($path:expr) => {
+        Uri::from_static($path)
             .path_and_query()
             .cloned()
             .expect("BUG: a path is a path")
     };
 }
 
-/// How long a connection with something open on it may be silent before we ask whether it lives. The server
-/// hangs up on those who ask more often than every 5 s (`--grpc-keepalive-min-time`).
+/// How long a connection with an open stream may be silent before HTTP/2 sends a ping. The server closes connections
+/// on which pings come more often than every 5 s (`--grpc-keepalive-min-time`).
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Longest answer: a directory with tens of thousands of waiters.
+/// The longest response: a directory with tens of thousands of waiters.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Talks to one member at a time, and to the next one when that does not do what it should.
+/// With this header a member without a leader refuses at once, and does not wait for a leader.
+const REQUIRE_LEADER: &str = "hasleader";
+
+/// A login token, as it is sent.
+type Token = MetadataValue<Ascii>;
+
+/// Uses one member at a time, and the next member when a request to this one fails.
 pub(super) struct Connections {
+    context: Arc<Context>,
     members: Vec<(Host, Endpoint)>,
     login: Option<wire::Authenticate>,
-    timeout: Duration,
-    clock: Clock,
-    pinned: Mutex<Current>,
-    /// Held by whoever makes a connection or logs in.
-    making: tokio::sync::Mutex<()>,
-    token: Mutex<Option<MetadataValue<Ascii>>>,
+    current: Mutex<Current>,
+    /// Locked by the task that connects or logs in.
+    connect_lock: tokio::sync::Mutex<()>,
+    token: Mutex<Option<Token>>,
 }
 
 struct Current {
-    at: usize,
-    line: Option<Connection>,
+    /// The index of the member to use, or to begin with when there is no connection.
+    member: usize,
+    connection: Option<Connection>,
 }
 
 /// A connection to one member.
@@ -62,295 +69,362 @@ struct Current {
 pub(super) struct Connection {
     channel: Channel,
     pub(super) host: Host,
-    /// We have left it: whatever is open on it should be opened elsewhere.
-    pub(super) ended: Arc<Flag>,
+    /// Raised when this client leaves the connection: its streams should be opened again on the next one.
+    pub(super) left: Arc<Flag>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Reply<A> {
     pub(super) value: A,
     /// Read before the request was sent.
     pub(super) sent: Time,
     pub(super) round_trip: Duration,
-    /// It was sent before, and nobody knows whether that one was applied, or will be.
+    /// The request was sent before, without a reply: that one may have been applied, or may be applied later.
     pub(super) is_repeated: bool,
 }
 
+/// The attempts to send one request.
+struct Attempts {
+    limit: Time,
+    /// How many members are left to be tried.
+    others: usize,
+    pauses: u32,
+    has_logged_in: bool,
+    /// The error of an attempt that may have been applied. It counts more than later errors.
+    ambiguous: Option<RequestError>,
+}
+
+impl Attempts {
+    fn failed(self, err: RequestError) -> RequestError {
+        self.ambiguous.unwrap_or(err)
+    }
+}
+
 impl Connections {
-    pub(super) fn new(settings: &Settings, clock: Clock) -> Result<Self, Error> {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        let settings = &context.settings;
         let pem = settings.tls.as_ref().map(tls::Files::read).transpose()?;
         let mut members = Vec::new();
         for host in &settings.hosts {
             members.push((host.clone(), endpoint(settings, host, pem.as_ref())?));
         }
-        // Else all clients would sit on the first one.
+        // Otherwise all clients would use the first member.
         members.shuffle(&mut rand::rng());
         let login = settings.login.as_ref();
         Ok(Self {
+            context: context.clone(),
             members,
             login: login.map(|(user, password)| wire::Authenticate {
                 name: user.clone(),
                 password: password.reveal().to_owned(),
             }),
-            timeout: settings.timeout,
-            clock,
-            pinned: Mutex::new(Current { at: 0, line: None }),
-            making: tokio::sync::Mutex::new(()),
+            current: Mutex::new(Current {
+                member: 0,
+                connection: None,
+            }),
+            connect_lock: tokio::sync::Mutex::new(()),
             token: Mutex::new(None),
         })
     }
 
-    pub(super) fn hosts(&self) -> impl Iterator<Item = &Host> {
-        self.members.iter().map(|(host, _)| host)
+    /// How many members the URL names.
+    pub(super) fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.context.now()
+    }
+
+    /// When a request that is sent now has failed.
+    pub(super) fn request_limit(&self) -> Time {
+        self.context.request_limit()
     }
 
     /// Drops the connection; the next request makes one.
     pub(super) fn close(&self) {
-        if let Some(line) = lock(&self.pinned).line.take() {
-            line.ended.raise();
+        if let Some(connection) = lock(&self.current).connection.take() {
+            connection.left.raise();
         }
     }
 
-    fn limit(&self) -> Time {
-        self.clock.now().after(self.timeout)
-    }
-
-    /// Of several members each gets its part of the time, so that a silent one leaves some for the others.
-    fn share(&self, limit: Time, others: usize) -> Time {
-        let now = self.clock.now();
-        let parts = u32::try_from(others + 1).unwrap_or(u32::MAX);
-        now.after(limit.since(now) / parts)
-    }
-
-    fn pinned(&self) -> Option<Connection> {
-        lock(&self.pinned).line.clone()
-    }
-
-    /// The connection in use, or a new one to the first member that accepts it.
-    async fn line(&self, limit: Time) -> Result<Connection, RequestError> {
-        if let Some(line) = self.pinned() {
-            return Ok(line);
-        }
-        let _making = self.making.lock().await;
-        if let Some(line) = self.pinned() {
-            return Ok(line);
-        }
-        let first = lock(&self.pinned).at;
-        let mut last = None;
-        for step in 0..self.members.len() {
-            let at = (first + step) % self.members.len();
-            let (host, endpoint) = &self.members[at];
-            let until = self.share(limit, self.members.len() - 1 - step);
-            let connected = tokio::select! {
-                biased;
-                connected = endpoint.connect() => {
-                    connected.map_err(|err| errors::connecting(err, host))
-                }
-                () = self.clock.sleep_until(until) => Err(RequestError {
-                    error: errors::silent(host),
-                    cure: Recovery::AnotherMember,
-                }),
-            };
-            match connected {
-                Ok(channel) => {
-                    let line = Connection {
-                        channel,
-                        host: host.clone(),
-                        ended: Arc::new(Flag::new()),
-                    };
-                    let mut pinned = lock(&self.pinned);
-                    pinned.at = at;
-                    pinned.line = Some(line.clone());
-                    return Ok(line);
-                }
-                Err(trouble) => last = Some(trouble),
-            }
-        }
-        Err(last.expect("BUG: a URL has a host"))
-    }
-
-    /// Leaves a connection that does not do what it should; the next one goes to the next member.
-    pub(super) fn leave(&self, line: &Connection) {
-        let mut pinned = lock(&self.pinned);
-        let is_same = pinned
-            .line
+    /// Leaves a connection whose member did not answer as it should; the next connection is to the next member.
+    fn leave(&self, connection: &Connection) {
+        let mut current = lock(&self.current);
+        let is_current = current
+            .connection
             .as_ref()
-            .is_some_and(|now| Arc::ptr_eq(&now.ended, &line.ended));
-        if is_same {
-            pinned.line = None;
-            pinned.at = (pinned.at + 1) % self.members.len();
+            .is_some_and(|known| Arc::ptr_eq(&known.left, &connection.left));
+        if is_current {
+            current.connection = None;
+            current.member = (current.member + 1) % self.members.len();
         }
-        drop(pinned);
-        line.ended.raise();
+        drop(current);
+        connection.left.raise();
     }
 
-    /// The first word: finds a member that lets us in.
+    /// Connects to the first member that accepts the connection and the login.
     pub(super) async fn open(&self) -> Result<(), RequestError> {
         let mut last = None;
         for _ in &self.members {
-            let limit = self.limit();
-            let line = self.line(limit).await?;
-            match self.log_in(&line, None, limit).await {
+            let limit = self.request_limit();
+            let connection = self.connection(limit).await?;
+            match self.log_in(&connection, None, limit).await {
                 Ok(()) => return Ok(()),
-                Err(trouble) if trouble.cure == Recovery::AnotherMember => last = Some(trouble),
-                Err(trouble) => return Err(trouble),
+                Err(err) if err.recovery == Recovery::AnotherMember => last = Some(err),
+                Err(err) => return Err(err),
             }
         }
         Err(last.expect("BUG: a URL has a host"))
     }
 
-    /// Asks, and asks other members while there is time and sense in it: every request of ours may be repeated.
+    /// Sends a request, and sends it again, to other members too, while that may help and there is time: every request
+    /// of this store may be repeated.
     pub(super) async fn call<Q, A>(
         &self,
-        to: &'static str,
+        path: &'static str,
         request: Q,
     ) -> Result<Reply<A>, RequestError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let limit = self.limit();
-        let mut others = self.members.len() - 1;
-        let mut unsure = None;
-        let (mut has_logged_in, mut pauses) = (false, 0);
+        let limit = self.request_limit();
+        let mut attempts = Attempts {
+            limit,
+            others: self.members.len() - 1,
+            pauses: 0,
+            has_logged_in: false,
+            ambiguous: None,
+        };
         loop {
-            let line = match self.line(limit).await {
-                Ok(line) => line,
-                Err(trouble) => return Err(unsure.unwrap_or(trouble)),
+            let connection = match self.logged_in(limit).await {
+                Ok(connection) => connection,
+                Err(err) => return Err(attempts.failed(err)),
             };
-            if let Err(trouble) = self.log_in(&line, None, limit).await {
-                return Err(unsure.unwrap_or(not_sent(trouble)));
-            }
-            let sent = self.clock.now();
-            let token = lock(&self.token).clone();
-            let until = self.share(limit, others);
-            let asked = self.once(&line, to, request.clone(), token.clone(), until);
-            let trouble = match asked.await {
+            let (sent, token) = (self.context.now(), self.token());
+            let until = self.share(limit, attempts.others);
+            let attempt = self.send(&connection, path, request.clone(), token.clone(), until);
+            let err = match attempt.await {
                 Ok(value) => {
                     return Ok(Reply {
                         value,
                         sent,
-                        round_trip: self.clock.now().since(sent),
-                        is_repeated: unsure.is_some(),
+                        round_trip: self.context.now().since(sent),
+                        is_repeated: attempts.ambiguous.is_some(),
                     });
                 }
-                Err(trouble) => trouble,
+                Err(err) => err,
             };
-            let goes_on = match trouble.cure {
-                Recovery::LogIn if self.login.is_some() && !has_logged_in => {
-                    has_logged_in = true;
-                    // An error is told when it logs in once more.
-                    let _ = self.log_in(&line, token, limit).await;
-                    true
-                }
-                Recovery::Pause => self.pause(&mut pauses, limit).await,
-                Recovery::AnotherMember => {
-                    self.leave(&line);
-                    if others == 0 && self.members.len() > 1 && !trouble.is_indeterminate() {
-                        // All of them have refused: they are electing a leader, which takes a moment.
-                        others = self.members.len();
-                        self.pause(&mut pauses, limit).await;
-                    }
-                    let goes_on = others > 0 && self.clock.now() < limit;
-                    others = others.saturating_sub(1);
-                    goes_on
-                }
-                Recovery::NewLease | Recovery::UseLease | Recovery::None | Recovery::LogIn => false,
-            };
-            if !goes_on {
-                return Err(unsure.unwrap_or(trouble));
+            if !self.recover(&connection, &err, token, &mut attempts).await {
+                return Err(attempts.failed(err));
             }
-            if trouble.is_indeterminate() {
-                unsure = Some(trouble);
+            if err.is_ambiguous() {
+                attempts.ambiguous = Some(err);
             }
         }
     }
 
-    /// Waits for a moment, longer each time. `false`: the time is over.
-    async fn pause(&self, pauses: &mut u32, limit: Time) -> bool {
-        let left = limit.since(self.clock.now());
-        let pause = pace::next(*pauses, rand::random(), None, Some(left));
-        *pauses += 1;
+    /// Does what may let the next attempt succeed. `false`: there is no next attempt.
+    async fn recover(
+        &self,
+        connection: &Connection,
+        err: &RequestError,
+        token: Option<Token>,
+        attempts: &mut Attempts,
+    ) -> bool {
+        match err.recovery {
+            Recovery::LogIn if self.login.is_some() && !attempts.has_logged_in => {
+                attempts.has_logged_in = true;
+                // The next attempt logs in again and has the error, if there is one.
+                let _ = self.log_in(connection, token, attempts.limit).await;
+                true
+            }
+            Recovery::Pause => self.pause(attempts).await,
+            Recovery::AnotherMember => {
+                self.leave(connection);
+                if attempts.others == 0 && self.members.len() > 1 && !err.is_ambiguous() {
+                    // All members have refused: they are electing a leader, which takes a moment.
+                    attempts.others = self.members.len();
+                    self.pause(attempts).await;
+                }
+                let goes_on = attempts.others > 0 && self.context.now() < attempts.limit;
+                attempts.others = attempts.others.saturating_sub(1);
+                goes_on
+            }
+            Recovery::NewLease | Recovery::UseLease | Recovery::None | Recovery::LogIn => false,
+        }
+    }
+
+    /// Sleeps for a moment, longer each time. `false`: the time is over.
+    async fn pause(&self, attempts: &mut Attempts) -> bool {
+        let clock = &self.context.clock;
+        let left = attempts.limit.since(clock.now());
+        let pause = pace::next(attempts.pauses, clock.random(), None, Some(left));
+        attempts.pauses += 1;
         if let Some(pause) = pause {
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
+            clock.sleep_until(clock.now().after(pause)).await;
         }
         pause.is_some()
     }
 
-    /// Gets a token, if users log in and we have none but `stale`.
+    /// Of several members each gets a share of the time, so that a silent one leaves some of it for the others.
+    fn share(&self, limit: Time, others: usize) -> Time {
+        let now = self.context.now();
+        let parts = u32::try_from(others + 1).unwrap_or(u32::MAX);
+        now.after(limit.since(now) / parts)
+    }
+
+    fn current(&self) -> Option<Connection> {
+        lock(&self.current).connection.clone()
+    }
+
+    fn token(&self) -> Option<Token> {
+        lock(&self.token).clone()
+    }
+
+    /// A connection on which requests can be sent.
+    async fn logged_in(&self, limit: Time) -> Result<Connection, RequestError> {
+        let connection = self.connection(limit).await?;
+        match self.log_in(&connection, None, limit).await {
+            Ok(()) => Ok(connection),
+            Err(err) => Err(err.of_unsent_request()),
+        }
+    }
+
+    /// The current connection, or a new one.
+    async fn connection(&self, limit: Time) -> Result<Connection, RequestError> {
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        let _connecting = self.connect_lock.lock().await;
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        self.connect(limit).await
+    }
+
+    /// Connects to the first member that accepts the connection.
+    async fn connect(&self, limit: Time) -> Result<Connection, RequestError> {
+        let first = lock(&self.current).member;
+        let mut last = None;
+        for step in 0..self.members.len() {
+            let member = (first + step) % self.members.len();
+            let (host, endpoint) = &self.members[member];
+            let until = self.share(limit, self.members.len() - 1 - step);
+            match self.connect_to(host, endpoint, until).await {
+                Ok(connection) => {
+                    *lock(&self.current) = Current {
+                        member,
+                        connection: Some(connection.clone()),
+                    };
+                    return Ok(connection);
+                }
+                Err(err) => last = Some(err),
+            }
+        }
+        Err(last.expect("BUG: a URL has a host"))
+    }
+
+    async fn connect_to(
+        &self,
+        host: &Host,
+        endpoint: &Endpoint,
+        until: Time,
+    ) -> Result<Connection, RequestError> {
+        let channel = tokio::select! {
+            biased;
+            channel = endpoint.connect() => {
+                channel.map_err(|err| errors::explain_connect(err, host))?
+            }
+            () = self.context.clock.sleep_until(until) => return Err(RequestError {
+                error: errors::silent_host(host),
+                recovery: Recovery::AnotherMember,
+            }),
+        };
+        Ok(Connection {
+            channel,
+            host: host.clone(),
+            left: Arc::default(),
+        })
+    }
+
+    /// Gets a login token, if users log in and there is no token but `stale`.
     async fn log_in(
         &self,
-        line: &Connection,
-        stale: Option<MetadataValue<Ascii>>,
+        connection: &Connection,
+        stale: Option<Token>,
         limit: Time,
     ) -> Result<(), RequestError> {
         let Some(login) = &self.login else {
             return Ok(());
         };
-        let is_fresh = || {
+        let is_logged_in = || {
             let token = lock(&self.token);
             token.is_some() && *token != stale
         };
-        if is_fresh() {
+        if is_logged_in() {
             return Ok(());
         }
-        let _making = self.making.lock().await;
-        if is_fresh() {
+        let _connecting = self.connect_lock.lock().await;
+        if is_logged_in() {
             return Ok(());
         }
-        let asked = self.once(line, path::AUTHENTICATE, login.clone(), None, limit);
-        let answer: wire::AuthenticateResponse = asked.await.inspect_err(|trouble| {
-            if trouble.cure == Recovery::AnotherMember {
-                self.leave(line);
+        let request = self.send(connection, path::AUTHENTICATE, login.clone(), None, limit);
+        let response: wire::AuthenticateResponse = request.await.inspect_err(|err| {
+            if err.recovery == Recovery::AnotherMember {
+                self.leave(connection);
             }
         })?;
-        let token = answer.token.parse().map_err(|_| RequestError {
-            error: errors::harmless(errors::nonsense()),
-            cure: Recovery::None,
-        })?;
+        let token = response.token.parse().map_err(|_| RequestError {
+            error: errors::unexpected_reply(),
+            recovery: Recovery::None,
+        });
+        let token = token.map_err(RequestError::of_unsent_request)?;
         *lock(&self.token) = Some(token);
         Ok(())
     }
 
-    async fn once<Q, A>(
+    /// Sends a request once.
+    async fn send<Q, A>(
         &self,
-        line: &Connection,
-        to: &'static str,
+        connection: &Connection,
+        path: &'static str,
         request: Q,
-        token: Option<MetadataValue<Ascii>>,
+        token: Option<Token>,
         until: Time,
     ) -> Result<A, RequestError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = grpc(&line.channel);
+        let mut grpc = grpc(&connection.channel);
         let mut request = Request::new(request);
-        sign(&mut request, token);
-        if to == path::STATUS {
-            // Also a member without a leader says how it is.
-            request.metadata_mut().remove(HAS_LEADER);
+        add_metadata(&mut request, token);
+        if path == path::STATUS {
+            // A member without a leader reports its status, too.
+            request.metadata_mut().remove(REQUIRE_LEADER);
         }
         let codec = ProstCodec::<Q, A>::default();
-        let asked = async {
+        let response = async {
             if let Err(err) = grpc.ready().await {
-                return Err(errors::connecting(err, &line.host));
+                return Err(errors::explain_connect(err, &connection.host));
             }
-            let answer = grpc.unary(request, path_of!(to), codec).await;
-            answer.map_err(|status| errors::asking(&status, &line.host))
+            let response = grpc.unary(request, path_of!(path), codec).await;
+            response.map_err(|status| errors::explain_status(&status, &connection.host))
         };
         tokio::select! {
             biased;
-            answer = asked => answer.map(tonic::Response::into_inner),
-            () = self.clock.sleep_until(until) => Err(RequestError::silence(&line.host)),
+            response = response => response.map(tonic::Response::into_inner),
+            () = self.context.clock.sleep_until(until) => Err(RequestError::no_reply(&connection.host)),
         }
     }
 
-    /// Opens a stream of answers. `messages` is what is sent; the server hears no more when it ends.
+    /// Opens a stream of responses. `messages` are sent; when they end, our side of the stream ends.
     pub(super) async fn stream<S, A>(
         &self,
-        to: &'static str,
+        path: &'static str,
         messages: S,
     ) -> Result<(Connection, Streaming<A>), RequestError>
     where
@@ -358,118 +432,95 @@ impl Connections {
         S::Item: Message + 'static,
         A: Message + Default + 'static,
     {
-        let limit = self.limit();
-        let line = self.line(limit).await?;
-        self.log_in(&line, None, limit).await.map_err(not_sent)?;
-        let token = lock(&self.token).clone();
-        let mut grpc = grpc(&line.channel);
+        let limit = self.request_limit();
+        let connection = self.logged_in(limit).await?;
+        let token = self.token();
+        let mut grpc = grpc(&connection.channel);
         let mut request = Request::new(messages);
-        sign(&mut request, token.clone());
+        add_metadata(&mut request, token.clone());
         let codec = ProstCodec::<S::Item, A>::default();
-        let opened = async {
+        let responses = async {
             if let Err(err) = grpc.ready().await {
-                return Err(errors::connecting(err, &line.host));
+                return Err(errors::explain_connect(err, &connection.host));
             }
-            let opened = grpc.streaming(request, path_of!(to), codec).await;
-            opened.map_err(|status| errors::asking(&status, &line.host))
+            let responses = grpc.streaming(request, path_of!(path), codec).await;
+            responses.map_err(|status| errors::explain_status(&status, &connection.host))
         };
-        let opened = tokio::select! {
+        let responses = tokio::select! {
             biased;
-            opened = opened => opened,
-            () = self.clock.sleep_until(limit) => Err(RequestError::silence(&line.host)),
+            responses = responses => responses,
+            () = self.context.clock.sleep_until(limit) => Err(RequestError::no_reply(&connection.host)),
         };
-        match opened {
-            Ok(answers) => Ok((line, answers.into_inner())),
-            Err(trouble) => Err(self.after(&line, trouble, token).await),
+        match responses {
+            Ok(responses) => Ok((connection, responses.into_inner())),
+            Err(err) => Err(self.after_stream(&connection, err, token).await),
         }
     }
 
-    /// The next answer of a stream, for which it may take until then.
+    /// The next response of a stream, which has to come before `until`.
     pub(super) async fn next<A>(
         &self,
-        line: &Connection,
-        answers: &mut Streaming<A>,
+        connection: &Connection,
+        responses: &mut Streaming<A>,
         until: Time,
     ) -> Result<A, RequestError> {
-        let answer = tokio::select! {
+        let err = tokio::select! {
             biased;
-            answer = answers.message() => match answer {
-                Ok(Some(answer)) => return Ok(answer),
+            response = responses.message() => match response {
+                Ok(Some(response)) => return Ok(response),
                 Ok(None) => RequestError::new(
                     ErrorKind::Indeterminate,
                     Recovery::AnotherMember,
-                    format!("{} ended the stream", line.host),
+                    format!("{} ended the stream", connection.host),
                 ),
-                Err(status) => errors::asking(&status, &line.host),
+                Err(status) => errors::explain_status(&status, &connection.host),
             },
-            () = self.clock.sleep_until(until) => RequestError::silence(&line.host),
+            () = self.context.clock.sleep_until(until) => RequestError::no_reply(&connection.host),
         };
-        let token = lock(&self.token).clone();
-        Err(self.after(line, answer, token).await)
+        Err(self.after_stream(connection, err, self.token()).await)
     }
 
-    /// Does what helps the next stream.
-    async fn after(
+    /// Does what may let the next stream succeed. Returns the error of this one.
+    async fn after_stream(
         &self,
-        line: &Connection,
-        trouble: RequestError,
-        token: Option<MetadataValue<Ascii>>,
+        connection: &Connection,
+        err: RequestError,
+        token: Option<Token>,
     ) -> RequestError {
-        match trouble.cure {
-            Recovery::AnotherMember => self.leave(line),
+        match err.recovery {
+            Recovery::AnotherMember => self.leave(connection),
             Recovery::LogIn => {
-                // An error is told when it logs in once more.
-                let _ = self.log_in(line, token, self.limit()).await;
+                // The next request logs in again and has the error, if there is one.
+                let _ = self.log_in(connection, token, self.request_limit()).await;
             }
             _ => {}
         }
-        trouble
+        err
     }
 
-    /// How each member is, by a connection of its own.
+    /// The status of each member, by a connection of its own.
     pub(super) async fn status(&self) -> Vec<(Host, Result<wire::StatusResponse, Error>)> {
         let ask = |(host, endpoint): &(Host, Endpoint)| {
             let (host, endpoint) = (host.clone(), endpoint.clone());
             async move {
-                let limit = self.limit();
-                let asked = async {
-                    let channel = endpoint.connect().await;
-                    let channel = channel.map_err(|err| errors::connecting(err, &host).error)?;
-                    let line = Connection {
-                        channel,
-                        host: host.clone(),
-                        ended: Arc::default(),
-                    };
-                    let token = lock(&self.token).clone();
-                    let asked = self.once(&line, path::STATUS, wire::Empty {}, token, limit);
-                    asked.await.map_err(|trouble| trouble.error)
+                let limit = self.request_limit();
+                let status = async {
+                    let connection = self.connect_to(&host, &endpoint, limit).await?;
+                    let request = wire::Empty {};
+                    self.send(&connection, path::STATUS, request, self.token(), limit)
+                        .await
                 };
-                let answer = tokio::select! {
-                    biased;
-                    answer = asked => answer,
-                    () = self.clock.sleep_until(limit) => Err(errors::silent(&host)),
-                };
-                (host, answer)
+                let status = status.await.map_err(Error::from);
+                (host, status)
             }
         };
         futures_util::future::join_all(self.members.iter().map(ask)).await
     }
 }
 
-/// Who could not log in has sent nothing of what was to be asked.
-fn not_sent(trouble: RequestError) -> RequestError {
-    RequestError {
-        error: errors::harmless(trouble.error),
-        ..trouble
-    }
-}
-
-/// With this a member without a leader refuses at once, instead of waiting for one.
-const HAS_LEADER: &str = "hasleader";
-
-fn sign<T>(request: &mut Request<T>, token: Option<MetadataValue<Ascii>>) {
+fn add_metadata<T>(request: &mut Request<T>, token: Option<Token>) {
     let metadata = request.metadata_mut();
-    metadata.insert(HAS_LEADER, MetadataValue::from_static("true"));
+    metadata.insert(REQUIRE_LEADER, MetadataValue::from_static("true"));
     if let Some(token) = token {
         metadata.insert("token", token);
     }
@@ -481,7 +532,7 @@ fn grpc(channel: &Channel) -> Grpc<Channel> {
 
 fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<Endpoint, Error> {
     let scheme = if pem.is_some() { "https" } else { "http" };
-    let wrong = |err: tonic::transport::Error| {
+    let invalid = |err: tonic::transport::Error| {
         let message = format!("{host} cannot be connected to with these settings");
         Error::new(ErrorKind::Invalid, message).with_source(err)
     };
@@ -491,12 +542,12 @@ fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<
     };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{name}:{}", host.port));
     let endpoint = endpoint
-        .map_err(wrong)?
+        .map_err(invalid)?
         .connect_timeout(settings.timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(settings.timeout)
-        // The server counts such questions on an idle connection as an attack.
+        // The server counts pings on an idle connection as an attack.
         .keep_alive_while_idle(false);
     let Some(pem) = pem else {
         return Ok(endpoint);
@@ -509,5 +560,5 @@ fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<
     if let Some((cert, key)) = &pem.client {
         tls = tls.identity(Identity::from_pem(cert, key));
     }
-    endpoint.tls_config(tls).map_err(wrong)
+    endpoint.tls_config(tls).map_err(invalid)
 }

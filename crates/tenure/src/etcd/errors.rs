@@ -1,4 +1,5 @@
-//! What an error means: nothing was applied, cannot tell, or refused; and what helps.
+//! What an error means: that nothing was applied, that the outcome is unknown, or that the server refused; and what may
+//! let the next attempt succeed.
 
 use std::error::Error as StdError;
 use std::io;
@@ -11,45 +12,46 @@ use tenure_core::name::Escaped;
 
 use crate::tls;
 
-/// An error, and what can be done about it before anybody is told.
-#[derive(Debug)]
+/// The error of a request, and what this client can do about it.
+#[derive(Clone, Debug)]
 pub(super) struct RequestError {
     pub(super) error: Error,
-    pub(super) cure: Recovery,
+    pub(super) recovery: Recovery,
 }
 
+/// What may let the next attempt succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recovery {
-    /// Another member may do better; whatever this request was, it may be repeated there.
+    /// Use another member. Every request may be repeated there.
     AnotherMember,
-    /// Log in again, and repeat.
+    /// Log in again, and repeat the request.
     LogIn,
-    /// Repeat after a pause: the server has too much to do.
+    /// Repeat the request after a pause: the server has too many requests.
     Pause,
-    /// That lease is over.
+    /// The lease is over: get another one.
     NewLease,
-    /// That lease is there already: it was granted by an earlier try.
+    /// The lease exists: an earlier attempt of the request made it.
     UseLease,
     /// Nothing helps.
     None,
 }
 
 impl From<RequestError> for Error {
-    fn from(trouble: RequestError) -> Self {
-        trouble.error
+    fn from(err: RequestError) -> Self {
+        err.error
     }
 }
 
 impl RequestError {
-    pub(super) fn new(kind: ErrorKind, cure: Recovery, message: impl Into<String>) -> Self {
+    pub(super) fn new(kind: ErrorKind, recovery: Recovery, message: impl Into<String>) -> Self {
         Self {
             error: Error::new(kind, message),
-            cure,
+            recovery,
         }
     }
 
-    /// No answer within the time limit.
-    pub(super) fn silence(host: &impl std::fmt::Display) -> Self {
+    /// No reply within the time limit.
+    pub(super) fn no_reply(host: &impl std::fmt::Display) -> Self {
         Self::new(
             ErrorKind::Indeterminate,
             Recovery::AnotherMember,
@@ -59,18 +61,22 @@ impl RequestError {
         )
     }
 
-    pub(super) fn is_indeterminate(&self) -> bool {
+    /// Whether the request may have been applied, or may be applied later.
+    pub(super) fn is_ambiguous(&self) -> bool {
         self.error.kind() == ErrorKind::Indeterminate
+    }
+
+    /// The error of the login before a request, which was not sent.
+    pub(super) fn of_unsent_request(self) -> Self {
+        Self {
+            error: without_effect(self.error),
+            ..self
+        }
     }
 }
 
-/// A copy, for each of many that one request was for.
-pub(super) fn copy(err: &Error) -> Error {
-    Error::new(err.kind(), err.to_string())
-}
-
-/// A request that leaves nothing behind that anybody would miss: what became of it does not matter.
-pub(super) fn harmless(err: Error) -> Error {
+/// The error of a request about a lease. Nothing is locked by that, so its outcome does not matter to the caller.
+pub(super) fn without_effect(err: Error) -> Error {
     match err.kind() {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
@@ -80,46 +86,59 @@ pub(super) fn harmless(err: Error) -> Error {
     }
 }
 
-pub(super) fn nonsense() -> Error {
+/// The lease of a waiter ended while the store did not answer.
+pub(super) fn silent_for_a_ttl(err: Error) -> Error {
+    let kind = match err.kind() {
+        ErrorKind::Indeterminate => ErrorKind::Unreachable,
+        kind => kind,
+    };
+    Error::new(
+        kind,
+        "the store did not answer for a whole ttl; the place in the queue is given up",
+    )
+    .with_source(err)
+}
+
+pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
-        "the server's answer makes no sense to this version; is something between us and it?",
+        "this version does not understand the server's answer; is a proxy or another program between the client and etcd?",
     )
 }
 
-/// An error while a connection is being made: nothing of ours was sent.
-pub(super) fn connecting(
+/// The meaning of an error while a connection is made: no request was sent.
+pub(super) fn explain_connect(
     err: impl StdError + Send + Sync + 'static,
     host: &impl std::fmt::Display,
 ) -> RequestError {
-    let elsewhere = |error| RequestError {
+    let another_member = |error| RequestError {
         error,
-        cure: Recovery::AnotherMember,
+        recovery: Recovery::AnotherMember,
     };
     if let Some(found) = find::<rustls::Error>(&err) {
-        return elsewhere(tls::explain(found, host, "etcd://"));
+        return another_member(tls::explain(found, host, "etcd://"));
     }
     let io = find::<io::Error>(&err).map(io::Error::kind);
     if io == Some(io::ErrorKind::TimedOut) {
-        return elsewhere(silent(host));
+        return another_member(silent_host(host));
     }
     if let Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) = io {
         let message = format!(
             "{host} hung up at the first word; is the port right, and does it speak TLS (else write etcd://)?"
         );
-        return elsewhere(Error::new(ErrorKind::Unreachable, message));
+        return another_member(Error::new(ErrorKind::Unreachable, message));
     }
-    elsewhere(
+    another_member(
         Error::new(
             ErrorKind::Unreachable,
             format!("no connection to {host}; is the server running, and the URL right?"),
         )
-        .with_source(ServerText::by(&err)),
+        .with_source(ServerText::innermost(&err)),
     )
 }
 
-/// It accepted a connection and says nothing, or nothing was accepted.
-pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
+/// The host did not accept the connection in time, or accepted it and sent nothing.
+pub(super) fn silent_host(host: &impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
@@ -128,15 +147,14 @@ pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
     )
 }
 
-/// The first request of a client failed: what an error after a request means when the server has never said
-/// anything sensible.
-pub(super) fn first_word(trouble: RequestError, hosts: &str, is_tls: bool) -> Error {
-    let error = trouble.error;
+/// The meaning of an error of a client's first request. The server has not given any answer yet, so it may be no etcd.
+pub(super) fn explain_first_request(err: RequestError, hosts: &str, is_tls: bool) -> Error {
+    let error = err.error;
     if error.kind() != ErrorKind::Indeterminate {
         return error;
     }
     let other = match is_tls {
-        // What a server says of that may be lost when it hangs up.
+        // The server's reason may be lost when it closes the connection.
         true => {
             "does it speak TLS (else write etcd://) and want a certificate of ours (then name it with cert=FILE and key=FILE)"
         }
@@ -149,15 +167,15 @@ pub(super) fn first_word(trouble: RequestError, hosts: &str, is_tls: bool) -> Er
     .with_source(error)
 }
 
-/// An error after a request was sent.
-pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> RequestError {
-    let said = status.message();
-    let text = said.strip_prefix("etcdserver: ").unwrap_or(said);
-    let is_server = text.len() != said.len();
+/// The meaning of a status that came after a request was sent.
+pub(super) fn explain_status(status: &Status, host: &impl std::fmt::Display) -> RequestError {
+    let message = status.message();
+    let text = message.strip_prefix("etcdserver: ").unwrap_or(message);
+    let is_server = text.len() != message.len();
     if !is_server && let Some(found) = find::<rustls::Error>(status).cloned().or(alert(status)) {
         return RequestError {
             error: tls::explain(&found, host, "etcd://"),
-            cure: Recovery::AnotherMember,
+            recovery: Recovery::AnotherMember,
         };
     }
     if !is_server && find::<ConnectError>(status).is_some() {
@@ -165,8 +183,8 @@ pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> RequestE
         return RequestError::new(ErrorKind::Unreachable, Recovery::AnotherMember, message);
     }
     let known = KNOWN.iter().find(|(start, ..)| text.starts_with(start));
-    let (kind, cure, what) = match (known, status.code()) {
-        (Some((_, kind, cure, what)), _) => (*kind, *cure, *what),
+    let (kind, recovery, what) = match (known, status.code()) {
+        (Some((_, kind, recovery, what)), _) => (*kind, *recovery, *what),
         (None, Code::Unauthenticated) => (ErrorKind::Denied, Recovery::LogIn, NOT_KNOWN),
         (None, Code::PermissionDenied) => (ErrorKind::Denied, Recovery::None, NOT_ALLOWED),
         (None, Code::Unimplemented) => (
@@ -187,10 +205,10 @@ pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> RequestE
     };
     let error = Error::new(kind, what);
     let error = match is_server {
-        true => error.with_source(ServerText(Escaped(said).to_string())),
+        true => error.with_source(ServerText(Escaped(message).to_string())),
         false => error,
     };
-    RequestError { error, cure }
+    RequestError { error, recovery }
 }
 
 const NOT_KNOWN: &str = "the server wants a user and a password; they stand before `@` in the URL";
@@ -198,7 +216,7 @@ const NOT_ALLOWED: &str =
     "the server does not let this user do what a lock needs; docs/stores/etcd.md lists the keys";
 const AMBIGUOUS: &str = "the cluster could not say whether the request was applied; retry";
 
-/// How the server's own words begin, after `etcdserver: `.
+/// How the server's messages begin after `etcdserver: `, and what they mean.
 const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     (
         "no leader",
@@ -298,7 +316,7 @@ const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     ),
 ];
 
-/// The first error of that type in a chain, also where it is wrapped in one of `io`.
+/// The first error of type `E` in a chain of sources, also if an [`io::Error`] contains it.
 fn find<'a, E: StdError + 'static>(err: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(err);
     while let Some(err) = next {
@@ -319,8 +337,8 @@ fn find<'a, E: StdError + 'static>(err: &'a (dyn StdError + 'static)) -> Option<
     None
 }
 
-/// What the server refused our certificate with, or the lack of one. It comes after the handshake, and then the
-/// client library passes on nothing but the text.
+/// The alert with which the server refused our certificate, or asked for one. The alert comes after the handshake, and
+/// then the client library passes on only its text.
 fn alert(err: &(dyn StdError + 'static)) -> Option<rustls::Error> {
     let mut next = Some(err);
     while let Some(err) = next {
@@ -348,13 +366,13 @@ const ALERTS: &[AlertDescription] = &[
     AlertDescription::AccessDenied,
 ];
 
-/// Somebody else's words, in one line.
+/// The text of another program, in one line.
 #[derive(Debug)]
 struct ServerText(String);
 
 impl ServerText {
-    /// The innermost error: those around it only say that there was one.
-    fn by(err: &dyn StdError) -> Self {
+    /// The text of the innermost error: those around it only say that there was an error.
+    fn innermost(err: &dyn StdError) -> Self {
         let mut text = err.to_string();
         let mut next = err.source();
         while let Some(inner) = next {
@@ -378,8 +396,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_says_is_sorted() {
-        for (code, said, kind, cure) in [
+    fn each_message_of_the_server_has_a_kind_and_a_recovery() {
+        for (code, said, kind, recovery) in [
             (
                 Code::Unavailable,
                 "etcdserver: no leader",
@@ -465,13 +483,13 @@ mod tests {
                 Recovery::None,
             ),
         ] {
-            let trouble = asking(&Status::new(code, said), &"host:1");
-            assert_eq!((trouble.error.kind(), trouble.cure), (kind, cure), "{said}");
-            let text = trouble.error.to_string();
+            let err = explain_status(&Status::new(code, said), &"host:1");
+            assert_eq!((err.error.kind(), err.recovery), (kind, recovery), "{said}");
+            let text = err.error.to_string();
             assert!(!text.contains('\n') && text.len() < 300, "{text}");
         }
         let new = Status::new(Code::Unknown, "etcdserver: two\nlines");
-        let new = asking(&new, &"host:1").error.to_string();
+        let new = explain_status(&new, &"host:1").error.to_string();
         assert!(new.ends_with("two\\nlines"), "{new}");
     }
 }

@@ -1,7 +1,8 @@
-//! What a directory of keys means to one of those that have a key there. Plain decisions, no I/O.
+//! The queue of a lock: the keys of its directory, in the order of their creation. Plain decisions, no I/O.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -12,31 +13,49 @@ use tenure_core::logic::queue::{Contender, Turn, decide};
 use tenure_core::options::Mode;
 use tenure_core::support::HolderRecord;
 
+use super::names::Directory;
 use super::wire::KeyValue;
 
-/// With at most this many ahead a waiter watches the whole directory and counts them down by itself. Each release
-/// is told to that many waiters, and each of them needs no further request. Farther back a waiter watches
-/// only the one just ahead.
+/// A waiter with at most this many keys ahead of its own watches the whole directory and counts the deletions: each
+/// release is reported to that many waiters, and none of them needs a further request. A waiter farther back
+/// watches only the key just ahead of its own.
 pub(super) const WATCH_FANOUT: usize = 8;
 
-/// Keys to ask for, to see our own and whether all of the others are near.
+/// How many keys a waiter asks for: enough to see its own key, and whether all others are counted.
 pub(super) const RANGE_LIMIT: usize = WATCH_FANOUT + 2;
 
-/// What is written about a holder or a waiter.
+/// A key of ours in a queue, or on its way to the queue.
+pub(super) struct QueueEntry {
+    pub(super) directory: Directory,
+    pub(super) key: Vec<u8>,
+    /// No other acquisition has the same value.
+    pub(super) value: Arc<[u8]>,
+    pub(super) lease: i64,
+    pub(super) mode: Mode,
+}
+
+/// A position in a queue, and when it was read.
+pub(super) struct QueueSnapshot {
+    pub(super) position: QueuePosition,
+    /// The store's revision at which the queue was read.
+    pub(super) revision: i64,
+}
+
+/// The value of a key: what the store shows about a holder or a waiter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyRecord {
-    /// `shared`, `permits` or `reserved`; empty: exclusive.
+    /// `shared`, `permits` or `reserved`; empty means exclusive.
     #[serde(skip_serializing_if = "String::is_empty")]
     mode: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<NonZeroU32>,
     #[serde(flatten)]
     holder: HolderRecord,
-    /// Tells acquisitions apart that use one key after each other.
+    /// Distinguishes acquisitions that use the same key one after the other.
     #[serde(skip_serializing_if = "String::is_empty")]
     owner: String,
-    /// In µs since 1970, on the clock of the client.
+    /// In µs since 1970, by the clock of the client.
     since: u64,
 }
 
@@ -58,7 +77,7 @@ impl KeyRecord {
         }
     }
 
-    /// Nobody's any more, and not free yet.
+    /// The value of a key that reserves its name after a release (`min_hold`).
     pub(super) fn reserved() -> Self {
         Self {
             mode: "reserved".to_owned(),
@@ -70,7 +89,7 @@ impl KeyRecord {
         serde_json::to_vec(self).expect("strings and numbers can be written")
     }
 
-    /// A stranger's value says nothing: it holds alone.
+    /// The value of another program is not understood; its key counts as exclusive.
     pub(super) fn read(value: &[u8]) -> Self {
         serde_json::from_slice(value).unwrap_or_default()
     }
@@ -98,39 +117,41 @@ impl KeyRecord {
     }
 }
 
-/// Where one stands.
+/// What the queue says about our key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum QueuePosition {
     Held,
-    /// Our own key is not there.
+    /// Our key is not in the queue.
     Gone,
     Behind(Predecessors),
 }
 
-/// What has to happen before we can hold.
+/// The keys that our key waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Predecessors {
-    /// Keys whose end concerns us.
+    /// Keys whose deletion may make it our turn.
     keys: BTreeSet<Vec<u8>>,
-    /// They are all that are ahead, and when all of them are gone, we hold. Else the directory has to be read
-    /// again when any of them is.
+    /// Whether our key holds as soon as all of `keys` are deleted. If not, the queue has to be read again when one of
+    /// them is deleted.
     are_all: bool,
-    /// The one key to be watched; `None`: the directory.
+    /// The one key to watch; `None`: watch the directory.
     pub(super) only: Option<Vec<u8>>,
 }
 
-/// What the end of a key comes to.
+/// What the deletion of a key means for our key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeletionEffect {
     None,
+    /// Our key holds.
     Held,
+    /// Our key was deleted.
     Gone,
-    /// Read the directory again.
+    /// The queue has to be read again.
     ReadQueue,
 }
 
 impl Predecessors {
-    /// That key was deleted.
+    /// Takes note of the deletion of `key`.
     pub(super) fn deleted(&mut self, key: &[u8], own: &[u8]) -> DeletionEffect {
         if key == own {
             return DeletionEffect::Gone;
@@ -146,36 +167,39 @@ impl Predecessors {
     }
 }
 
-/// Whether one that wants it in this mode needs to see the whole directory, with values.
+/// Whether a position in this mode depends on the values of all keys ahead.
 pub(super) fn needs_values(mode: Mode) -> bool {
     mode != Mode::Exclusive
 }
 
-/// Where `own` stands among these keys, of which none is younger. In the order of their creation; for
-/// [`Mode::Exclusive`] the last [`RANGE_LIMIT`] of them will do.
-pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
+/// The position of the key `own` among `keys`, which are sorted by creation and not younger than `own`. In
+/// [`Mode::Exclusive`] the last [`RANGE_LIMIT`] of them are enough.
+pub(super) fn position(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
     let Some(me) = keys.iter().position(|kv| kv.key == own) else {
         return QueuePosition::Gone;
     };
     let ahead = &keys[..me];
-    if !needs_values(mode) {
-        let Some(last) = ahead.last() else {
-            return QueuePosition::Held;
-        };
-        let is_near = ahead.len() <= WATCH_FANOUT;
-        let nearest = if is_near {
-            ahead
-        } else {
-            std::slice::from_ref(last)
-        };
-        return QueuePosition::Behind(Predecessors {
-            keys: nearest.iter().map(|kv| kv.key.clone()).collect(),
-            are_all: is_near,
-            only: (!is_near).then(|| last.key.clone()),
-        });
+    if needs_values(mode) {
+        return position_by_mode(&contenders(&keys[..=me]), ahead);
     }
-    let contenders = contenders(&keys[..=me]);
-    let watched = match decide(&contenders, me) {
+    let Some(last) = ahead.last() else {
+        return QueuePosition::Held;
+    };
+    let are_all = ahead.len() <= WATCH_FANOUT;
+    let watched = match are_all {
+        true => ahead,
+        false => std::slice::from_ref(last),
+    };
+    QueuePosition::Behind(Predecessors {
+        keys: watched.iter().map(|kv| kv.key.clone()).collect(),
+        are_all,
+        only: (!are_all).then(|| last.key.clone()),
+    })
+}
+
+/// The position of the last of these contenders, whose modes decide.
+fn position_by_mode(contenders: &[Contender], ahead: &[KeyValue]) -> QueuePosition {
+    let watched = match decide(contenders, ahead.len()) {
         Turn::Held => return QueuePosition::Held,
         Turn::WatchOne(at) => at..at + 1,
         Turn::WatchAll(range) => range,
@@ -187,7 +211,7 @@ pub(super) fn standing(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePositi
     })
 }
 
-/// Keys in the order of their creation, as contenders.
+/// The contenders that these keys stand for, in the same order.
 pub(super) fn contenders(keys: &[KeyValue]) -> Vec<Contender> {
     let contender = |kv: &KeyValue| Contender {
         mode: KeyRecord::read(&kv.value).mode(),
@@ -213,85 +237,85 @@ mod tests {
         (0..count).map(key).collect()
     }
 
-    fn waits(mode: Mode, own: &str, keys: &[KeyValue]) -> Predecessors {
-        match standing(mode, own.as_bytes(), keys) {
-            QueuePosition::Behind(waits) => waits,
+    fn behind(mode: Mode, own: &str, keys: &[KeyValue]) -> Predecessors {
+        match position(mode, own.as_bytes(), keys) {
+            QueuePosition::Behind(ahead) => ahead,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn the_oldest_holds_and_one_that_is_not_there_is_gone() {
+    fn the_oldest_key_holds_and_a_key_that_is_not_there_is_gone() {
         let keys = names(3);
         let mode = Mode::Exclusive;
-        assert_eq!(standing(mode, b"000", &keys), QueuePosition::Held);
-        assert_eq!(standing(mode, b"x", &keys), QueuePosition::Gone);
-        assert_eq!(standing(mode, b"x", &[]), QueuePosition::Gone);
+        assert_eq!(position(mode, b"000", &keys), QueuePosition::Held);
+        assert_eq!(position(mode, b"x", &keys), QueuePosition::Gone);
+        assert_eq!(position(mode, b"x", &[]), QueuePosition::Gone);
     }
 
     #[test]
-    fn a_near_one_counts_down_whatever_the_order() {
+    fn a_waiter_with_few_ahead_counts_deletions_in_any_order() {
         let keys = names(WATCH_FANOUT + 1);
-        let mut waits = waits(Mode::Exclusive, "008", &keys);
-        assert_eq!(waits.only, None);
+        let mut ahead = behind(Mode::Exclusive, "008", &keys);
+        assert_eq!(ahead.only, None);
         for i in [3, 0, 7, 1, 2, 6, 5] {
-            let news = waits.deleted(&keys[i].key, b"008");
-            assert_eq!(news, DeletionEffect::None, "{i}");
-            assert_eq!(waits.deleted(&keys[i].key, b"008"), DeletionEffect::None);
+            let effect = ahead.deleted(&keys[i].key, b"008");
+            assert_eq!(effect, DeletionEffect::None, "{i}");
+            assert_eq!(ahead.deleted(&keys[i].key, b"008"), DeletionEffect::None);
         }
         assert_eq!(
-            waits.deleted(b"stranger behind us", b"008"),
+            ahead.deleted(b"a key behind ours", b"008"),
             DeletionEffect::None
         );
-        assert_eq!(waits.clone().deleted(b"008", b"008"), DeletionEffect::Gone);
-        assert_eq!(waits.deleted(b"004", b"008"), DeletionEffect::Held);
+        assert_eq!(ahead.clone().deleted(b"008", b"008"), DeletionEffect::Gone);
+        assert_eq!(ahead.deleted(b"004", b"008"), DeletionEffect::Held);
     }
 
     #[test]
-    fn a_far_one_looks_at_its_neighbour_only() {
+    fn a_waiter_with_many_ahead_watches_only_the_key_just_ahead() {
         let keys = names(WATCH_FANOUT + 2);
         assert_eq!(keys.len(), RANGE_LIMIT);
-        let mut waits = waits(Mode::Exclusive, "009", &keys);
-        assert_eq!(waits.only.as_deref(), Some(&b"008"[..]));
-        assert_eq!(waits.deleted(b"003", b"009"), DeletionEffect::None);
-        assert_eq!(waits.deleted(b"008", b"009"), DeletionEffect::ReadQueue);
+        let mut ahead = behind(Mode::Exclusive, "009", &keys);
+        assert_eq!(ahead.only.as_deref(), Some(&b"008"[..]));
+        assert_eq!(ahead.deleted(b"003", b"009"), DeletionEffect::None);
+        assert_eq!(ahead.deleted(b"008", b"009"), DeletionEffect::ReadQueue);
     }
 
     #[test]
-    fn shared_ones_go_together_behind_one_that_holds_alone() {
+    fn shared_keys_hold_together_and_wait_for_an_exclusive_key() {
         let keys = [
             key("a", Mode::Shared),
             key("b", Mode::Exclusive),
             key("c", Mode::Shared),
             key("d", Mode::Shared),
         ];
-        assert_eq!(standing(Mode::Shared, b"a", &keys), QueuePosition::Held);
-        let mut waits = waits(Mode::Shared, "d", &keys);
-        assert_eq!(waits.deleted(b"c", b"d"), DeletionEffect::None);
-        assert_eq!(waits.deleted(b"b", b"d"), DeletionEffect::ReadQueue);
+        assert_eq!(position(Mode::Shared, b"a", &keys), QueuePosition::Held);
+        let mut ahead = behind(Mode::Shared, "d", &keys);
+        assert_eq!(ahead.deleted(b"c", b"d"), DeletionEffect::None);
+        assert_eq!(ahead.deleted(b"b", b"d"), DeletionEffect::ReadQueue);
         let without = [keys[0].clone(), keys[2].clone(), keys[3].clone()];
-        assert_eq!(standing(Mode::Shared, b"d", &without), QueuePosition::Held);
+        assert_eq!(position(Mode::Shared, b"d", &without), QueuePosition::Held);
     }
 
     #[test]
-    fn a_stranger_holds_alone_and_nobody_knows_it() {
+    fn the_key_of_another_program_is_exclusive_and_has_no_known_holder() {
         for value in ["", "x", "{}", r#"{"mode":"permits"}"#, r#"{"mode":7}"#] {
-            let written = KeyRecord::read(value.as_bytes());
-            assert_eq!(written.mode(), Mode::Exclusive, "{value}");
-            assert_eq!(written.holder().label, "another program", "{value}");
+            let record = KeyRecord::read(value.as_bytes());
+            assert_eq!(record.mode(), Mode::Exclusive, "{value}");
+            assert_eq!(record.holder().label, "another program", "{value}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_record_is_read_as_it_was_written() {
         let mut holder = Holder::new("host", 42);
         holder.label = "why \"ü\"".into();
         holder.client = "c".into();
         holder.since = UNIX_EPOCH.checked_add(Duration::from_micros(1_234_567));
         let limit = NonZeroU32::new(3).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { limit }] {
-            let written = KeyRecord::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
-            let read = KeyRecord::read(&written.to_bytes());
+            let record = KeyRecord::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
+            let read = KeyRecord::read(&record.to_bytes());
             assert_eq!((read.mode(), read.is_reserved()), (mode, false));
             assert_eq!(read.holder(), holder);
         }

@@ -224,7 +224,7 @@ pub(super) struct TxnResponse {
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
-    pub(super) answers: Vec<ResponseOp>,
+    pub(super) responses: Vec<ResponseOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]

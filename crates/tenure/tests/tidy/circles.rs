@@ -21,7 +21,6 @@ const LEFT: &[&str] = &[
     "crates/tenure-core/src/memory/mod.rs",
     "crates/tenure-core/src/rt.rs",
     "crates/tenure/src/database/errors.rs",
-    "crates/tenure/src/etcd/session.rs",
     "crates/tenure/src/majority/mod.rs",
     "crates/tenure/src/sql/mod.rs",
     "crates/tenure/src/tls.rs",
