@@ -9,6 +9,7 @@ use std::time::Duration;
 use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::rt::{Flag, lock};
+use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 
 use super::connection::Connections;
@@ -105,8 +106,7 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct SharedLease {
     lease: Mutex<Option<Arc<Lease>>>,
-    /// Locked by the task that makes a lease.
-    grant_lock: tokio::sync::Mutex<()>,
+    granting: SingleFlight<Error>,
 }
 
 impl Leases {
@@ -151,23 +151,21 @@ impl Leases {
             lease.filter(|lease| lease.is_alive(clock.now()))
         };
         loop {
-            if let Some(lease) = current() {
-                let left = lease.end().since(clock.now());
-                if left >= min_lease.max(lease.ttl / 2)
-                    || self.refresh(&lease, Duration::ZERO).await?
-                {
-                    return Ok(lease);
-                }
-                // The lease was over, so the next round gets another one.
-                continue;
+            let grant = async {
+                let lease = self.grant(seconds, true).await?;
+                *lock(&shared.lease) = Some(lease.clone());
+                Ok((lease, true))
+            };
+            let find = || Some((current()?, false));
+            let (lease, is_new) = shared.granting.run(clock, find, grant).await?;
+            let left = lease.end().since(clock.now());
+            if is_new || left >= min_lease.max(lease.ttl / 2) {
+                return Ok(lease);
             }
-            let _granting = shared.grant_lock.lock().await;
-            if current().is_some() {
-                continue;
+            if self.refresh(&lease, Duration::ZERO).await? {
+                return Ok(lease);
             }
-            let lease = self.grant(seconds, true).await?;
-            *lock(&shared.lease) = Some(lease.clone());
-            return Ok(lease);
+            // The lease was over, so the next round gets another one.
         }
     }
 
