@@ -58,7 +58,10 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
                     return Ok(Answer::Busy);
                 }
                 tracing::warn!(name = %request.name, backend = "etcd", "the place in the queue was lost, with its session or by somebody's hand; queueing again at the end");
-                retries.pause(&store.context.clock).await;
+                let pause = retries.pause(&store.context.clock);
+                if request.unless_stopped(pause).await.is_none() {
+                    return Ok(Answer::Busy);
+                }
             }
         }
     }
