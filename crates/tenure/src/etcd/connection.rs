@@ -14,6 +14,7 @@ use tonic_prost::ProstCodec;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::rt::{Flag, lock};
+use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
@@ -53,8 +54,8 @@ pub(super) struct Connections {
     members: Vec<(Host, Endpoint)>,
     login: Option<wire::Authenticate>,
     current: Mutex<Current>,
-    /// Locked by the task that connects or logs in.
-    connect_lock: tokio::sync::Mutex<()>,
+    connecting: SingleFlight<RequestError>,
+    logging_in: SingleFlight<RequestError>,
     token: Mutex<Option<Token>>,
 }
 
@@ -123,7 +124,8 @@ impl Connections {
                 member: 0,
                 connection: None,
             }),
-            connect_lock: tokio::sync::Mutex::new(()),
+            connecting: SingleFlight::default(),
+            logging_in: SingleFlight::default(),
             token: Mutex::new(None),
         })
     }
@@ -295,14 +297,11 @@ impl Connections {
 
     /// The current connection, or a new one.
     async fn connection(&self, limit: Time) -> Result<Connection, RequestError> {
-        if let Some(connection) = self.current() {
-            return Ok(connection);
-        }
-        let _connecting = self.connect_lock.lock().await;
-        if let Some(connection) = self.current() {
-            return Ok(connection);
-        }
-        self.connect(limit).await
+        let connect = self.connect(limit);
+        let current = || self.current();
+        self.connecting
+            .run(&self.context.clock, current, connect)
+            .await
     }
 
     /// Connects to the first member that accepts the connection.
@@ -362,26 +361,30 @@ impl Connections {
         };
         let is_logged_in = || {
             let token = lock(&self.token);
-            token.is_some() && *token != stale
+            (token.is_some() && *token != stale).then_some(())
         };
-        if is_logged_in() {
-            return Ok(());
-        }
-        let _connecting = self.connect_lock.lock().await;
-        if is_logged_in() {
-            return Ok(());
-        }
+        let authenticate = self.authenticate(connection, login, limit);
+        let clock = &self.context.clock;
+        self.logging_in.run(clock, is_logged_in, authenticate).await
+    }
+
+    async fn authenticate(
+        &self,
+        connection: &Connection,
+        login: &wire::Authenticate,
+        limit: Time,
+    ) -> Result<(), RequestError> {
         let request = self.send(connection, path::AUTHENTICATE, login.clone(), None, limit);
         let response: wire::AuthenticateResponse = request.await.inspect_err(|err| {
             if err.recovery == Recovery::AnotherMember {
                 self.leave(connection);
             }
         })?;
-        let token = response.token.parse().map_err(|_| RequestError {
-            error: errors::unexpected_reply(),
-            recovery: Recovery::None,
-        });
-        let token = token.map_err(RequestError::of_unsent_request)?;
+        let token = response.token.parse().map_err(|_| {
+            let error = errors::without_effect(errors::unexpected_reply());
+            let recovery = Recovery::None;
+            RequestError { error, recovery }
+        })?;
         *lock(&self.token) = Some(token);
         Ok(())
     }
