@@ -12,9 +12,8 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::rt::{Flag, lock};
-use tenure_core::support::SingleFlight;
+use tenure_core::support::{RetryBudget, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
@@ -90,7 +89,7 @@ struct Attempts {
     limit: Time,
     /// How many members are left to be tried.
     others: usize,
-    pauses: u32,
+    retries: RetryBudget,
     has_logged_in: bool,
     /// The error of an attempt that may have been applied. It counts more than later errors.
     ambiguous: Option<RequestError>,
@@ -196,7 +195,7 @@ impl Connections {
         let mut attempts = Attempts {
             limit,
             others: self.members.len() - 1,
-            pauses: 0,
+            retries: RetryBudget::until(limit),
             has_logged_in: false,
             ambiguous: None,
         };
@@ -236,6 +235,7 @@ impl Connections {
         token: Option<Token>,
         attempts: &mut Attempts,
     ) -> bool {
+        let clock = &self.context.clock;
         match err.recovery {
             Recovery::LogIn if self.login.is_some() && !attempts.has_logged_in => {
                 attempts.has_logged_in = true;
@@ -243,32 +243,24 @@ impl Connections {
                 let _ = self.log_in(connection, token, attempts.limit).await;
                 true
             }
-            Recovery::Pause => self.pause(attempts).await,
+            Recovery::Pause => {
+                let goes_on = !attempts.retries.is_spent(clock);
+                attempts.retries.pause(clock).await;
+                goes_on
+            }
             Recovery::AnotherMember => {
                 self.leave(connection);
                 if attempts.others == 0 && self.members.len() > 1 && !err.is_ambiguous() {
                     // All members have refused: they are electing a leader, which takes a moment.
                     attempts.others = self.members.len();
-                    self.pause(attempts).await;
+                    attempts.retries.pause(clock).await;
                 }
-                let goes_on = attempts.others > 0 && self.context.now() < attempts.limit;
+                let goes_on = attempts.others > 0 && clock.now() < attempts.limit;
                 attempts.others = attempts.others.saturating_sub(1);
                 goes_on
             }
             Recovery::NewLease | Recovery::UseLease | Recovery::None | Recovery::LogIn => false,
         }
-    }
-
-    /// Sleeps for a moment, longer each time. `false`: the time is over.
-    async fn pause(&self, attempts: &mut Attempts) -> bool {
-        let clock = &self.context.clock;
-        let left = attempts.limit.since(clock.now());
-        let pause = pace::next(attempts.pauses, clock.random(), None, Some(left));
-        attempts.pauses += 1;
-        if let Some(pause) = pause {
-            clock.sleep_until(clock.now().after(pause)).await;
-        }
-        pause.is_some()
     }
 
     /// Of several members each gets a share of the time, so that a silent one leaves some of it for the others.
