@@ -22,7 +22,7 @@ use super::wait::{WaitOutcome, Waiter};
 /// How an attempt ended.
 enum Attempt {
     Answered(Answer),
-    /// Our key is gone: its lease is over, or somebody deleted it.
+    /// Our key is gone: its lease is over, or another program deleted the key.
     EntryLost,
     /// The key of a former acquisition is in the store, so the next attempt takes another key.
     KeyInUse,
@@ -57,7 +57,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
                 if request.stop.is_raised() || store.context.closing.is_raised() {
                     return Ok(Answer::Busy);
                 }
-                tracing::warn!(name = %request.name, backend = "etcd", "the place in the queue was lost, with its session or by somebody's hand; queueing again at the end");
+                tracing::warn!(name = %request.name, backend = "etcd", "our key in the queue is gone: its lease ended, or the key was deleted; queueing again at the end");
                 let pause = retries.pause(&store.context.clock);
                 if request.unless_stopped(pause).await.is_none() {
                     return Ok(Answer::Busy);

@@ -168,7 +168,7 @@ async fn maintain(store: Arc<Store>) -> Time {
     if !due.is_empty() {
         if let Err(err) = store.leases.refresh_all(&due, Duration::ZERO).await {
             is_confirmed = false;
-            tracing::debug!(backend = "etcd", %err, "keep-alive unanswered");
+            tracing::debug!(backend = "etcd", %err, "no reply to a keep-alive");
         }
         release::delete_late_puts(&store, &due).await;
     }

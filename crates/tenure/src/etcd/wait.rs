@@ -187,7 +187,7 @@ impl Waiter<'_> {
                     return Err(RequestError::new(
                         ErrorKind::Unreachable,
                         Recovery::AnotherMember,
-                        format!("{} did not answer, so we left it", connection.host),
+                        format!("{} did not answer, so this client left it", connection.host),
                     ));
                 }
                 () = clock.sleep_until(read_at) => {

@@ -1,10 +1,9 @@
-//! What is said to the server and what it answers: the messages of etcd's API v3 that we use, and of those the
-//! fields that we use. Written by hand, so that nobody who builds this needs `protoc`; the numbers are
-//! those of `etcdserverpb/rpc.proto` and `mvccpb/kv.proto`.
+//! The messages of etcd's API v3 that this client uses, with the fields that it uses. They are written by hand, so that
+//! the build needs no `protoc`; the numbers are those of `etcdserverpb/rpc.proto` and `mvccpb/kv.proto`.
 
 use prost::Message;
 
-/// Where each request goes.
+/// The path of each request.
 pub(super) mod path {
     pub(in super::super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
     pub(in super::super) const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -111,7 +110,7 @@ pub(super) struct DeleteResponse {
     pub(super) deleted: i64,
 }
 
-/// A condition: the key's create revision is this. (The other kinds of conditions are not used.)
+/// A condition on the create revision or the value of a key. (Other kinds of conditions are not used.)
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     /// 0: equal.
@@ -128,7 +127,7 @@ pub(super) struct Compare {
     pub(super) range_end: Vec<u8>,
 }
 
-/// In a oneof of its own: zero must be sent too.
+/// A oneof, because protobuf does not send a plain field that is zero, and this zero must be sent.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum TargetUnion {
     #[prost(int64, tag = "5")]
@@ -138,7 +137,7 @@ pub(super) enum TargetUnion {
 }
 
 impl Compare {
-    /// The key is there since that revision; with 0: it is not there.
+    /// The key was created at this revision; with 0: the key does not exist.
     pub(super) fn created(key: &[u8], revision: i64) -> Self {
         Self {
             result: 0,
@@ -149,7 +148,7 @@ impl Compare {
         }
     }
 
-    /// The key is there with that value.
+    /// The key exists and has this value.
     pub(super) fn has_value(key: &[u8], value: &[u8]) -> Self {
         Self {
             target: 3,
@@ -158,7 +157,7 @@ impl Compare {
         }
     }
 
-    /// There is no key from `key` on and before `range_end`.
+    /// No key exists from `key` up to `range_end`, which does not belong to the range.
     pub(super) fn is_empty(key: &[u8], range_end: &[u8]) -> Self {
         Self {
             range_end: range_end.to_vec(),
@@ -251,7 +250,7 @@ pub(super) struct LeaseGrantResponse {
     pub(super) ttl: i64,
 }
 
-/// Also the request to keep alive, to revoke, and to be told the time left.
+/// The request to keep a lease alive, to revoke it, or to read its remaining time.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct LeaseId {
     #[prost(int64, tag = "1")]
@@ -266,7 +265,7 @@ pub(super) struct LeaseResponse {
     pub(super) ttl: i64,
 }
 
-/// An answer of which nothing is needed.
+/// A request without arguments, or a response of which no field is needed.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}
 
@@ -282,7 +281,7 @@ pub(super) struct WatchCreate {
     pub(super) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
-    /// 0: whatever is put is not told.
+    /// 0: puts are not reported.
     #[prost(int32, repeated, tag = "5")]
     pub(super) filters: Vec<i32>,
 }
@@ -338,7 +337,7 @@ pub(super) struct Member {
     pub(super) id: u64,
     #[prost(string, tag = "2")]
     pub(super) name: String,
-    /// It takes no part in votes.
+    /// A learner does not vote.
     #[prost(bool, tag = "5")]
     pub(super) is_learner: bool,
 }
@@ -357,7 +356,7 @@ pub(super) struct StatusResponse {
     pub(super) is_learner: bool,
 }
 
-/// All zero: which alarms are on?
+/// Zero for all fields asks which alarms are on.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AlarmRequest {
     #[prost(int32, tag = "1")]
