@@ -1,16 +1,10 @@
-//! What a URL says about TLS. `handshake.rs` has what needs `rustls`, which a build without TLS leaves out.
-
-#[cfg(feature = "_tls")]
-mod handshake;
+//! What a URL says about TLS.
 
 use std::path::PathBuf;
 
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::url::{Host, Url};
-
-#[cfg(feature = "_tls")]
-pub(crate) use handshake::*;
 
 /// What a URL says about TLS.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +14,10 @@ pub(crate) use handshake::*;
 )]
 pub(crate) struct Files {
     /// Who signed the servers' certificates, instead of whom the system trusts.
-    ca: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
     /// Our own certificate, for servers that ask for one, and its key.
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 }
 
 /// Says of a server without TLS that others can listen, unless nothing leaves this machine. `how` asks for TLS.
