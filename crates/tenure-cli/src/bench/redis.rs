@@ -7,6 +7,7 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo as _,
     ProtocolVersion, PushInfo, PushKind, TlsCertificates, Value,
 };
+use rustls::crypto::CryptoProvider;
 use tenure::{Error, ErrorKind};
 use tokio::sync::mpsc;
 
@@ -122,6 +123,8 @@ impl Place {
             .set_tcp_settings(tcp)
             .set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let client = if is_tls {
+            // An error means that it was done before.
+            let _ = provider()?.install_default();
             let file = |key| option(key).map(std::fs::read).transpose().ok();
             let client_tls = match (file("cert")?, file("key")?) {
                 (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig {
@@ -160,6 +163,16 @@ impl Place {
     }
 }
 
+/// The provider of cryptography for the client library, which takes the one of the process. `None`: this build has none.
+fn provider() -> Option<CryptoProvider> {
+    #[cfg(feature = "tls-ring")]
+    return Some(rustls::crypto::ring::default_provider());
+    #[cfg(all(feature = "tls-aws-lc", not(feature = "tls-ring")))]
+    return Some(rustls::crypto::aws_lc_rs::default_provider());
+    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+    None
+}
+
 /// One of two processes that pass a message to and fro: whoever has it holds, and passes it on. Number 0 begins.
 pub(super) async fn contend_by_publish(
     url: &str,
@@ -167,8 +180,6 @@ pub(super) async fn contend_by_publish(
     rounds: u32,
     which: &str,
 ) -> Result<Vec<Note>, Failure> {
-    // The library sets up what all TLS of the process needs.
-    tenure::connect(url).await?.close().await;
     let place = Place::of(url).ok_or("not one server of Redis")?;
     let channel = |which| format!("{}{name}:raw:{which}", place.prefix);
     let other = channel(if which == "0" { "1" } else { "0" });

@@ -7,7 +7,7 @@ use prost::Message;
 use rand::seq::SliceRandom as _;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::transport::{Channel, Uri};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -17,8 +17,7 @@ use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use crate::tls;
-
+use super::endpoint::Endpoint;
 use super::outcome::{self, Cure, Trouble};
 use super::settings::Settings;
 use super::wire::{self, path};
@@ -32,10 +31,6 @@ macro_rules! path_of {
             .expect("BUG: a path is a path")
     };
 }
-
-/// How long a connection with something open on it may be silent before we ask whether it lives. The server
-/// hangs up on those who ask more often than every 5 s (`--grpc-keepalive-min-time`).
-const SILENCE: Duration = Duration::from_secs(10);
 
 /// Longest answer: a directory with tens of thousands of waiters.
 const MAX_ANSWER: usize = 64 << 20;
@@ -79,10 +74,9 @@ pub(super) struct Reply<A> {
 
 impl Link {
     pub(super) fn new(settings: &Settings, clock: Clock) -> Result<Self, Error> {
-        let pem = settings.tls.as_ref().map(tls::Files::read).transpose()?;
         let mut members = Vec::new();
         for host in &settings.hosts {
-            members.push((host.clone(), endpoint(settings, host, pem.as_ref())?));
+            members.push((host.clone(), Endpoint::new(settings, host)?));
         }
         // Else all clients would sit on the first one.
         members.shuffle(&mut rand::rng());
@@ -473,37 +467,4 @@ fn sign<T>(request: &mut Request<T>, token: Option<MetadataValue<Ascii>>) {
 
 fn grpc(channel: &Channel) -> Grpc<Channel> {
     Grpc::new(channel.clone()).max_decoding_message_size(MAX_ANSWER)
-}
-
-fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<Endpoint, Error> {
-    let scheme = if pem.is_some() { "https" } else { "http" };
-    let wrong = |err: tonic::transport::Error| {
-        let message = format!("{host} cannot be connected to with these settings");
-        Error::new(ErrorKind::Invalid, message).with_source(err)
-    };
-    let name = match host.name.contains(':') {
-        true => format!("[{}]", host.name),
-        false => host.name.clone(),
-    };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{name}:{}", host.port));
-    let endpoint = endpoint
-        .map_err(wrong)?
-        .connect_timeout(settings.timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(SILENCE)
-        .keep_alive_timeout(settings.timeout)
-        // The server counts such questions on an idle connection as an attack.
-        .keep_alive_while_idle(false);
-    let Some(pem) = pem else {
-        return Ok(endpoint);
-    };
-    let mut tls = ClientTlsConfig::new().domain_name(host.name.clone());
-    tls = match &pem.ca {
-        Some(ca) => tls.ca_certificate(Certificate::from_pem(ca)),
-        None => tls.with_native_roots(),
-    };
-    if let Some((cert, key)) = &pem.client {
-        tls = tls.identity(Identity::from_pem(cert, key));
-    }
-    endpoint.tls_config(tls).map_err(wrong)
 }

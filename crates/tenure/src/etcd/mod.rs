@@ -9,9 +9,10 @@
 //! # Reading order
 //! `names` (keys) and `wire` (messages) · `place` (what a directory means to one of its keys) · `hold` (one
 //! request each) · `wait` and `watch` (the waiter's side) · `session` (leases, and the task that keeps them
-//! alive) · `link` (which member, and who we are) · `outcome` (what its errors mean) · `look`.
+//! alive) · `endpoint` and `link` (which member, and who we are) · `outcome` (what its errors mean) · `look`.
 
 mod ears;
+mod endpoint;
 mod guarantees;
 mod hold;
 mod link;

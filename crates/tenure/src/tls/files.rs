@@ -42,6 +42,9 @@ impl Files {
         if cert.is_some() != key.is_some() {
             return invalid("`cert` and `key` go together");
         }
+        if is_tls && cfg!(not(any(feature = "tls-ring", feature = "tls-aws-lc"))) {
+            return Err(no_provider());
+        }
         Ok(is_tls.then_some(Self { ca, cert, key }))
     }
 
@@ -50,6 +53,14 @@ impl Files {
     pub(crate) fn names_authority(&self) -> bool {
         self.ca.is_some()
     }
+}
+
+/// A URL asks for TLS, and this build has no cryptography for it.
+pub(super) fn no_provider() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "this build of tenure has no TLS; build with the feature `tls-ring` or `tls-aws-lc`",
+    )
 }
 
 #[cfg(test)]

@@ -13,41 +13,56 @@ use tenure_core::error::{Error, ErrorKind};
 use super::files::Files;
 use super::provider::provider;
 
-/// What is in them, in PEM form and known to be usable.
+/// A certificate and its key.
+type PemPair = (Vec<u8>, Vec<u8>);
+
+/// The content of the files, in PEM form and known to be usable: for client libraries that take no more.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper-tls"))]
 pub(crate) struct Pem {
     pub(crate) ca: Option<Vec<u8>>,
-    /// Certificate and key.
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) client: Option<PemPair>,
 }
 
+// The files are checked here, because client libraries name none in their errors, and take an empty one for an
+// authority that signed nothing.
 impl Files {
-    /// What is in the files. They are looked at here, because client libraries name none in their errors,
-    /// and take an empty one for an authority that signed nothing.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper-tls"))]
     pub(crate) fn read(&self) -> Result<Pem, Error> {
-        let provider = provider();
-        let ca = self.ca.as_deref().map(read).transpose()?;
-        if let (Some(path), Some(pem)) = (&self.ca, &ca) {
-            let mut store = RootCertStore::empty();
-            for authority in certificates("ca", path, pem)? {
-                let added = store.add(authority);
-                added.map_err(|err| wrong("ca", path, "a certificate that can be used", err))?;
-            }
-        }
-        let client = match (&self.cert, &self.key) {
-            (Some(cert_path), Some(key_path)) => {
-                let (cert, key) = (read(cert_path)?, read(key_path)?);
-                let chain = certificates("cert", cert_path, &cert)?;
-                let parsed = PrivateKeyDer::from_pem_slice(&key)
-                    .map_err(|err| wrong("key", key_path, "a private key in PEM form", err))?;
-                CertifiedKey::from_der(chain, parsed, &provider).map_err(|err| {
-                    let what = "the key of the certificate that `cert` names";
-                    wrong("key", key_path, what, err)
-                })?;
-                Some((cert, key))
-            }
-            _ => None,
+        Ok(Pem {
+            ca: self.load_authorities()?.map(|(pem, _)| pem),
+            client: self.load_identity()?.map(|(pem, _)| pem),
+        })
+    }
+
+    /// The file `ca` and what is in it.
+    pub(super) fn load_authorities(&self) -> Result<Option<(Vec<u8>, RootCertStore)>, Error> {
+        let Some(path) = &self.ca else {
+            return Ok(None);
         };
-        Ok(Pem { ca, client })
+        let pem = read(path)?;
+        let mut authorities = RootCertStore::empty();
+        for authority in certificates("ca", path, &pem)? {
+            let added = authorities.add(authority);
+            added.map_err(|err| wrong("ca", path, "a certificate that can be used", err))?;
+        }
+        Ok(Some((pem, authorities)))
+    }
+
+    /// The files `cert` and `key` and what is in them.
+    pub(super) fn load_identity(&self) -> Result<Option<(PemPair, CertifiedKey)>, Error> {
+        let (Some(cert_path), Some(key_path)) = (&self.cert, &self.key) else {
+            return Ok(None);
+        };
+        let (cert, key) = (read(cert_path)?, read(key_path)?);
+        let chain = certificates("cert", cert_path, &cert)?;
+        let parsed = PrivateKeyDer::from_pem_slice(&key)
+            .map_err(|err| wrong("key", key_path, "a private key in PEM form", err))?;
+        let provider = provider()?;
+        let identity = CertifiedKey::from_der(chain, parsed, &provider).map_err(|err| {
+            let what = "the key of the certificate that `cert` names";
+            wrong("key", key_path, what, err)
+        })?;
+        Ok(Some(((cert, key), identity)))
     }
 }
 
