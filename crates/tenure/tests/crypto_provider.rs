@@ -14,11 +14,11 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 use tenure::ErrorKind;
 
-use common::soon;
+use common::{soon, until};
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
+use tenure_testkit::redis::{Certificates, PASSWORD, Redis, SERVICE, USER};
 use tenure_testkit::zookeeper::{self, Zookeeper};
 
 /// Names the test that this process was started for.
@@ -81,6 +81,17 @@ async fn use_all_stores(check: impl Fn(&str)) {
     assert_eq!(refused.kind(), ErrorKind::Unreachable, "{refused}");
     check("redis with the authorities of the system");
 
+    let server = Redis::start_tls(&certificates);
+    let sentinel = Redis::start_tls_sentinel(&certificates, &server);
+    use_store(&format!(
+        "redis+sentinel://{login}:{}/{SERVICE}?tls=on&restart_guard=off&{ca}",
+        sentinel.tls_port()
+    ))
+    .await;
+    check("redis+sentinel");
+    use_cluster(&Redis::start_tls_cluster(&certificates), &ca).await;
+    check("redis+cluster");
+
     if !etcd::skip_unless_installed() {
         let server = Etcd::start_tls(&certificates, "server");
         let port = server.members[0].tls_port();
@@ -114,6 +125,24 @@ async fn use_all_stores(check: impl Fn(&str)) {
             check("postgres");
         }
     }
+}
+
+/// Waits for a lock of a cluster, so that there is also a connection for the channels of slots.
+async fn use_cluster(node: &Redis, ca: &str) {
+    let at = format!("127.0.0.1:{}", node.tls_port());
+    let url = format!("redis+cluster://{USER}:{PASSWORD}@{at}/?tls=on&restart_guard=off&{ca}");
+    let client = soon(tenure::connect(&url)).await.unwrap();
+    let guard = soon(client.lock("tls").try_acquire()).await.unwrap();
+    let lock = client.lock("tls");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    until("the waiter is subscribed", || {
+        !node.ask(&["PUBSUB", "SHARDCHANNELS"]).items().is_empty()
+    })
+    .await;
+    soon(guard.unwrap().release()).await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    soon(guard.release()).await.unwrap();
+    client.close().await;
 }
 
 /// Uses ZooKeeper over TLS. `false`: it is not installed.
