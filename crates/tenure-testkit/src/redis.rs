@@ -25,6 +25,8 @@ pub struct Redis {
     port: Port,
     /// The port for TLS or for the cluster bus.
     other: Port,
+    /// The port for the cluster bus of a node that has TLS.
+    bus: Port,
     dir: PathBuf,
     command: Vec<String>,
     password: Option<&'static str>,
@@ -54,16 +56,55 @@ impl Redis {
     /// [`start_tls`](Redis::start_tls) with another certificate. `asks`: clients need one, too.
     pub fn start_tls_as(certificates: &Certificates, name: &str, asks: bool) -> Self {
         let mut server = Self::prepare(&[]);
-        let file = |name: &str| certificates.file(name).display().to_string();
         let auth = if asks { "yes" } else { "optional" };
-        server.secure_and_launch(&[
-            &format!("tls-port {}", server.other.number()),
-            &format!("tls-cert-file {}", file(&format!("{name}.crt"))),
-            &format!("tls-key-file {}", file(&format!("{name}.key"))),
-            &format!("tls-ca-cert-file {}", file("ca.crt")),
-            &format!("tls-auth-clients {auth}"),
-        ]);
+        let tls = server.tls_lines(certificates, name) + &format!("tls-auth-clients {auth}");
+        server.secure_and_launch(&[&tls]);
         server
+    }
+
+    /// A cluster of one node, with TLS as in [`start_tls`](Redis::start_tls).
+    pub fn start_tls_cluster(certificates: &Certificates) -> Self {
+        let mut server = Self::prepare(&[]);
+        let tls = server.tls_lines(certificates, "server") + "tls-auth-clients optional";
+        let bus = format!("cluster-port {}", server.bus.number());
+        server.secure_and_launch(&[&tls, "cluster-enabled yes", "tls-cluster yes", &bus]);
+        let last = (SLOTS - 1).to_string();
+        server.order(&["CLUSTER", "ADDSLOTSRANGE", "0", &last]);
+        until("the cluster has all slots", || {
+            let info = server.ask(&["CLUSTER", "INFO"]).text();
+            info.contains("cluster_state:ok")
+        });
+        server
+    }
+
+    /// A sentinel of [`SERVICE`] with TLS, for a primary that was started with [`start_tls`](Redis::start_tls).
+    pub fn start_tls_sentinel(certificates: &Certificates, primary: &Redis) -> Self {
+        let mut sentinel = Self::prepare(&[]);
+        sentinel.command.push("--sentinel".into());
+        let tls = sentinel.tls_lines(certificates, "server") + "tls-auth-clients optional";
+        sentinel.launch_with(&[
+            &tls,
+            "tls-replication yes",
+            &format!(
+                "sentinel monitor {SERVICE} 127.0.0.1 {} 1",
+                primary.tls_port()
+            ),
+            &format!("sentinel auth-user {SERVICE} {USER}"),
+            &format!("sentinel auth-pass {SERVICE} {PASSWORD}"),
+        ]);
+        sentinel
+    }
+
+    /// The configuration of TLS with that certificate.
+    fn tls_lines(&self, certificates: &Certificates, name: &str) -> String {
+        let file = |name: &str| certificates.file(name).display().to_string();
+        format!(
+            "tls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n",
+            self.other.number(),
+            file(&format!("{name}.crt")),
+            file(&format!("{name}.key")),
+            file("ca.crt"),
+        )
     }
 
     /// A server with a wall clock that the test sets.
@@ -102,6 +143,7 @@ impl Redis {
         Self {
             port: Port::reserve(),
             other: Port::reserve(),
+            bus: Port::reserve(),
             dir,
             command,
             password: None,

@@ -120,18 +120,20 @@
 //!
 //! # Features
 //!
-//! `file` is on by default, and nothing else.
+//! `file` and `tls-ring` are on by default; `tls-ring` alone brings nothing.
 //! `memory:` is always there.
 //!
 //! | Feature | Adds | Brings |
 //! | --- | --- | --- |
 //! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
-//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
-//! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json` |
-//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
-//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls` with `ring`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls`, `futures-util`, `serde`, `serde_json` |
+//! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls`, `futures-util`, `serde`, `serde_json` |
+//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
 //! | `zookeeper` | the backend `zookeeper://`, without TLS | `zookeeper-client`, `serde`, `serde_json` |
-//! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`) | `rustls` with `ring`, and through `zookeeper-client` a second provider of cryptography, `aws-lc-rs`, built from C |
+//! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`); with all of `tls-aws-lc`, which the client library needs | `rustls` with `aws-lc-rs` |
+//! | `tls-ring` | TLS with `ring` for `redis`, `etcd`, `mysql`, `postgres` and what is built on them | `ring` beside each of them, built from C |
+//! | `tls-aws-lc` | the same with `aws-lc-rs`; for that switch the default features off, because `ring` is used where both are on | `aws-lc-rs` beside each of them, built from C, which takes most of a minute |
 //! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
 //! | `redlock` | the backend `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
@@ -142,6 +144,15 @@
 //! | `serde` | `Serialize` for [`Status`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |
+//!
+//! TLS is `rustls`. The features above choose its provider of cryptography and pass it to each connection.
+//! The provider that `rustls` keeps for the whole process (`CryptoProvider::install_default`) belongs to the program:
+//! no store reads or sets it, save ZooKeeper with TLS, whose client library takes no other.
+//! ZooKeeper sets it if the program has not set one before it connects.
+//! Without `tls-ring` and `tls-aws-lc`, a URL that asks for TLS is refused, and servers of databases on other machines
+//! need `tls=off`.
+//! sqlx, under `mysql` and `postgres`, has one provider for the whole program: `ring`, if any crate of the program asks
+//! sqlx for it.
 //!
 //! # Errors
 //!

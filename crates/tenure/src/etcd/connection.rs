@@ -7,7 +7,7 @@ use prost::Message;
 use rand::seq::SliceRandom as _;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::transport::{Channel, Uri};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -17,11 +17,9 @@ use tenure_core::support::{RetryBudget, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use crate::tls;
-
 use super::context::Context;
+use super::endpoint::Endpoint;
 use super::errors::{self, Recovery, RequestError};
-use super::settings::Settings;
 use super::wire::{self, path};
 
 /// The path of a request, in the type of the client library.
@@ -33,10 +31,6 @@ macro_rules! path_of {
             .expect("BUG: a path is a path")
     };
 }
-
-/// How long a connection with an open stream may be silent before HTTP/2 sends a ping. The server closes connections
-/// on which pings come more often than every 5 s (`--grpc-keepalive-min-time`).
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The longest response: a directory with tens of thousands of waiters.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
@@ -104,10 +98,9 @@ impl Attempts {
 impl Connections {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Error> {
         let settings = &context.settings;
-        let pem = settings.tls.as_ref().map(tls::Files::read).transpose()?;
         let mut members = Vec::new();
         for host in &settings.hosts {
-            members.push((host.clone(), endpoint(settings, host, pem.as_ref())?));
+            members.push((host.clone(), Endpoint::new(settings, host)?));
         }
         // Otherwise all clients would use the first member.
         members.shuffle(&mut rand::rng());
@@ -523,37 +516,4 @@ fn add_metadata<T>(request: &mut Request<T>, token: Option<Token>) {
 
 fn grpc(channel: &Channel) -> Grpc<Channel> {
     Grpc::new(channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
-}
-
-fn endpoint(settings: &Settings, host: &Host, pem: Option<&tls::Pem>) -> Result<Endpoint, Error> {
-    let scheme = if pem.is_some() { "https" } else { "http" };
-    let invalid = |err: tonic::transport::Error| {
-        let message = format!("{host} cannot be connected to with these settings");
-        Error::new(ErrorKind::Invalid, message).with_source(err)
-    };
-    let name = match host.name.contains(':') {
-        true => format!("[{}]", host.name),
-        false => host.name.clone(),
-    };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{name}:{}", host.port));
-    let endpoint = endpoint
-        .map_err(invalid)?
-        .connect_timeout(settings.timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(settings.timeout)
-        // The server counts pings on an idle connection as an attack.
-        .keep_alive_while_idle(false);
-    let Some(pem) = pem else {
-        return Ok(endpoint);
-    };
-    let mut tls = ClientTlsConfig::new().domain_name(host.name.clone());
-    tls = match &pem.ca {
-        Some(ca) => tls.ca_certificate(Certificate::from_pem(ca)),
-        None => tls.with_native_roots(),
-    };
-    if let Some((cert, key)) = &pem.client {
-        tls = tls.identity(Identity::from_pem(cert, key));
-    }
-    endpoint.tls_config(tls).map_err(invalid)
 }

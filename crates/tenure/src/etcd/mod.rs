@@ -10,11 +10,12 @@
 //! `names` (keys) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
 //! client) · `acquire`, `wait`, `renew`, `release` (the operations) · `requests` (one function for each request), with
 //! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) · `connection`
-//! (which member, and the login) · `errors` (what errors mean) · `inspect` (for operators).
+//! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 
 mod acquire;
 mod connection;
 mod context;
+mod endpoint;
 mod errors;
 mod guarantees;
 mod inspect;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
+    ProtocolVersion, RedisConnectionInfo,
 };
 
 use tenure_core::error::{Error, ErrorKind};
@@ -206,7 +206,7 @@ impl Settings {
         self.tls.is_some()
     }
 
-    /// A client of the client library for one server.
+    /// A client of the client library for one server. Its connections are plain.
     pub(super) fn client(&self, host: &Host) -> Result<Client, Error> {
         self.client_for(host, &self.login)
     }
@@ -216,17 +216,15 @@ impl Settings {
         self.client_for(host, &self.sentinel_login)
     }
 
-    fn client_for(&self, host: &Host, login: &Login) -> Result<Client, Error> {
-        let (name, port) = (host.name.clone(), host.port);
-        let addr = match &self.tls {
-            None => ConnectionAddr::Tcp(name, port),
-            Some(_) => ConnectionAddr::TcpTls {
-                host: name,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
+    /// `None`: connections are plain.
+    pub(super) fn tls_connector(&self, host: &Host) -> Result<Option<tls::Connector>, Error> {
+        let Some(files) = &self.tls else {
+            return Ok(None);
         };
+        tls::Connector::new(files.client_config(&[])?, host).map(Some)
+    }
+
+    fn client_for(&self, host: &Host, login: &Login) -> Result<Client, Error> {
         let mut settings = RedisConnectionInfo::default()
             .set_db(login.database)
             // Version 3 of the protocol: messages come over the same connection as replies, in order.
@@ -239,24 +237,15 @@ impl Settings {
             settings = settings.set_password(password.reveal());
         }
         let wrong = |err: redis::RedisError| {
-            Error::new(ErrorKind::Invalid, "the settings of TLS cannot be used").with_source(err)
+            let what = format!("{host} cannot be connected to with these settings");
+            Error::new(ErrorKind::Invalid, what).with_source(err)
         };
+        let addr = ConnectionAddr::Tcp(host.name.clone(), host.port);
         let info: ConnectionInfo = addr.into_connection_info().map_err(wrong)?;
         // Without this option the operating system delays a small request until the one before is acknowledged.
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let Some(tls) = &self.tls else {
-            return Client::open(info).map_err(wrong);
-        };
-        let pem = tls.read()?;
-        let certificates = TlsCertificates {
-            client_tls: pem.client.map(|(client_cert, client_key)| ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: pem.ca,
-        };
-        Client::build_with_tls(info, certificates).map_err(wrong)
+        Client::open(info).map_err(wrong)
     }
 }
 

@@ -67,6 +67,9 @@ impl fmt::Debug for Store {
 impl Store {
     /// Connects to the store of a URL `zookeeper://HOST,HOST/PATH`.
     ///
+    /// With `tls=on` this sets the provider of cryptography that rustls keeps for the whole process
+    /// (`CryptoProvider::install_default`), unless the program has set one before: the client library takes no other.
+    ///
     /// # Errors
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the servers are not there, refused the
     /// user, or cannot keep locks.
@@ -75,8 +78,9 @@ impl Store {
         let (spawner, clock) = (support::spawner()?, Clock::system());
         #[cfg(feature = "zookeeper-tls")]
         if settings.tls.is_some() {
-            // The client library asks for the provider of the whole program.
-            drop(crate::tls::provider());
+            // The client library takes the provider of the process and no other (`ClientConfig::builder` in its
+            // `tls/client.rs`). Without one it panics, if the program has more than one to choose from.
+            crate::tls::set_process_provider_if_unset()?;
         }
         let sessions = Sessions::new(settings.clone(), clock.clone(), spawner.clone());
         let sessions = Arc::new(sessions);

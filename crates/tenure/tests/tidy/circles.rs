@@ -13,7 +13,6 @@ const LEFT: &[&str] = &[
     "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/majority/mod.rs",
     "crates/tenure/src/sql/mod.rs",
-    "crates/tenure/src/tls.rs",
 ];
 
 /// A module of one crate: its folder under `crates/`, then the names from the root on.

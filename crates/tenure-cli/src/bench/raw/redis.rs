@@ -5,6 +5,7 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo as _,
     ProtocolVersion, PushInfo, PushKind, TlsCertificates, Value,
 };
+use rustls::crypto::CryptoProvider;
 use tenure::{Error, ErrorKind};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -118,6 +119,8 @@ impl Server {
             .set_tcp_settings(tcp)
             .set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let client = if is_tls {
+            // An error means that it was done before.
+            let _ = provider()?.install_default();
             let file = |key| option(key).map(std::fs::read).transpose().ok();
             let client_tls = match (file("cert")?, file("key")?) {
                 (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig {
@@ -156,6 +159,16 @@ impl Server {
     }
 }
 
+/// The provider of cryptography for the client library, which takes the one of the process. `None`: this build has none.
+fn provider() -> Option<CryptoProvider> {
+    #[cfg(feature = "tls-ring")]
+    return Some(rustls::crypto::ring::default_provider());
+    #[cfg(all(feature = "tls-aws-lc", not(feature = "tls-ring")))]
+    return Some(rustls::crypto::aws_lc_rs::default_provider());
+    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+    None
+}
+
 /// One of two processes that pass a message to and fro. The process that has received the message holds, and sends the
 /// message back. Process 0 begins.
 pub(crate) async fn contend_by_publish(
@@ -164,8 +177,6 @@ pub(crate) async fn contend_by_publish(
     rounds: u32,
     contender: &str,
 ) -> Result<Vec<HoldTimes>, AnyError> {
-    // The library sets up the TLS provider of the process.
-    tenure::connect(url).await?.close().await;
     let server = Server::parse(url).ok_or("not one server of Redis")?;
     let channel = |contender| format!("{}{name}:raw:{contender}", server.prefix);
     let other = channel(if contender == "0" { "1" } else { "0" });

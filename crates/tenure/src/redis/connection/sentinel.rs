@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::MultiplexedConnection;
-use redis::{Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
+use redis::{FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
@@ -23,6 +22,7 @@ use tenure_core::url::Host;
 use super::super::context::Context;
 use super::super::errors;
 use super::call::{Call, Reply};
+use super::endpoint::{Endpoint, Multiplexed};
 use super::server::{Connection, Server};
 
 /// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
@@ -52,9 +52,9 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     host: Host,
-    client: Client,
+    endpoint: Endpoint,
     /// Locked by the task that asks this sentinel.
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    connection: tokio::sync::Mutex<Option<Multiplexed>>,
 }
 
 /// What one sentinel says.
@@ -74,7 +74,7 @@ impl Sentinels {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
-                client: context.settings.sentinel_client(host)?,
+                endpoint: Endpoint::of_sentinel(host, &context.settings)?,
                 connection: tokio::sync::Mutex::default(),
             })
         };
@@ -246,10 +246,7 @@ impl Sentinels {
         Ok(view)
     }
 
-    async fn connect(
-        self: &Arc<Self>,
-        sentinel: &Sentinel,
-    ) -> Result<MultiplexedConnection, RedisError> {
+    async fn connect(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Multiplexed, RedisError> {
         let weak = Arc::downgrade(self);
         let config = self.context.settings.connection_config();
         let config = config.set_push_sender(move |info: PushInfo| {
@@ -258,16 +255,14 @@ impl Sentinels {
             }
             Ok::<(), ()>(())
         });
-        let client = &sentinel.client;
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let connecting = sentinel.endpoint.connect(&self.context, config);
+        let mut connection = connecting.await?;
         // Before the sentinel is asked, so that a later announcement is not missed.
         connection.subscribe(&ANNOUNCEMENTS[..]).await?;
         Ok(connection)
     }
 
-    async fn view(&self, connection: &MultiplexedConnection) -> Result<Option<View>, RedisError> {
+    async fn view(&self, connection: &Multiplexed) -> Result<Option<View>, RedisError> {
         let sentinel = |what| {
             let mut cmd = redis::cmd("SENTINEL");
             cmd.arg(what).arg(&self.service);
@@ -277,9 +272,9 @@ impl Sentinels {
         let state = sentinel("MASTER");
         let (mut first, mut second) = (connection.clone(), connection.clone());
         let (address, state): (_, Result<HashMap<String, Value>, _>) = tokio::join!(
-            address.query_async::<Option<(String, u16)>>(&mut first),
+            address.query_async::<Option<(String, u16)>>(&mut *first),
             // An error is no trouble: the sentinel may not know the service, or not let this user ask.
-            state.query_async(&mut second),
+            state.query_async(&mut *second),
         );
         let Some((name, port)) = address? else {
             return Ok(None);

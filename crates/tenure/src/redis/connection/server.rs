@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value};
+use redis::{Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::RestartGuard;
@@ -18,6 +17,7 @@ use super::super::context::Context;
 use super::super::errors;
 use super::super::server_info::{Persistence, ServerInfo};
 use super::super::settings::Topology;
+use super::endpoint::{Endpoint, Multiplexed};
 
 /// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
@@ -25,7 +25,7 @@ const PIPELINE_BUFFER: usize = 256;
 /// One server.
 pub(crate) struct Server {
     pub(crate) host: Host,
-    client: Client,
+    endpoint: Endpoint,
     context: Arc<Context>,
     is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
@@ -35,7 +35,7 @@ pub(crate) struct Server {
 /// One connection, until it ends.
 pub(crate) struct Connection {
     pub(crate) host: Host,
-    multiplexed: MultiplexedConnection,
+    multiplexed: Multiplexed,
     pub(crate) server_info: ServerInfo,
     start: ServerStart,
     /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 impl Server {
     pub(crate) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
         Ok(Self {
-            client: context.settings.client(&host)?,
+            endpoint: Endpoint::of_server(&host, &context.settings)?,
             host,
             context: context.clone(),
             is_retired: Arc::default(),
@@ -117,8 +117,8 @@ impl Server {
             .set_push_sender(push);
         let failed = |err| errors::connecting(err, &self.host, settings.is_tls());
         let multiplexed = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
+            .endpoint
+            .connect(&self.context, config)
             .await
             .map_err(failed)?;
         let (mut for_info, mut for_channel) = (multiplexed.clone(), multiplexed.clone());
@@ -150,10 +150,7 @@ impl Server {
     }
 
     /// What the server says about itself, as soon as it has loaded its data.
-    async fn server_info(
-        &self,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<ServerInfo, RedisError> {
+    async fn server_info(&self, connection: &mut Multiplexed) -> Result<ServerInfo, RedisError> {
         let clock = &self.context.clock;
         let mut budget = RetryBudget::until(self.context.request_limit());
         loop {
@@ -204,7 +201,7 @@ impl Connection {
     /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.
     pub(crate) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
-        let reply = cmd.query_async(&mut multiplexed).await;
+        let reply = cmd.query_async(&mut *multiplexed).await;
         self.end_if_unusable(&reply);
         reply
     }

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 
 use tenure_core::error::Error;
@@ -28,6 +27,7 @@ use crate::lease_store::WakeUp;
 use super::super::context::Context;
 use super::super::errors;
 use super::super::names;
+use super::endpoint::{Endpoint, Multiplexed};
 use super::server::{Connection, Server};
 use super::slot_map::SlotMap;
 
@@ -61,7 +61,7 @@ struct SlotWaiters {
 
 struct SubscriptionConnection {
     host: Host,
-    multiplexed: MultiplexedConnection,
+    multiplexed: Multiplexed,
     /// The slots whose channels are subscribed, as the node reported it.
     subscribed: Arc<Mutex<BTreeSet<u16>>>,
     ended: Arc<Flag>,
@@ -272,8 +272,8 @@ impl ShardSubscriptions {
         };
         let settings = &self.context.settings;
         let config = settings.connection_config().set_push_sender(push);
-        let client = settings.client(&server.host)?;
-        let multiplexed = client.get_multiplexed_async_connection_with_config(&config);
+        let endpoint = Endpoint::of_server(&server.host, settings)?;
+        let multiplexed = endpoint.connect(&self.context, config);
         let failed = |err| errors::connecting(err, &server.host, settings.is_tls());
         Ok(SubscriptionConnection {
             host: server.host.clone(),
@@ -291,7 +291,7 @@ impl ShardSubscriptions {
             let mut multiplexed = connection.multiplexed.clone();
             let mut cmd = redis::cmd(command);
             cmd.arg(self.channel(slot));
-            async move { cmd.query_async::<Value>(&mut multiplexed).await }
+            async move { cmd.query_async::<Value>(&mut *multiplexed).await }
         };
         let missing = slots.difference(&subscribed);
         let subscribe = missing.map(|slot| send("SSUBSCRIBE", *slot));

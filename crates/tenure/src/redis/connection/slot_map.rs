@@ -16,6 +16,7 @@ use tenure_core::url::Host;
 use super::super::context::Context;
 use super::super::errors;
 use super::super::names::SLOTS;
+use super::endpoint::Endpoint;
 use super::server::{Connection, Server};
 use super::slots::{self, Range};
 
@@ -220,11 +221,10 @@ impl SlotMap {
             Some(connection) => connection.send(&cmd).await.map_err(failed)?,
             None => {
                 // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
-                let config = settings.connection_config();
-                let client = settings.client(&host)?;
-                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                let endpoint = Endpoint::of_server(&host, settings)?;
+                let connection = endpoint.connect(&self.context, settings.connection_config());
                 let mut connection = connection.await.map_err(failed)?;
-                cmd.query_async(&mut connection).await.map_err(failed)?
+                cmd.query_async(&mut *connection).await.map_err(failed)?
             }
         };
         match slots::parse(&reply, &host) {

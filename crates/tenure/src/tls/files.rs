@@ -1,16 +1,10 @@
-//! What a URL says about TLS. `handshake.rs` has what needs `rustls`, which a build without TLS leaves out.
-
-#[cfg(feature = "_tls")]
-mod handshake;
+//! What a URL says about TLS.
 
 use std::path::PathBuf;
 
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::url::{Host, Url};
-
-#[cfg(feature = "_tls")]
-pub(crate) use handshake::*;
 
 /// What a URL says about TLS.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +14,10 @@ pub(crate) use handshake::*;
 )]
 pub(crate) struct Files {
     /// Who signed the servers' certificates, instead of whom the system trusts.
-    ca: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
     /// Our own certificate, for servers that ask for one, and its key.
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 }
 
 /// Says of a server without TLS that others can listen, unless nothing leaves this machine. `how` asks for TLS.
@@ -48,6 +42,9 @@ impl Files {
         if cert.is_some() != key.is_some() {
             return invalid("`cert` and `key` go together");
         }
+        if is_tls && cfg!(not(any(feature = "tls-ring", feature = "tls-aws-lc"))) {
+            return Err(no_provider());
+        }
         Ok(is_tls.then_some(Self { ca, cert, key }))
     }
 
@@ -56,6 +53,14 @@ impl Files {
     pub(crate) fn names_authority(&self) -> bool {
         self.ca.is_some()
     }
+}
+
+/// A URL asks for TLS, and this build has no cryptography for it.
+pub(super) fn no_provider() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "this build of tenure has no TLS; build with the feature `tls-ring` or `tls-aws-lc`",
+    )
 }
 
 #[cfg(test)]

@@ -1,0 +1,108 @@
+//! How a connection to one server is opened, with TLS or without it.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError};
+
+use tenure_core::error::Error;
+use tenure_core::rt::Task;
+use tenure_core::url::Host;
+
+use crate::tls;
+
+use super::super::context::Context;
+use super::super::settings::Settings;
+
+/// One server, with all that a connection to it needs.
+pub(super) struct Endpoint {
+    client: Client,
+    /// `None`: connections are plain.
+    tls: Option<tls::Connector>,
+}
+
+/// A connection of the client library. It ends when all its clones are dropped.
+#[derive(Clone)]
+pub(super) struct Multiplexed {
+    connection: MultiplexedConnection,
+    /// `None`: the client library has it.
+    _driver: Option<Arc<Driver>>,
+}
+
+/// The task that sends requests and receives replies. Without an end from outside it waits for the replies to all
+/// requests, also from a server that has died.
+struct Driver(Task);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Endpoint {
+    pub(super) fn of_server(host: &Host, settings: &Settings) -> Result<Self, Error> {
+        Ok(Self {
+            client: settings.client(host)?,
+            tls: settings.tls_connector(host)?,
+        })
+    }
+
+    pub(super) fn of_sentinel(host: &Host, settings: &Settings) -> Result<Self, Error> {
+        Ok(Self {
+            client: settings.sentinel_client(host)?,
+            tls: settings.tls_connector(host)?,
+        })
+    }
+
+    /// Connects and logs in, within the time limit of a request.
+    pub(super) async fn connect(
+        &self,
+        context: &Context,
+        config: AsyncConnectionConfig,
+    ) -> Result<Multiplexed, RedisError> {
+        let Some(tls) = &self.tls else {
+            let connecting = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config);
+            return Ok(Multiplexed {
+                connection: connecting.await?,
+                _driver: None,
+            });
+        };
+        // With TLS of its own the client library takes the provider of cryptography of the process, or sets one
+        // (`create_rustls_config` in its `connection.rs`).
+        let connecting = async {
+            let stream = tls.connect().await?;
+            let info = self.client.get_connection_info().redis_settings();
+            MultiplexedConnection::new_with_config(info, stream, config).await
+        };
+        let (connection, driver) = tokio::select! {
+            biased;
+            connected = connecting => connected?,
+            () = context.clock.sleep_until(context.request_limit()) => {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+        };
+        let driver = Driver(context.spawner.spawn(driver));
+        Ok(Multiplexed {
+            connection,
+            _driver: Some(Arc::new(driver)),
+        })
+    }
+}
+
+impl Deref for Multiplexed {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Multiplexed {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.connection
+    }
+}
