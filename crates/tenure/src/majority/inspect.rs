@@ -9,8 +9,9 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 
-use super::crowd::Crowd;
-use super::{Core, merged};
+use super::errors::merged;
+use super::requests::Crowd;
+use super::store::Core;
 
 /// What each node said, by node; an error when fewer than a majority said anything.
 async fn ask<T>(

@@ -8,7 +8,7 @@ use tenure_core::backend::BoxFuture;
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::Core;
+use super::store::Core;
 
 /// Requests to several nodes that are under way; at most one for each.
 pub(super) struct Crowd<T> {

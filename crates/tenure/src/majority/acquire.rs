@@ -13,11 +13,14 @@ use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::ballot::{Ballot, Next};
 use tenure_core::logic::{lease, pace, quorum};
+use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::crowd::Crowd;
-use super::hold::{self, Claim};
-use super::{Core, due, merged, no_answer};
+use super::claim::Claim;
+use super::errors::{merged, no_answer};
+use super::requests::Crowd;
+use super::store::Core;
+use super::{release, renew};
 
 /// How long a node that was given back, or did not let us queue, is left alone, as a share of the ttl: a holder
 /// that lost this node gets the chance to renew there, which it does every third of its ttl.
@@ -288,7 +291,7 @@ impl Contest {
         let hold = self.claim.leave_node(node);
         self.core.forget_alias(hold.owner, &self.claim);
         self.core
-            .see_to(Box::pin(hold::give_back(self.core.clone(), node, hold)));
+            .see_to(Box::pin(release::give_back(self.core.clone(), node, hold)));
     }
 
     /// A majority is ours and knows the token.
@@ -312,7 +315,7 @@ impl Contest {
             .filter_map(|grant| Some((grant.sent.after(grant.ttl?), grant.sent)));
         let ends: Vec<_> = ends.collect();
         let no_lease = grants.len() - ends.len();
-        let mut lease = hold::weakest(ends, no_lease, self.core.majority());
+        let mut lease = renew::weakest(ends, no_lease, self.core.majority());
         let (core, claim, round_trip) = (self.core.clone(), self.claim.clone(), self.round_trip);
         let is_late = |(sent, ttl): (Time, Duration)| {
             quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
@@ -337,7 +340,7 @@ impl Contest {
                     sent,
                     ttl: Some(ttl),
                 },
-            ] = hold::renew_claims(&core, std::slice::from_ref(&claim)).await[..]
+            ] = renew::renew_claims(&core, std::slice::from_ref(&claim)).await[..]
         {
             lease = Some((sent, ttl));
         }
@@ -375,7 +378,7 @@ impl Contest {
             });
             let (core, claim) = (self.core.clone(), self.claim.clone());
             self.core.see_to(Box::pin(async move {
-                hold::see_out(&core, &claim, node, ask, answer).await;
+                release::see_out(&core, &claim, node, ask, answer).await;
             }));
         }
     }
@@ -428,4 +431,12 @@ impl Contest {
         self.give_up();
         Ok(Answer::Busy)
     }
+}
+
+/// When `at` on the clock has come: never, for [`Time::MAX`].
+async fn due(clock: &Clock, at: Time) {
+    if at == Time::MAX {
+        std::future::pending::<()>().await;
+    }
+    clock.sleep_until(at).await;
 }
