@@ -22,9 +22,9 @@ fn nodes(count: usize) -> Vec<memory::Backend> {
     [vec![first], others].concat()
 }
 
-fn over(nodes: &[memory::Backend]) -> majority::Backend {
+fn over(nodes: &[memory::Backend]) -> Arc<majority::Store> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
-    majority::Backend::new(nodes.collect(), majority::Settings::default()).unwrap()
+    majority::Store::new(nodes.collect(), majority::Settings::default()).unwrap()
 }
 
 fn client(nodes: &[memory::Backend]) -> Client {
@@ -138,7 +138,7 @@ async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
     let trying = tokio::spawn(async move { lock.try_acquire().await.map(drop) });
     settle().await;
     assert!(!trying.is_finished());
-    nodes[0].advance(majority::MOST_NODE_LIMIT);
+    nodes[0].advance(majority::MAX_NODE_TIMEOUT);
     let err = trying.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
     nodes.iter().for_each(memory::Backend::resume);
@@ -398,7 +398,7 @@ async fn check_says_what_is_wrong_with_which_node() {
                 .starts_with(&format!("node {count} of {count}: "))
         );
     }
-    assert!(majority::Backend::new(vec![], majority::Settings::default()).is_err());
+    assert!(majority::Store::new(vec![], majority::Settings::default()).is_err());
 }
 
 #[tokio::test]
@@ -423,7 +423,7 @@ async fn a_lock_over_nodes_without_leases_has_none() {
     let leaseless: Vec<Arc<dyn backend::Backend>> = (0..3)
         .map(|_| Arc::new(memory::Backend::new()) as _)
         .collect();
-    let store = majority::Backend::new(leaseless, majority::Settings::default()).unwrap();
+    let store = majority::Store::new(leaseless, majority::Settings::default()).unwrap();
     let client = Client::from_backend(store).unwrap();
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());

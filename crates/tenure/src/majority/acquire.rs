@@ -1,10 +1,7 @@
-//! Getting a name from a majority of the nodes, at once or after a wait.
+//! One acquisition: the name is obtained from a majority of the nodes, at once or after a wait.
 //!
-//! All nodes are asked at once. Where a wait is allowed each of them puts us into its queue, and hands the
-//! name over in its own order. When those orders differ, several contenders have some nodes each and none
-//! has enough. So whoever has some of them without a majority gives them back after a short, random time
-//! and queues again; in every such moment the next one may have its majority, and with chance on all
-//! sides somebody soon has. (`logic/tests/split_search.rs`: there is a way out of every state.)
+//! All nodes are asked at once. Where a wait is allowed, each node puts the request into its queue, and hands the name
+//! over in its own order; see `wait` for what happens when the orders differ.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,86 +9,75 @@ use std::time::Duration;
 use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::ballot::{Ballot, Next};
-use tenure_core::logic::{lease, pace, quorum};
+use tenure_core::logic::{lease, quorum};
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::claim::Claim;
-use super::errors::{merged, no_answer};
-use super::requests::Crowd;
-use super::store::Core;
-use super::{release, renew};
+use super::errors::{no_answer, no_majority};
+use super::holds::QuorumHold;
+use super::release::{finish_request, release_until_answered};
+use super::renew::{Lease, majority_lease, renew_holds};
+use super::requests::NodeRequests;
+use super::store::Store;
+use super::wait::{self, Shortage};
 
-/// How long a node that was given back, or did not let us queue, is left alone, as a share of the ttl: a holder
-/// that lost this node gets the chance to renew there, which it does every third of its ttl.
-const REST: u32 = 8;
-
-/// The longest of these pauses: after that a node that is back is noticed.
-const MOST_REST: Duration = Duration::from_secs(2);
-
-/// What a node said.
-enum Said {
-    Answered(Result<Answer, Error>),
+/// What a node answered.
+enum Reply {
+    Acquired(Result<Answer, Error>),
+    /// The outcome of raising the hold to this token.
     Raised(u64, Result<bool, Error>),
 }
 
-/// One acquisition under way.
-struct Contest {
-    core: Arc<Core>,
+struct Acquisition {
+    store: Arc<Store>,
     request: Arc<Request>,
-    claim: Arc<Claim>,
+    hold: Arc<QuorumHold>,
     ballot: Ballot,
-    crowd: Crowd<Said>,
-    nodes: Vec<Node>,
-    /// The longest round trip seen.
-    round_trip: Duration,
-    /// How often we made room.
-    given_back: u32,
-    /// Since when we have some nodes without a majority, and our patience with that for each of them.
-    short_since: Option<(Time, Duration)>,
+    requests: NodeRequests<Reply>,
+    nodes: Vec<NodeState>,
+    shortage: Shortage,
 }
 
-/// Where we are with one node.
-struct Node {
-    ask: Option<Arc<Request>>,
-    /// When the request that is under way is to be given up; never for one that waits.
-    limit: Time,
+/// Where the acquisition stands with one node.
+struct NodeState {
+    request: Option<Arc<Request>>,
+    /// When the request that is under way is given up; never for a request that waits.
+    give_up_at: Time,
     grant: Option<Grant>,
-    busy: bool,
+    /// The node was refused because of another contender, or given back to one.
+    is_busy: bool,
     error: Option<Error>,
-    /// When to ask again; `MAX` while we hold or queue there.
-    again: Time,
+    /// When to ask again; `MAX` while the node has our hold or our place in its queue.
+    ask_again_at: Time,
 }
 
-pub(super) async fn acquire(core: Arc<Core>, request: Arc<Request>) -> Result<Answer, Error> {
-    let nodes = core.nodes.len();
-    let claim = Claim::new(&request, nodes);
-    core.remember(claim.owner, &claim);
-    let node = |_| Node {
-        ask: None,
-        limit: Time::MAX,
+pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
+    let nodes = store.nodes.len();
+    let hold = QuorumHold::new(request, nodes);
+    store.holds.insert(hold.owner, &hold, store.clock.now());
+    let node = |_| NodeState {
+        request: None,
+        give_up_at: Time::MAX,
         grant: None,
-        busy: false,
+        is_busy: false,
         error: None,
-        again: Time::MAX,
+        ask_again_at: Time::MAX,
     };
-    let contest = Contest {
+    let acquisition = Acquisition {
+        store: store.clone(),
+        request: request.clone(),
+        hold,
         ballot: Ballot::new(nodes),
-        crowd: Crowd::empty(nodes),
+        requests: NodeRequests::none(nodes),
         nodes: (0..nodes).map(node).collect(),
-        round_trip: Duration::ZERO,
-        given_back: 0,
-        short_since: None,
-        core,
-        request,
-        claim,
+        shortage: Shortage::default(),
     };
-    contest.run().await
+    acquisition.run().await
 }
 
-impl Contest {
+impl Acquisition {
     async fn run(mut self) -> Result<Answer, Error> {
-        let proposal = self.core.proposal();
+        let proposal = self.store.proposal();
         for node in 0..self.nodes.len() {
             self.ask(node, proposal);
         }
@@ -100,122 +86,99 @@ impl Contest {
                 Next::Won { token } => return self.won(token).await,
                 Next::Raise { token, nodes } => self.raise(token, &nodes),
                 Next::Lost if !self.request.wait || self.is_cut_off() => return self.lost(),
-                Next::Lost | Next::Wait => self.note_shortage(),
+                Next::Lost | Next::Wait => self.watch_shortage(),
             }
-            let core = self.core.clone();
+            let store = self.store.clone();
             let next = self.next_due();
             tokio::select! {
                 biased;
-                said = self.crowd.next(), if self.crowd.is_any() => {
-                    if let Some((node, said)) = said {
-                        self.hear(node, said);
+                reply = self.requests.next(), if self.requests.is_any_open() => {
+                    if let Some((node, reply)) = reply {
+                        self.apply(node, reply);
                     }
                 }
                 () = self.request.stop.raised() => return self.stopped().await,
-                () = due(&core.clock, next) => self.on_time(core.clock.now()),
+                () = sleep_until(&store.clock, next) => self.do_what_is_due(store.clock.now()),
             }
         }
     }
 
     fn ask(&mut self, node: usize, proposal: u64) {
-        let ask = self.claim.ask(node, self.request.wait, proposal);
-        if ask.owner != self.claim.owner {
-            self.core.remember(ask.owner, &self.claim);
+        let request = self.hold.request_to(node, self.request.wait, proposal);
+        if request.owner != self.hold.owner {
+            let now = self.store.clock.now();
+            self.store.holds.insert(request.owner, &self.hold, now);
         }
         self.ballot.asked(node);
         let state = &mut self.nodes[node];
-        state.limit = match self.request.wait {
+        state.give_up_at = match self.request.wait {
             true => Time::MAX,
-            false => self.core.clock.now().after(self.core.node_limit(ask.ttl)),
+            false => self.store.node_deadline(request.ttl),
         };
-        state.again = Time::MAX;
-        state.busy = false;
+        state.ask_again_at = Time::MAX;
+        state.is_busy = false;
         state.error = None;
-        state.ask = Some(ask.clone());
-        let answer = self.core.nodes[node].acquire(ask);
-        self.crowd
-            .send(node, Box::pin(async { Said::Answered(answer.await) }));
+        state.request = Some(request.clone());
+        let answer = self.store.nodes[node].acquire(request);
+        let reply = Box::pin(async { Reply::Acquired(answer.await) });
+        self.requests.send(node, reply);
     }
 
-    /// The second round: these nodes granted less than another one of the majority.
+    /// The second round: these nodes granted a smaller token than another node of the majority.
     fn raise(&mut self, token: u64, nodes: &[usize]) {
         for &node in nodes {
-            if self.crowd.is_flying(node) {
+            if self.requests.is_open(node) {
                 continue;
             }
-            let raising = self.core.nodes[node].raise(self.claim.on(node, false), token);
-            self.nodes[node].limit = self.limit_from_now();
-            self.crowd.send(
-                node,
-                Box::pin(async move { Said::Raised(token, raising.await) }),
-            );
+            let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+            self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
+            let reply = Box::pin(async move { Reply::Raised(token, raising.await) });
+            self.requests.send(node, reply);
         }
     }
 
-    fn limit_from_now(&self) -> Time {
-        let limit = self.core.node_limit(self.request.ttl);
-        self.core.clock.now().after(limit)
-    }
-
-    fn hear(&mut self, node: usize, said: Said) {
-        let now = self.core.clock.now();
+    /// Takes the reply of a node into account.
+    fn apply(&mut self, node: usize, reply: Reply) {
         let state = &mut self.nodes[node];
-        state.limit = Time::MAX;
-        match said {
-            Said::Answered(Ok(Answer::Granted(grant))) => {
+        state.give_up_at = Time::MAX;
+        match reply {
+            Reply::Acquired(Ok(Answer::Granted(grant))) => {
                 self.ballot.granted(node, grant.token);
-                self.claim.held(node);
-                self.core.saw(grant.token);
-                self.round_trip = self.round_trip.max(grant.round_trip);
+                self.hold.set_held(node);
+                self.store.note_token(grant.token);
+                self.shortage.note_round_trip(grant.round_trip);
                 state.grant = Some(grant);
-                // Others have made room, and may do so where we only rest.
-                let resting = self.nodes.iter_mut().filter(|state| state.busy);
-                resting.for_each(|state| state.again = now);
+                // Another contender has given this node back, and may have given back those that we do not ask now.
+                let now = self.store.clock.now();
+                let busy = self.nodes.iter_mut().filter(|state| state.is_busy);
+                busy.for_each(|state| state.ask_again_at = now);
             }
-            Said::Answered(Ok(_)) => {
-                state.busy = true;
-                self.refused(node, now);
+            Reply::Acquired(Ok(_)) => {
+                state.is_busy = true;
+                self.refused(node);
             }
-            Said::Answered(Err(err)) => self.failed(node, err, now),
-            Said::Raised(token, Ok(true)) => self.ballot.raised(node, token),
-            Said::Raised(_, Ok(false)) => {
-                self.claim.lost_node(node);
-                self.refused(node, now);
+            Reply::Acquired(Err(err)) => self.failed(node, err),
+            Reply::Raised(token, Ok(true)) => self.ballot.raised(node, token),
+            Reply::Raised(_, Ok(false)) => {
+                self.hold.set_lost(node);
+                self.refused(node);
             }
-            Said::Raised(_, Err(err)) => {
-                // The hold is there, or was; without the token it has no vote.
-                self.failed(node, err, now);
+            Reply::Raised(_, Err(err)) => {
+                // The node has the hold, or had it; without the token it has no vote.
+                self.failed(node, err);
                 self.give_back(node);
             }
         }
     }
 
-    /// The first grants have come: the rest should, soon.
-    fn note_shortage(&mut self) {
-        if !self.request.wait || self.ballot.held().is_empty() {
-            self.short_since = None;
-        } else if self.short_since.is_none() {
-            let (random, ttl) = (rand::random(), self.request.ttl);
-            let patience = pace::patience(self.given_back, random, self.round_trip, ttl);
-            self.short_since = Some((self.core.clock.now(), patience));
-        }
-    }
-
-    /// When we make room for others: the later, the more nodes we have.
-    fn make_room(&self) -> Time {
-        let held = u32::try_from(self.ballot.held().len()).unwrap_or(u32::MAX);
-        self.short_since.map_or(Time::MAX, |(since, patience)| {
-            since.after(patience.saturating_mul(held))
-        })
-    }
-
-    fn refused(&mut self, node: usize, now: Time) {
+    /// The node has nothing of us.
+    fn refused(&mut self, node: usize) {
         self.ballot.refused(node);
         self.nodes[node].grant = None;
-        self.nodes[node].again = self.rest_from(now);
+        self.nodes[node].ask_again_at = self.cooldown();
     }
 
-    fn failed(&mut self, node: usize, err: Error, now: Time) {
+    fn failed(&mut self, node: usize, err: Error) {
         if err.kind() == ErrorKind::Indeterminate {
             self.ballot.unclear(node);
         } else {
@@ -223,62 +186,57 @@ impl Contest {
         }
         self.nodes[node].grant = None;
         self.nodes[node].error = Some(err);
-        self.nodes[node].again = self.rest_from(now);
+        self.nodes[node].ask_again_at = self.cooldown();
     }
 
-    fn rest_from(&self, now: Time) -> Time {
-        if !self.request.wait {
-            return Time::MAX;
+    fn cooldown(&self) -> Time {
+        match self.request.wait {
+            true => wait::ask_again_at(&self.store.clock, self.request.ttl),
+            false => Time::MAX,
         }
-        let most = (self.request.ttl / REST).min(MOST_REST);
-        now.after(most / 2 + pace::fraction(most / 2, rand::random()))
     }
 
-    /// Whether nodes that do not answer are enough to keep anybody from a majority.
+    fn watch_shortage(&mut self) {
+        if !self.request.wait || self.ballot.held().is_empty() {
+            self.shortage.end();
+        } else {
+            self.shortage.begin(&self.store.clock, self.request.ttl);
+        }
+    }
+
+    /// Whether so many nodes fail that no contender can have a majority.
     fn is_cut_off(&self) -> bool {
         let failed = self.nodes.iter().filter(|state| state.error.is_some());
-        failed.count() + self.core.majority() > self.nodes.len()
+        failed.count() + self.store.majority() > self.nodes.len()
     }
 
+    /// When [`do_what_is_due`](Self::do_what_is_due) has something to do.
     fn next_due(&self) -> Time {
         let times = self.nodes.iter().enumerate().map(|(node, state)| {
-            // A node that has not answered the last request is not asked again before.
-            let flying = self.crowd.is_flying(node);
-            let again = if flying { Time::MAX } else { state.again };
-            state.limit.min(again)
+            // A node that has not answered the last request is not asked again before it has.
+            match self.requests.is_open(node) {
+                true => state.give_up_at,
+                false => state.give_up_at.min(state.ask_again_at),
+            }
         });
-        times.fold(self.make_room(), Time::min)
+        times.fold(self.give_back_at(), Time::min)
     }
 
-    fn on_time(&mut self, now: Time) {
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].limit <= now {
-                self.nodes[node].limit = Time::MAX;
-                if let Some(ask) = &self.nodes[node].ask {
-                    ask.stop.raise();
-                }
-                let limit = self.core.node_limit(self.request.ttl);
-                self.failed(node, no_answer(limit), now);
-            }
+    fn give_back_at(&self) -> Time {
+        self.shortage.give_back_at(self.ballot.held().len())
+    }
+
+    fn do_what_is_due(&mut self, now: Time) {
+        self.give_up_silent_nodes(now);
+        if self.give_back_at() <= now {
+            self.make_room();
         }
-        if self.make_room() <= now {
-            self.short_since = None;
-            let held = self.ballot.held();
-            if held.len() < self.core.majority() && !held.is_empty() {
-                self.given_back += 1;
-                for node in held {
-                    self.give_back(node);
-                    self.nodes[node].busy = true;
-                    self.refused(node, now);
-                }
-            }
-        }
-        let proposal = self.core.proposal();
+        let proposal = self.store.proposal();
         for node in 0..self.nodes.len() {
-            if self.nodes[node].again <= now && !self.crowd.is_flying(node) {
+            if self.nodes[node].ask_again_at <= now && !self.requests.is_open(node) {
                 let error = self.nodes[node].error.as_ref();
                 if error.is_some_and(|err| err.kind() == ErrorKind::Indeterminate) {
-                    // It may have something of ours from before; whatever comes of that is not ours any more.
+                    // The earlier request may have been granted, or may still be: its owner id is given up.
                     self.give_back(node);
                 }
                 self.ask(node, proposal);
@@ -286,155 +244,194 @@ impl Contest {
         }
     }
 
-    /// What we have or may have on a node goes back, and we go on there under another identity.
-    fn give_back(&mut self, node: usize) {
-        let hold = self.claim.leave_node(node);
-        self.core.forget_alias(hold.owner, &self.claim);
-        self.core
-            .see_to(Box::pin(release::give_back(self.core.clone(), node, hold)));
+    fn give_up_silent_nodes(&mut self, now: Time) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].give_up_at <= now {
+                self.nodes[node].give_up_at = Time::MAX;
+                if let Some(request) = &self.nodes[node].request {
+                    request.stop.raise();
+                }
+                let timeout = self.store.settings.node_timeout_for(self.request.ttl);
+                self.failed(node, no_answer(timeout));
+            }
+        }
     }
 
-    /// A majority is ours and knows the token.
+    /// Gives all nodes back, so that another contender can have them, unless they are a majority.
+    fn make_room(&mut self) {
+        self.shortage.end();
+        let held = self.ballot.held();
+        if held.is_empty() || held.len() >= self.store.majority() {
+            return;
+        }
+        self.shortage.note_given_back();
+        for node in held {
+            self.give_back(node);
+            self.nodes[node].is_busy = true;
+            self.refused(node);
+        }
+    }
+
+    /// Releases what the node has or may have of us. The next request to the node has another owner id.
+    fn give_back(&mut self, node: usize) {
+        let hold = self.hold.replace_owner(node);
+        self.store.holds.remove_alias(hold.owner, &self.hold);
+        let release = release_until_answered(self.store.clone(), node, hold);
+        self.store.background.run(Box::pin(release));
+    }
+
+    /// A majority has granted the name and knows the token.
     async fn won(mut self, token: u64) -> Result<Answer, Error> {
-        self.claim.agree(token);
-        self.core.saw(token);
-        while let Some((node, said)) = self.crowd.landed() {
-            self.hear(node, said);
+        self.hold.set_token(token);
+        self.store.note_token(token);
+        while let Some((node, reply)) = self.requests.next_arrived() {
+            self.apply(node, reply);
         }
         for node in self.ballot.behind(token) {
             self.tell_token(node, token);
         }
-        let held = self.ballot.held();
-        let grants: Vec<_> = held
-            .iter()
-            .filter_map(|node| self.nodes[*node].grant.clone())
-            .collect();
-        let now = self.core.clock.now();
-        let ends = grants
-            .iter()
-            .filter_map(|grant| Some((grant.sent.after(grant.ttl?), grant.sent)));
-        let ends: Vec<_> = ends.collect();
-        let no_lease = grants.len() - ends.len();
-        let mut lease = renew::weakest(ends, no_lease, self.core.majority());
-        let (core, claim, round_trip) = (self.core.clone(), self.claim.clone(), self.round_trip);
-        let is_late = |(sent, ttl): (Time, Duration)| {
-            quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
-        };
-        if lease.is_some_and(is_late) {
+        let held = self.ballot.held().into_iter();
+        let grants = held.filter_map(|node| self.nodes[node].grant.take());
+        let grants: Vec<_> = grants.collect();
+        let now = self.store.clock.now();
+        let mut lease = self.lease_of(&grants);
+        if lease.is_some_and(|lease| is_over(lease, now)) {
             self.give_up();
             return Err(Error::new(
                 ErrorKind::Indeterminate,
                 "the lease was over before a majority had granted it; retry, or raise `ttl`",
             ));
         }
-        let least = self.request.min_lease;
-        self.leave_stragglers();
-        // What was lost of it while we waited for the others is made up for. A first try gets away with the
-        // time that it took.
-        let too_short = |(sent, ttl): (Time, Duration)| {
-            sent.after(ttl).since(now) + core.node_limit(ttl) < least
+        let (store, hold, min_lease) = (
+            self.store.clone(),
+            self.hold.clone(),
+            self.request.min_lease,
+        );
+        let round_trip = self.shortage.round_trip();
+        self.finish_other_requests();
+        // The part of the lease that passed while other nodes had not granted yet is renewed. The time that one attempt
+        // takes is not worth a renewal.
+        let is_too_short = |lease: Lease| {
+            let timeout = store.settings.node_timeout_for(lease.ttl);
+            lease.end().since(now) + timeout < min_lease
         };
-        if lease.is_some_and(too_short)
+        if lease.is_some_and(is_too_short)
             && let [
                 Renewal::Renewed {
                     sent,
                     ttl: Some(ttl),
                 },
-            ] = renew::renew_claims(&core, std::slice::from_ref(&claim)).await[..]
+            ] = renew_holds(&store, std::slice::from_ref(&hold)).await[..]
         {
-            lease = Some((sent, ttl));
+            lease = Some(Lease { sent, ttl });
         }
         let mut grant = match lease {
-            Some((sent, ttl)) => Grant::new(token, sent, round_trip, Some(ttl)),
+            Some(Lease { sent, ttl }) => Grant::new(token, sent, round_trip, Some(ttl)),
             None => Grant::new(token, now, round_trip, None),
         };
         grant.watched = grants.iter().all(|grant| grant.watched);
         Ok(Answer::Granted(grant))
     }
 
-    /// Those who came late hear of the token, too. If they don't: it is safe with the majority that knows it.
+    /// The lease that a majority of these grants gives; `None`: the hold has no end.
+    fn lease_of(&self, grants: &[Grant]) -> Option<Lease> {
+        let lease = |grant: &Grant| {
+            let (sent, ttl) = (grant.sent, grant.ttl?);
+            Some(Lease { sent, ttl })
+        };
+        let leases: Vec<_> = grants.iter().filter_map(lease).collect();
+        let without_lease = grants.len() - leases.len();
+        majority_lease(leases, without_lease, self.store.majority())
+    }
+
+    /// Tells the token to a node that granted a smaller one. If that fails, the majority that knows the token is enough.
     fn tell_token(&self, node: usize, token: u64) {
-        let raising = self.core.nodes[node].raise(self.claim.on(node, false), token);
-        self.core.see_to(Box::pin(async {
+        let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+        self.store.background.run(Box::pin(async {
             let _ = raising.await;
         }));
     }
 
-    /// Requests that are still under way after the verdict.
-    fn leave_stragglers(mut self) {
+    /// Finishes in the background what is under way after the verdict.
+    fn finish_other_requests(mut self) {
         for node in 0..self.nodes.len() {
-            let Some(ask) = self.nodes[node].ask.take() else {
+            let Some(request) = self.nodes[node].request.take() else {
                 continue;
             };
-            let Some(flight) = self.crowd.take(node) else {
+            let Some(pending) = self.requests.take(node) else {
                 continue;
             };
             let answer = Box::pin(async move {
-                match flight.await {
-                    Said::Answered(answer) => answer,
-                    // A raise: its node has granted, and the release will ask it again.
-                    Said::Raised(..) => Ok(Answer::Busy),
+                match pending.await {
+                    Reply::Acquired(answer) => answer,
+                    // The node has granted before it was asked to raise the token, so the release goes there as well.
+                    Reply::Raised(..) => Ok(Answer::Busy),
                 }
             });
-            let (core, claim) = (self.core.clone(), self.claim.clone());
-            self.core.see_to(Box::pin(async move {
-                release::see_out(&core, &claim, node, ask, answer).await;
+            let (store, hold) = (self.store.clone(), self.hold.clone());
+            self.store.background.run(Box::pin(async move {
+                finish_request(&store, &hold, node, request, answer).await;
             }));
         }
     }
 
-    /// Nothing of this attempt is wanted any more: what there is goes back, on all nodes that did not say no.
+    /// Ends the attempt: whatever there is goes back, on all nodes that did not definitely refuse.
     fn give_up(mut self) {
-        self.claim.end(self.core.clock.now());
-        self.core.forget(&self.claim);
-        while let Some((node, said)) = self.crowd.landed() {
-            self.hear(node, said);
+        self.hold.end(self.store.clock.now());
+        self.store.holds.remove(&self.hold);
+        while let Some((node, reply)) = self.requests.next_arrived() {
+            self.apply(node, reply);
         }
         for node in self.ballot.to_release() {
-            if !self.crowd.is_flying(node) {
+            if !self.requests.is_open(node) {
                 self.give_back(node);
             }
         }
-        self.leave_stragglers();
+        self.finish_other_requests();
     }
 
-    /// No majority, and there is nothing to wait for.
+    /// There is no majority, and nothing to wait for.
     fn lost(mut self) -> Result<Answer, Error> {
         let nodes = self.nodes.len();
-        let cut_off = self.is_cut_off();
+        let is_cut_off = self.is_cut_off();
         let errors = self.nodes.iter_mut().filter_map(|state| state.error.take());
         let errors: Vec<_> = errors.collect();
         self.give_up();
-        if cut_off {
-            return Err(merged(errors, nodes, "could not be asked"));
+        match is_cut_off {
+            true => Err(no_majority(errors, nodes, "could not be asked")),
+            false => Ok(Answer::Busy),
         }
-        Ok(Answer::Busy)
     }
 
-    /// Nobody wants the answer any more. Every node says what has become of its request, or its time is over.
+    /// The caller gave up. Returns when every node has answered what became of its request, or was silent for too long.
     async fn stopped(mut self) -> Result<Answer, Error> {
-        self.claim.end(self.core.clock.now());
+        self.hold.end(self.store.clock.now());
         for state in &self.nodes {
-            if let Some(ask) = &state.ask {
-                ask.stop.raise();
+            if let Some(request) = &state.request {
+                request.stop.raise();
             }
         }
         for node in self.ballot.held() {
             self.give_back(node);
             self.ballot.refused(node);
         }
-        let until = self.limit_from_now();
-        let core = self.core.clone();
-        while let Some((node, said)) = self.crowd.next_until(&core.clock, until).await {
-            self.hear(node, said);
+        let until = self.store.node_deadline(self.request.ttl);
+        let store = self.store.clone();
+        while let Some((node, reply)) = self.requests.next_until(&store.clock, until).await {
+            self.apply(node, reply);
         }
         self.give_up();
         Ok(Answer::Busy)
     }
 }
 
-/// When `at` on the clock has come: never, for [`Time::MAX`].
-async fn due(clock: &Clock, at: Time) {
+/// Whether the holder's deadline has passed already.
+fn is_over(Lease { sent, ttl }: Lease, now: Time) -> bool {
+    quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
+}
+
+/// Never resolves for [`Time::MAX`].
+async fn sleep_until(clock: &Clock, at: Time) {
     if at == Time::MAX {
         std::future::pending::<()>().await;
     }

@@ -1,14 +1,15 @@
-//! Errors of several nodes as one.
+//! One error for the errors of several nodes.
 
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 
-/// One error for what several nodes said: unclear if one of them is, else what the first said.
-pub(super) fn merged(errors: Vec<Error>, nodes: usize, what: &str) -> Error {
+/// The error of a request that found no majority: `Indeterminate` if that of one node is, else the kind of the first
+/// error. `what` says what the nodes did.
+pub(super) fn no_majority(errors: Vec<Error>, nodes: usize, what: &str) -> Error {
     let count = errors.len();
-    let unclear = |err: &Error| err.kind() == ErrorKind::Indeterminate;
-    let at = errors.iter().position(unclear).unwrap_or(0);
+    let is_ambiguous = |err: &Error| err.kind() == ErrorKind::Indeterminate;
+    let at = errors.iter().position(is_ambiguous).unwrap_or(0);
     match errors.into_iter().nth(at) {
         Some(err) => Error::new(
             err.kind(),
@@ -23,9 +24,10 @@ pub(super) fn merged(errors: Vec<Error>, nodes: usize, what: &str) -> Error {
     }
 }
 
-pub(super) fn no_answer(limit: Duration) -> Error {
+/// The error of one node that was silent for `timeout`.
+pub(super) fn no_answer(timeout: Duration) -> Error {
     Error::new(
         ErrorKind::Indeterminate,
-        format!("the node did not answer within {limit:?}"),
+        format!("the node did not answer within {timeout:?}"),
     )
 }

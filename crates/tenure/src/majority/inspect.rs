@@ -1,7 +1,8 @@
-//! What operators see of the nodes as one store, and what they can do to it.
+//! Inspection for operators: the answers of the nodes as those of one store.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
 use std::time::Duration;
 
 use tenure_core::backend::{BoxFuture, Finding, Severity};
@@ -9,173 +10,184 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 
-use super::errors::merged;
-use super::requests::Crowd;
-use super::store::Core;
+use super::errors::no_majority;
+use super::requests::NodeRequests;
+use super::store::Store;
 
-/// What each node said, by node; an error when fewer than a majority said anything.
-async fn ask<T>(
-    core: &Core,
-    question: impl Fn(usize) -> BoxFuture<Result<T, Error>>,
+/// The answer of each node, by node; an error when fewer than a majority answered.
+async fn ask_all<T>(
+    store: &Store,
+    request: impl Fn(usize) -> BoxFuture<Result<T, Error>>,
 ) -> Result<Vec<Option<T>>, Error> {
-    let nodes = core.nodes.len();
-    let mut crowd = Crowd::new((0..nodes).map(question));
+    let nodes = store.nodes.len();
+    let mut requests = NodeRequests::new((0..nodes).map(request));
     let mut answers: Vec<_> = (0..nodes).map(|_| None).collect();
     let mut errors = Vec::new();
-    let until = core.clock.now().after(core.node_limit(Duration::MAX));
-    // A look may be dropped, so whoever has not answered by then is left where it is.
-    while let Some((node, answer)) = crowd.next_until(&core.clock, until).await {
+    let until = store.node_deadline(Duration::MAX);
+    // An inspection may be dropped, so requests that are not answered by then are dropped.
+    while let Some((node, answer)) = requests.next_until(&store.clock, until).await {
         match answer {
             Ok(answer) => answers[node] = Some(answer),
             Err(err) => errors.push(err),
         }
     }
-    if answers.iter().flatten().count() < core.majority() {
-        return Err(merged(errors, nodes, "could not be asked"));
+    if answers.iter().flatten().count() < store.majority() {
+        return Err(no_majority(errors, nodes, "could not be asked"));
     }
     Ok(answers)
 }
 
-pub(super) async fn inspect(core: Arc<Core>, name: LockName) -> Result<Status, Error> {
-    let said = ask(&core, |node| core.nodes[node].inspect(name.clone())).await?;
-    Ok(merge(&core, name, said.into_iter().flatten().collect()))
+pub(super) async fn inspect(store: &Store, name: &LockName) -> Result<Status, Error> {
+    let statuses = ask_all(store, |node| store.nodes[node].inspect(name.clone())).await?;
+    let statuses: Vec<_> = statuses.into_iter().flatten().collect();
+    Ok(merge(store, name, &statuses))
 }
 
-pub(super) async fn list(core: Arc<Core>, prefix: String) -> Result<Vec<Status>, Error> {
-    let said = ask(&core, |node| core.nodes[node].list(prefix.clone())).await?;
-    let answered = said.iter().flatten().count();
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    let lists = ask_all(store, |node| store.nodes[node].list(prefix.to_owned())).await?;
+    let answered = lists.iter().flatten().count();
     let mut by_name: BTreeMap<LockName, Vec<Status>> = BTreeMap::new();
-    for status in said.into_iter().flatten().flatten() {
+    for status in lists.into_iter().flatten().flatten() {
         by_name.entry(status.name.clone()).or_default().push(status);
     }
-    let all = by_name.into_iter().map(|(name, mut said)| {
-        // A node that does not list the name says that nobody holds it there.
-        said.resize_with(answered, || Status::free(name.clone()));
-        merge(&core, name, said)
+    let all = by_name.into_iter().map(|(name, mut statuses)| {
+        // On a node that does not list the name, the name has no holder.
+        statuses.resize_with(answered, || Status::free(name.clone()));
+        merge(store, &name, &statuses)
     });
     Ok(all.filter(Status::is_held).collect())
 }
 
-/// Who somebody is on every node alike. The owner id would be exact, but it is a capability, so nodes do not
-/// show it; and no client asks for one name twice at a time.
-fn same(one: &HoldInfo, other: &HoldInfo) -> bool {
-    one.mode == other.mode && who(&one.holder) == who(&other.holder)
+/// What several nodes say of one name, as one status.
+fn merge(store: &Store, name: &LockName, statuses: &[Status]) -> Status {
+    let majority = store.majority();
+    let holds = most_common_hold(statuses);
+    let mut status = Status::free(name.clone());
+    let holders = if holds.len() >= majority {
+        status.holds.extend(merge_holds(&holds, majority));
+        &holds[..]
+    } else {
+        &[]
+    };
+    let is_held = status.is_held();
+    status.queue = merge_queues(statuses, holders, majority);
+    let mut reserved: Vec<_> = statuses.iter().filter_map(|it| it.reserved).collect();
+    reserved.sort_unstable_by_key(|left| Reverse(*left));
+    status.reserved = reserved.get(majority - 1).copied().filter(|_| !is_held);
+    // The lock can be granted when a majority of nodes is trusted again. A minority may stay distrusted for longer: the
+    // nodes that started last do not count, and the next one does.
+    let guards = statuses.iter().filter_map(|it| it.restart_guard.clone());
+    let mut guards: Vec<_> = guards.collect();
+    guards.sort_unstable_by_key(|guard| guard.uptime);
+    status.restart_guard = guards
+        .into_iter()
+        .nth(statuses.len().saturating_sub(majority))
+        .filter(|_| !is_held);
+    let agreeing = match (is_held, status.reserved) {
+        (true, _) => holds.len(),
+        (false, Some(_)) => reserved.len(),
+        (false, None) => statuses.iter().filter(|status| !status.is_held()).count(),
+    };
+    status.with_nodes(agreeing, store.nodes.len())
+}
+
+/// The hold that most nodes know, as each of those nodes knows it.
+fn most_common_hold(statuses: &[Status]) -> Vec<&HoldInfo> {
+    let holds = statuses.iter().filter_map(|status| status.holds.first());
+    let all: Vec<_> = holds.collect();
+    let equal = |one: &&HoldInfo| -> Vec<&HoldInfo> {
+        let equal = all.iter().filter(|other| is_same_hold(one, other));
+        equal.copied().collect()
+    };
+    let groups = all.iter().map(equal);
+    groups.max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// Whether two nodes speak of one hold. The owner id would be exact, but an owner id is a capability, so nodes do not show
+/// it; and no client has two requests for one name at a time.
+fn is_same_hold(one: &HoldInfo, other: &HoldInfo) -> bool {
+    one.mode == other.mode && without_time(&one.holder) == without_time(&other.holder)
 }
 
 /// The holder without the time, which each node measures for itself.
-fn who(holder: &Holder) -> Holder {
-    let mut who = holder.clone();
-    who.since = None;
-    who
+fn without_time(holder: &Holder) -> Holder {
+    let mut holder = holder.clone();
+    holder.since = None;
+    holder
 }
 
-/// The hold that most nodes know: as each of them does.
-fn leader(said: &[Status]) -> Vec<&HoldInfo> {
-    let all: Vec<_> = said
+/// One hold, from what a majority of nodes say of it. The hold ends when the best majority of its leases ends.
+fn merge_holds(holds: &[&HoldInfo], majority: usize) -> Option<HoldInfo> {
+    let first = holds.first()?;
+    let left = holds
         .iter()
-        .filter_map(|status| status.holds.first())
-        .collect();
-    let group = |one: &&HoldInfo| -> Vec<&HoldInfo> {
-        all.iter().filter(|hold| same(one, hold)).copied().collect()
-    };
-    all.iter()
-        .map(group)
-        .max_by_key(Vec::len)
-        .unwrap_or_default()
+        .map(|hold| hold.ttl_left.unwrap_or(Duration::MAX));
+    let mut left: Vec<_> = left.collect();
+    left.sort_unstable_by_key(|left| Reverse(*left));
+    let ttl_left = Some(left[majority - 1]).filter(|left| *left < Duration::MAX);
+    let mut holder = first.holder.clone();
+    holder.since = holds.iter().filter_map(|hold| hold.holder.since).min();
+    let token = token(holds, majority);
+    Some(HoldInfo::new(holder, first.mode, token, ttl_left))
 }
 
 /// The token of a hold: the one that a majority knows, else the greatest.
 fn token(holds: &[&HoldInfo], majority: usize) -> Option<u64> {
     let tokens: Vec<_> = holds.iter().filter_map(|hold| hold.token).collect();
-    let known = |token: &_| tokens.iter().filter(|known| *known == token).count() >= majority;
-    let agreed = tokens.iter().copied().find(known);
-    agreed
-        .or_else(|| tokens.iter().copied().max())
-        .map(u64::from)
+    let count = |token| tokens.iter().filter(|known| **known == token).count();
+    let mut agreed = tokens.iter().filter(|token| count(**token) >= majority);
+    let token = agreed.next().or(tokens.iter().max());
+    token.copied().map(u64::from)
 }
 
-/// What the nodes that answered say, as one.
-fn merge(core: &Core, name: LockName, said: Vec<Status>) -> Status {
-    let (majority, all) = (core.majority(), core.nodes.len());
-    let holds = leader(&said);
-    let mut status = Status::free(name);
-    let is_held = holds.len() >= majority;
-    if is_held && let Some(first) = holds.first() {
-        let mut left: Vec<_> = holds
+/// Those who wait on any node. A waiter may have some nodes already and stand in the queues of the others, so a holder
+/// may, too. `None`: too few nodes show a queue.
+fn merge_queues(
+    statuses: &[Status],
+    holders: &[&HoldInfo],
+    majority: usize,
+) -> Option<Vec<Holder>> {
+    let queues = statuses.iter().filter_map(|status| status.queue.as_deref());
+    let queues: Vec<_> = queues.collect();
+    let mut merged: Vec<Holder> = Vec::new();
+    for waiter in queues.iter().copied().flatten().map(without_time) {
+        let is_holder = holders
             .iter()
-            .map(|hold| hold.ttl_left.unwrap_or(Duration::MAX))
-            .collect();
-        left.sort_unstable_by(|one, other| other.cmp(one));
-        let mut holder = first.holder.clone();
-        holder.since = holds.iter().filter_map(|hold| hold.holder.since).min();
-        status.holds = vec![HoldInfo::new(
-            holder,
-            first.mode,
-            token(&holds, majority),
-            Some(left[majority - 1]).filter(|left| *left < Duration::MAX),
-        )];
-    }
-    // A waiter may have some nodes already, and stands in the queues of the others.
-    let mut queue: Vec<Holder> = Vec::new();
-    let waiting = said.iter().filter_map(|status| status.queue.as_deref());
-    let known = waiting.clone().count();
-    for waiter in waiting.flatten() {
-        let waiter = who(waiter);
-        let is_holder = is_held && holds.iter().any(|hold| who(&hold.holder) == waiter);
-        if !is_holder && !queue.contains(&waiter) {
-            queue.push(waiter);
+            .any(|hold| without_time(&hold.holder) == waiter);
+        if !is_holder && !merged.contains(&waiter) {
+            merged.push(waiter);
         }
     }
-    status.queue = (known >= majority).then_some(queue);
-    let mut reserved: Vec<_> = said.iter().filter_map(|status| status.reserved).collect();
-    reserved.sort_unstable_by(|one, other| other.cmp(one));
-    status.reserved = reserved.get(majority - 1).copied().filter(|_| !is_held);
-    // The lock can be granted when a majority is past its guard. So as many of the youngest nodes as a majority can do
-    // without do not matter, and the next one does.
-    let mut guards: Vec<_> = said
-        .iter()
-        .filter_map(|status| status.restart_guard.clone())
-        .collect();
-    guards.sort_unstable_by_key(|guard| guard.uptime);
-    status.restart_guard = guards
-        .into_iter()
-        .nth(said.len().saturating_sub(majority))
-        .filter(|_| !is_held);
-    let agreeing = match (is_held, status.reserved) {
-        (true, _) => holds.len(),
-        (false, Some(_)) => reserved.len(),
-        (false, None) => said.iter().filter(|status| !status.is_held()).count(),
-    };
-    status.with_nodes(agreeing, all)
+    (queues.len() >= majority).then_some(merged)
 }
 
-/// Ends the hold on every node that has it, under whatever number it has there.
+/// Ends the hold on every node that has it, whatever token it has on that node.
 pub(super) async fn break_lock(
-    core: Arc<Core>,
-    name: LockName,
-    wanted: u64,
+    store: &Store,
+    name: &LockName,
+    expected: u64,
 ) -> Result<bool, Error> {
-    let said = ask(&core, |node| core.nodes[node].inspect(name.clone())).await?;
-    let answered: Vec<_> = said.iter().flatten().cloned().collect();
-    let holds = leader(&answered);
-    if holds.len() < core.majority() || token(&holds, core.majority()) != Some(wanted) {
+    let statuses = ask_all(store, |node| store.nodes[node].inspect(name.clone())).await?;
+    let answered: Vec<_> = statuses.iter().flatten().cloned().collect();
+    let holds = most_common_hold(&answered);
+    if holds.len() < store.majority() || token(&holds, store.majority()) != Some(expected) {
         return Ok(false);
     }
     let on_node = |status: &Option<Status>| {
         let hold = status.as_ref()?.holds.first()?;
-        same(hold, holds[0]).then_some(u64::from(hold.token?))
+        is_same_hold(hold, holds[0]).then_some(u64::from(hold.token?))
     };
-    let tokens: Vec<_> = said.iter().map(on_node).collect();
-    let broken = ask(&core, |node| match tokens[node] {
-        Some(token) => core.nodes[node].break_lock(name.clone(), token),
+    let tokens: Vec<_> = statuses.iter().map(on_node).collect();
+    let broken = ask_all(store, |node| match tokens[node] {
+        Some(token) => store.nodes[node].break_lock(name.clone(), token),
         None => Box::pin(std::future::ready(Ok(false))),
     })
     .await?;
     let broken = broken.into_iter().filter(|broken| *broken == Some(true));
-    // Fewer: it ended by itself meanwhile, or too few nodes can be reached to end it.
+    // Fewer than all: the hold ended by itself meanwhile, or too few nodes can be reached to end it.
     match broken.count() {
         0 => Ok(false),
-        few if few + core.majority() <= holds.len() => Err(Error::new(
+        few if few + store.majority() <= holds.len() => Err(Error::new(
             ErrorKind::Indeterminate,
             format!(
                 "{few} of {} nodes that have the hold ended it; the others may be enough for the holder; try again",
@@ -186,21 +198,43 @@ pub(super) async fn break_lock(
     }
 }
 
-pub(super) async fn check(core: Arc<Core>) -> Result<Vec<Finding>, Error> {
-    let all = core.nodes.len();
-    let question = |node: usize| -> BoxFuture<Result<_, Error>> {
-        let checking = core.nodes[node].check();
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let all = store.nodes.len();
+    let request = |node: usize| -> BoxFuture<Result<_, Error>> {
+        let checking = store.nodes[node].check();
         // What is wrong with one node is a finding, not the end of the check.
         Box::pin(async move { Ok(checking.await) })
     };
-    let said = ask(&core, question).await?;
-    let reached = said.iter().flatten().filter(|said| said.is_ok()).count();
-    if reached < core.majority() {
-        let errors = said.into_iter().flatten().filter_map(Result::err);
-        return Err(merged(errors.collect(), all, "could not be asked"));
+    let checks = ask_all(store, request).await?;
+    let reached = checks
+        .iter()
+        .flatten()
+        .filter(|check| check.is_ok())
+        .count();
+    if reached < store.majority() {
+        let errors = checks.into_iter().flatten().filter_map(Result::err);
+        return Err(no_majority(errors.collect(), all, "could not be asked"));
     }
-    let spare = all - core.majority();
-    let mut findings = vec![match (all, all % 2) {
+    let mut findings = vec![check_count(all, store.majority())];
+    for (node, check) in checks.into_iter().enumerate() {
+        let of_node = |severity, text: &dyn fmt::Display| {
+            Finding::new(severity, format!("node {} of {all}: {text}", node + 1))
+        };
+        match check {
+            Some(Ok(found)) => {
+                let found = found.iter().map(|it| of_node(it.severity, &it.text));
+                findings.extend(found);
+            }
+            Some(Err(err)) => findings.push(of_node(Severity::Warning, &err)),
+            None => findings.push(of_node(Severity::Warning, &"it does not answer")),
+        }
+    }
+    Ok(findings)
+}
+
+/// Whether the number of nodes is a good one.
+fn check_count(all: usize, majority: usize) -> Finding {
+    match (all, all % 2) {
         (0..3, _) => Finding::new(
             Severity::Bad,
             format!("{all} nodes: no majority is left when one of them fails; use three or five"),
@@ -214,24 +248,7 @@ pub(super) async fn check(core: Arc<Core>) -> Result<Vec<Finding>, Error> {
         ),
         _ => Finding::new(
             Severity::Good,
-            format!("{all} nodes, of which {spare} may fail"),
+            format!("{all} nodes, of which {} may fail", all - majority),
         ),
-    }];
-    for (node, said) in said.into_iter().enumerate() {
-        let of_node = |severity, text: &dyn std::fmt::Display| {
-            Finding::new(severity, format!("node {} of {all}: {text}", node + 1))
-        };
-        match said {
-            Some(Ok(found)) => {
-                findings.extend(
-                    found
-                        .iter()
-                        .map(|found| of_node(found.severity, &found.text)),
-                );
-            }
-            Some(Err(err)) => findings.push(of_node(Severity::Warning, &err)),
-            None => findings.push(of_node(Severity::Warning, &"it does not answer")),
-        }
     }
-    Ok(findings)
 }

@@ -1,49 +1,41 @@
-//! Losses that nodes report.
+//! Losses that the nodes report.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use tenure_core::backend::Listener;
+use tenure_core::backend::{Alarm, Listener};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::lock;
 
-use super::claim::Claim;
-use super::store::Core;
+use super::holds::{Holds, QuorumHold};
 
-/// Hears what one node says about the end of holds.
-pub(super) struct Ear {
-    pub(super) core: Weak<Core>,
+/// Receives what one node reports about the end of holds.
+pub(super) struct NodeListener {
     pub(super) node: usize,
+    /// A hold on fewer nodes is lost.
+    pub(super) majority: usize,
+    pub(super) holds: Arc<Holds>,
+    pub(super) alarm: Alarm,
 }
 
-impl Ear {
-    /// The holds, by our owner ids, that no majority carries any more.
-    fn tell(&self, reason: LostReason, claims: impl Fn(&Core) -> Vec<Arc<Claim>>) {
-        let Some(core) = self.core.upgrade() else {
-            return;
-        };
-        for claim in claims(&core) {
-            if claim.lost_node(self.node) < core.majority()
-                && let Some(alarm) = core.alarm.get()
-            {
-                alarm.lost(claim.owner, reason);
-            }
+impl NodeListener {
+    /// The node has lost its part of `hold`. The driver learns of it when no majority is left.
+    fn report(&self, hold: &QuorumHold, reason: LostReason) {
+        if hold.set_lost(self.node) < self.majority {
+            self.alarm.lost(hold.owner, reason);
         }
     }
 }
 
-impl Listener for Ear {
+impl Listener for NodeListener {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
-        self.tell(reason, |core| core.claim(owner).into_iter().collect());
+        if let Some(hold) = self.holds.get(owner) {
+            self.report(&hold, reason);
+        }
     }
 
     fn all_lost(&self, reason: LostReason) {
-        self.tell(reason, |core| {
-            let claims = lock(&core.claims);
-            let ours = |(owner, claim): (&OwnerId, &Arc<Claim>)| {
-                (*owner == claim.owner).then(|| claim.clone())
-            };
-            claims.by_owner.iter().filter_map(ours).collect()
-        });
+        for hold in self.holds.all() {
+            self.report(&hold, reason);
+        }
     }
 }

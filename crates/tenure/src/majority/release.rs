@@ -1,154 +1,222 @@
-//! Release, and the end of requests that nobody waits for.
+//! Release on all nodes, the end of requests whose caller has left, and closing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::backend::{Answer, BoxFuture, Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::logic::quorum::{Tally, Verdict};
-use tenure_core::rt::lock;
+use tenure_core::rt::Clock;
+use tenure_core::support::RetryBudget;
 
-use super::claim::Claim;
-use super::errors::{merged, no_answer};
-use super::requests::Crowd;
-use super::store::Core;
+use super::errors::{no_answer, no_majority};
+use super::holds::QuorumHold;
+use super::requests::NodeRequests;
+use super::store::Store;
 
-/// Brings one request of a hold that is decided to its end: what it brings is kept while the hold lasts,
-/// told the token, and given back otherwise.
-pub(super) async fn see_out(
-    core: &Arc<Core>,
-    claim: &Arc<Claim>,
-    node: usize,
-    ask: Arc<Request>,
-    mut asking: BoxFuture<Result<Answer, Error>>,
-) {
-    let limit = core.node_limit(claim.request.ttl);
-    let until = core.clock.now().after(limit);
-    let answer = tokio::select! {
-        biased;
-        answer = &mut asking => answer,
-        () = claim.unwanted(node) => {
-            ask.stop.raise();
-            asking.await
-        }
-        () = core.clock.sleep_until(until) => {
-            ask.stop.raise();
-            asking.await
-        }
-    };
-    let mut hold = Hold::new(&ask, 0);
-    let mut unclear = matches!(&answer, Err(err) if err.kind() == ErrorKind::Indeterminate);
-    if let Ok(Answer::Granted(grant)) = answer {
-        core.saw(grant.token);
-        hold.token = grant.token;
-        let token = claim.token();
-        if grant.token < token && !claim.ended.is_raised() {
-            // If it fails: the token is safe with the majority that knows it.
-            let _ = core.nodes[node].raise(hold.clone(), token).await;
-        }
-        claim.held(node);
-        unclear = true;
-    }
-    if unclear && claim.ended.is_raised() && claim.is_orphan(node, hold.owner) {
-        give_back(core.clone(), node, hold).await;
-    }
-}
+/// How long `close` waits for requests to single nodes.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Releases on one node until it has answered definitely, the lease is over, or the client closes.
-pub(super) async fn give_back(core: Arc<Core>, node: usize, hold: Hold) {
-    let give_up = core.clock.now().after(hold.ttl);
-    for attempt in 0.. {
-        if core.nodes[node].release(hold.clone()).await.is_ok() {
-            return;
-        }
-        if core.closing.is_raised() {
-            return;
-        }
-        let left = give_up.since(core.clock.now());
-        let Some(pause) = pace::next(attempt, rand::random(), None, Some(left)) else {
-            return;
-        };
-        tokio::select! {
-            // Once more, and that is all.
-            () = core.closing.raised() => {}
-            () = core.clock.sleep_until(core.clock.now().after(pause)) => {}
-        }
-    }
-}
-
-/// Gives back on all nodes. It was ours, and is free, when a majority says so; it was not ours when
-/// a majority definitely did not have it.
-pub(super) async fn release(core: Arc<Core>, hold: Hold) -> Result<Release, Error> {
-    let Some(claim) = core.claim(hold.owner) else {
+/// Releases a hold on all nodes. The name was ours, and is free, when a majority answers so; it was not ours when
+/// a majority definitely did not have the hold.
+pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, Error> {
+    let Some(held) = store.holds.get(hold.owner) else {
         return Ok(Release::NotHeld);
     };
-    let now = core.clock.now();
-    claim.leave(now);
-    let nodes = core.nodes.len();
-    let limit = core.hold_limit(hold.ttl);
-    let until = now.after(limit);
-    let mut crowd =
-        Crowd::new((0..nodes).map(|node| core.nodes[node].release(claim.on(node, hold.unclean))));
-    let mut tally = Tally::new(nodes);
-    let mut errors = Vec::new();
-    let mut hear = |node: usize, answer| match answer {
-        Ok(release) => {
-            if claim.left(node, release) {
-                let again = give_back(core.clone(), node, claim.on(node, false));
-                core.see_to(Box::pin(again));
-            }
-            // It may have said so before, when too few others did.
-            if lock(&claim.seats).of_node[node].released {
-                tally.yes(node)
-            } else {
-                tally.no(node)
-            }
-        }
-        Err(err) => {
-            errors.push(err);
-            tally.unknown(node)
-        }
+    let now = store.clock.now();
+    held.start_release(now);
+    let nodes = store.nodes.len();
+    let timeout = store.settings.hold_timeout_for(hold.ttl);
+    let until = now.after(timeout);
+    let on_node = |node| held.on_node(node, hold.unclean);
+    let mut requests =
+        NodeRequests::new((0..nodes).map(|node| store.nodes[node].release(on_node(node))));
+    let mut votes = ReleaseVotes {
+        tally: Tally::new(nodes),
+        errors: Vec::new(),
     };
-    while let Some((node, answer)) = crowd.next_until(&core.clock, until).await {
-        if hear(node, answer) == Verdict::Won {
-            break;
+    while votes.tally.verdict() != Verdict::Won
+        && let Some((node, reply)) = requests.next_until(&store.clock, until).await
+    {
+        votes.count(store, &held, node, reply);
+    }
+    while let Some((node, reply)) = requests.next_arrived() {
+        votes.count(store, &held, node, reply);
+    }
+    let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
+    match votes.outcome(nodes, (0..silent).map(|_| no_answer(timeout))) {
+        Outcome::Known {
+            release,
+            unfinished,
+        } => {
+            store.holds.remove(&held);
+            for node in unfinished {
+                let hold = on_node(node);
+                let pending = requests.take(node);
+                let work = finish_release(store.clone(), held.clone(), node, hold, pending);
+                store.background.run(Box::pin(work));
+            }
+            Ok(release)
+        }
+        Outcome::Ambiguous(err) => {
+            requests.finish_in(&store.background);
+            Err(err)
         }
     }
-    while let Some((node, answer)) = crowd.landed() {
-        hear(node, answer);
-    }
-    let outcome = if tally.verdict() == Verdict::Won {
-        Ok(Release::Released)
-    } else if tally.is_refused() {
-        Ok(Release::NotHeld)
-    } else {
-        let silent = (0..nodes).filter(|node| crowd.is_flying(*node));
-        errors.extend(silent.map(|_| no_answer(limit)));
-        Err(merged(errors, nodes, "gave no clear answer to the release"))
-    };
-    if outcome.is_ok() {
-        core.forget(&claim);
-        // The others are told until they have heard it.
-        for node in tally.to_release() {
-            if tally.said_yes(node) {
-                continue;
-            }
-            let (of_core, of_claim) = (core.clone(), claim.clone());
-            let (hold, flight) = (claim.on(node, hold.unclean), crowd.take(node));
-            core.see_to(Box::pin(async move {
-                if let Some(flight) = flight
-                    && let Ok(release) = flight.await
-                    && !of_claim.left(node, release)
-                {
-                    return;
+}
+
+/// What the nodes answered to a release.
+struct ReleaseVotes {
+    tally: Tally,
+    errors: Vec<Error>,
+}
+
+enum Outcome {
+    Known {
+        release: Release,
+        /// Nodes that may still have the hold.
+        unfinished: Vec<usize>,
+    },
+    Ambiguous(Error),
+}
+
+impl ReleaseVotes {
+    fn count(
+        &mut self,
+        store: &Arc<Store>,
+        held: &QuorumHold,
+        node: usize,
+        reply: Result<Release, Error>,
+    ) {
+        match reply {
+            Ok(release) => {
+                if held.finish_release(node, release) {
+                    let hold = held.on_node(node, false);
+                    let again = release_until_answered(store.clone(), node, hold);
+                    store.background.run(Box::pin(again));
                 }
-                // What is granted from now on may come after what is sent from now on.
-                lock(&of_claim.seats).of_node[node].leaving = false;
-                give_back(of_core, node, hold).await;
-            }));
+                // The node may have released the hold at an earlier release, which too few other nodes answered.
+                match held.is_released(node) {
+                    true => self.tally.yes(node),
+                    false => self.tally.no(node),
+                };
+            }
+            Err(err) => {
+                self.errors.push(err);
+                self.tally.unknown(node);
+            }
         }
-    } else {
-        crowd.leave(&core);
     }
-    outcome
+
+    /// `silent` has an error for each of the `nodes` that did not answer.
+    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> Outcome {
+        let release = match self.tally.verdict() {
+            Verdict::Won => Release::Released,
+            _ if self.tally.is_refused() => Release::NotHeld,
+            _ => {
+                self.errors.extend(silent);
+                let what = "gave no clear answer to the release";
+                return Outcome::Ambiguous(no_majority(self.errors, nodes, what));
+            }
+        };
+        let mut unfinished = self.tally.to_release();
+        unfinished.retain(|node| !self.tally.said_yes(*node));
+        Outcome::Known {
+            release,
+            unfinished,
+        }
+    }
+}
+
+/// Releases on a node whose answer was not needed: awaits the release that is `pending`, and sends another one unless
+/// that was answered.
+async fn finish_release(
+    store: Arc<Store>,
+    held: Arc<QuorumHold>,
+    node: usize,
+    hold: Hold,
+    pending: Option<BoxFuture<Result<Release, Error>>>,
+) {
+    if let Some(pending) = pending
+        && let Ok(release) = pending.await
+        && !held.finish_release(node, release)
+    {
+        return;
+    }
+    held.repeat_release(node);
+    release_until_answered(store, node, hold).await;
+}
+
+/// Releases on one node until the node has answered definitely, the lease is over, or the client closes.
+pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold: Hold) {
+    let mut retries = RetryBudget::until(store.clock.now().after(hold.ttl));
+    while store.nodes[node].release(hold.clone()).await.is_err() {
+        if store.closing.is_raised() || retries.is_spent(&store.clock) {
+            return;
+        }
+        tokio::select! {
+            // One attempt more, the last one.
+            () = store.closing.raised() => {}
+            () = retries.pause(&store.clock) => {}
+        }
+    }
+}
+
+/// Awaits the answer to one request of a hold whose outcome is decided. A grant is kept while the hold lasts, and is
+/// told the token; after the end of the hold it is released.
+pub(super) async fn finish_request(
+    store: &Arc<Store>,
+    held: &Arc<QuorumHold>,
+    node: usize,
+    request: Arc<Request>,
+    mut pending: BoxFuture<Result<Answer, Error>>,
+) {
+    let until = store.node_deadline(held.request.ttl);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut pending => answer,
+        () = held.ended_without_release(node) => {
+            request.stop.raise();
+            pending.await
+        }
+        () = store.clock.sleep_until(until) => {
+            request.stop.raise();
+            pending.await
+        }
+    };
+    let mut hold = Hold::new(&request, 0);
+    let may_be_granted = match answer {
+        Ok(Answer::Granted(grant)) => {
+            store.note_token(grant.token);
+            hold.token = grant.token;
+            let token = held.token();
+            if grant.token < token && !held.ended.is_raised() {
+                // If that fails, the majority that knows the token is enough.
+                let _ = store.nodes[node].raise(hold.clone(), token).await;
+            }
+            held.set_held(node);
+            true
+        }
+        Ok(_) => false,
+        Err(err) => err.kind() == ErrorKind::Indeterminate,
+    };
+    if may_be_granted && held.ended.is_raised() && held.note_late_grant(node, hold.owner) {
+        release_until_answered(store.clone(), node, hold).await;
+    }
+}
+
+/// Finishes the releases that are under way, and closes the nodes. A node that does not answer is not asked again.
+pub(super) async fn close(store: &Arc<Store>) {
+    store.closing.raise();
+    let now = store.clock.now();
+    store.holds.all().iter().for_each(|hold| hold.end(now));
+    // On the real clock: the limit is about how long the caller waits.
+    let clock = Clock::system();
+    tokio::select! {
+        biased;
+        () = store.background.all_done() => {}
+        () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
+    }
+    let mut closing = NodeRequests::new(store.nodes.iter().map(|node| node.close()));
+    while closing.next().await.is_some() {}
 }

@@ -1,4 +1,4 @@
-//! Renewal, and repair of holds that a node has lost.
+//! Renewal by a majority, and repair: a node that has lost a hold is asked for it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,121 +7,154 @@ use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::Error;
 use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::lost::LostReason;
-use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use super::claim::Claim;
-use super::errors::{merged, no_answer};
-use super::release::see_out;
-use super::requests::Crowd;
-use super::store::Core;
+use super::errors::{no_answer, no_majority};
+use super::holds::QuorumHold;
+use super::release::finish_request;
+use super::requests::NodeRequests;
+use super::store::Store;
 
-/// Renews on all nodes, one request for each. A majority decides, for each hold.
-pub(super) async fn renew(core: Arc<Core>, holds: Vec<Hold>) -> Vec<Renewal> {
-    let claims: Vec<_> = holds.iter().map(|hold| core.claim(hold.owner)).collect();
-    let known: Vec<_> = claims.iter().flatten().cloned().collect();
-    let renewed = renew_claims(&core, &known).await;
-    let mut renewed = renewed.into_iter();
-    claims
-        .iter()
-        .map(|claim| {
-            let of_claim = claim.as_ref().and_then(|_| renewed.next());
-            of_claim.unwrap_or(Renewal::Lost(LostReason::StoreSaysNo))
-        })
-        .collect()
+/// A lease of `ttl` from `sent` on.
+#[derive(Clone, Copy)]
+pub(super) struct Lease {
+    pub(super) sent: Time,
+    pub(super) ttl: Duration,
 }
 
-/// What the nodes said of one hold.
-struct Vote {
+impl Lease {
+    pub(super) fn end(self) -> Time {
+        self.sent.after(self.ttl)
+    }
+}
+
+/// The lease that a majority gives: it ends with the first lease of the best majority, and counts from its earliest
+/// request. `None`: `without_lease` nodes, whose holds have no end, are a majority by themselves.
+///
+/// The margin that the driver takes off is what Redlock calls drift, so nothing is taken off for that here.
+pub(super) fn majority_lease(
+    mut leases: Vec<Lease>,
+    without_lease: usize,
+    majority: usize,
+) -> Option<Lease> {
+    leases.sort_unstable_by_key(|lease| std::cmp::Reverse((lease.end(), lease.sent)));
+    leases.truncate(majority.saturating_sub(without_lease));
+    let end = leases.last()?.end();
+    let sent = leases.iter().map(|lease| lease.sent).min()?;
+    let ttl = end.since(sent);
+    Some(Lease { sent, ttl })
+}
+
+/// Renews `holds` with one request to each node. A majority decides, for each hold.
+pub(super) async fn renew(store: &Arc<Store>, holds: &[Hold]) -> Vec<Renewal> {
+    let found: Vec<_> = holds
+        .iter()
+        .map(|hold| store.holds.get(hold.owner))
+        .collect();
+    let known: Vec<_> = found.iter().flatten().cloned().collect();
+    let mut renewed = renew_holds(store, &known).await.into_iter();
+    let renewals = found.iter().map(|hold| {
+        let renewal = hold.as_ref().and_then(|_| renewed.next());
+        renewal.unwrap_or(Renewal::Lost(LostReason::StoreSaysNo))
+    });
+    renewals.collect()
+}
+
+/// What the nodes answered about one hold.
+struct RenewalVotes {
     tally: Tally,
-    /// Until when each yes is good.
-    ends: Vec<(Time, Time)>,
-    no_lease: usize,
-    /// Nodes that definitely do not have it.
+    leases: Vec<Lease>,
+    /// How many nodes have a hold without an end.
+    without_lease: usize,
+    /// Nodes that definitely do not have the hold.
     missing: Vec<usize>,
     reason: LostReason,
     errors: Vec<Error>,
 }
 
-pub(super) async fn renew_claims(core: &Arc<Core>, claims: &[Arc<Claim>]) -> Vec<Renewal> {
-    let nodes = core.nodes.len();
-    let sent = core.clock.now();
-    let ttl = claims.iter().map(|claim| claim.request.ttl).min();
-    let limit = core.hold_limit(ttl.unwrap_or_default());
-    let mut crowd = Crowd::new(core.nodes.iter().enumerate().map(|(node, backend)| {
-        backend.renew(claims.iter().map(|claim| claim.on(node, false)).collect())
+pub(super) async fn renew_holds(store: &Arc<Store>, holds: &[Arc<QuorumHold>]) -> Vec<Renewal> {
+    let nodes = store.nodes.len();
+    let sent = store.clock.now();
+    let ttl = holds.iter().map(|hold| hold.request.ttl).min();
+    let timeout = store.settings.hold_timeout_for(ttl.unwrap_or_default());
+    let until = sent.after(timeout);
+    let mut requests = NodeRequests::new(store.nodes.iter().enumerate().map(|(node, backend)| {
+        backend.renew(holds.iter().map(|hold| hold.on_node(node, false)).collect())
     }));
-    let mut votes: Vec<_> = claims.iter().map(|_| Vote::new(nodes)).collect();
-    let until = sent.after(limit);
-    while votes
-        .iter()
-        .any(|vote| vote.tally.verdict() == Verdict::Pending)
-        && let Some((node, answers)) = crowd.next_until(&core.clock, until).await
+    let mut votes: Vec<_> = holds.iter().map(|_| RenewalVotes::new(nodes)).collect();
+    let is_open = |votes: &RenewalVotes| votes.tally.verdict() == Verdict::Pending;
+    while votes.iter().any(is_open)
+        && let Some((node, renewals)) = requests.next_until(&store.clock, until).await
     {
-        debug_assert_eq!(answers.len(), votes.len(), "BUG: one answer per hold");
-        for (vote, answer) in votes.iter_mut().zip(answers) {
-            vote.hear(node, answer);
-        }
+        count(&mut votes, node, renewals);
     }
-    // What has landed meanwhile tells what to heal, and makes a loss definite.
-    while let Some((node, answers)) = crowd.landed() {
-        for (vote, answer) in votes.iter_mut().zip(answers) {
-            vote.hear(node, answer);
-        }
+    // Replies that arrived meanwhile tell which nodes to repair, and make a loss definite.
+    while let Some((node, renewals)) = requests.next_arrived() {
+        count(&mut votes, node, renewals);
     }
     let mut renewed = Vec::new();
-    let verdicts = votes.into_iter().zip(claims).map(|(vote, claim)| {
-        let missing = vote.missing.clone();
-        let renewal = vote.verdict(nodes, sent, limit);
+    let renewals = votes.into_iter().zip(holds).map(|(votes, hold)| {
+        let missing = votes.missing.clone();
+        let renewal = votes.renewal(nodes, sent, timeout);
         let is_renewed = matches!(renewal, Renewal::Renewed { .. });
         if is_renewed {
-            missing.into_iter().for_each(|node| heal(core, claim, node));
+            missing
+                .into_iter()
+                .for_each(|node| repair(store, hold, node));
         }
-        renewed.push(is_renewed.then(|| claim.clone()));
+        renewed.push(is_renewed.then(|| hold.clone()));
         renewal
     });
-    let verdicts = verdicts.collect();
-    if crowd.is_any_flying() {
-        core.see_to(Box::pin(heal_stragglers(core.clone(), crowd, renewed)));
+    let renewals = renewals.collect();
+    if requests.has_pending() {
+        let work = repair_by_late_replies(store.clone(), requests, renewed);
+        store.background.run(Box::pin(work));
     }
-    verdicts
+    renewals
 }
 
-/// The answers that came after the majority's decide nothing, but they say where a hold is missing.
-async fn heal_stragglers(
-    core: Arc<Core>,
-    mut crowd: Crowd<Vec<Renewal>>,
-    claims: Vec<Option<Arc<Claim>>>,
+fn count(votes: &mut [RenewalVotes], node: usize, renewals: Vec<Renewal>) {
+    debug_assert_eq!(renewals.len(), votes.len(), "BUG: one answer for each hold");
+    for (votes, renewal) in votes.iter_mut().zip(renewals) {
+        votes.count(node, renewal);
+    }
+}
+
+/// Replies after the majority's decide nothing, but they tell on which nodes a hold is missing.
+async fn repair_by_late_replies(
+    store: Arc<Store>,
+    mut requests: NodeRequests<Vec<Renewal>>,
+    renewed: Vec<Option<Arc<QuorumHold>>>,
 ) {
-    while let Some((node, answers)) = crowd.next().await {
-        for (claim, answer) in claims.iter().zip(answers) {
-            if let (Some(claim), Renewal::Lost(_)) = (claim, answer)
-                && !claim.ended.is_raised()
+    while let Some((node, renewals)) = requests.next().await {
+        for (hold, renewal) in renewed.iter().zip(renewals) {
+            if let (Some(hold), Renewal::Lost(_)) = (hold, renewal)
+                && !hold.ended.is_raised()
             {
-                heal(&core, claim, node);
+                repair(&store, hold, node);
             }
         }
     }
 }
 
-impl Vote {
+impl RenewalVotes {
     fn new(nodes: usize) -> Self {
         Self {
             tally: Tally::new(nodes),
-            ends: Vec::new(),
-            no_lease: 0,
+            leases: Vec::new(),
+            without_lease: 0,
             missing: Vec::new(),
             reason: LostReason::StoreSaysNo,
             errors: Vec::new(),
         }
     }
 
-    fn hear(&mut self, node: usize, answer: Renewal) {
-        match answer {
+    fn count(&mut self, node: usize, renewal: Renewal) {
+        match renewal {
             Renewal::Renewed { sent, ttl } => {
                 match ttl {
-                    Some(ttl) => self.ends.push((sent.after(ttl), sent)),
-                    None => self.no_lease += 1,
+                    Some(ttl) => self.leases.push(Lease { sent, ttl }),
+                    None => self.without_lease += 1,
                 }
                 self.tally.yes(node);
             }
@@ -141,11 +174,12 @@ impl Vote {
         }
     }
 
-    fn verdict(self, nodes: usize, sent: Time, limit: Duration) -> Renewal {
+    /// The outcome for the driver. Nodes that did not answer were silent for `timeout`.
+    fn renewal(self, nodes: usize, sent: Time, timeout: Duration) -> Renewal {
         if self.tally.verdict() == Verdict::Won {
-            let lease = weakest(self.ends, self.no_lease, self.tally.majority());
-            return match lease {
-                Some((sent, ttl)) => Renewal::Renewed {
+            let majority = self.tally.majority();
+            return match majority_lease(self.leases, self.without_lease, majority) {
+                Some(Lease { sent, ttl }) => Renewal::Renewed {
                     sent,
                     ttl: Some(ttl),
                 },
@@ -156,46 +190,26 @@ impl Vote {
             return Renewal::Lost(self.reason);
         }
         let mut errors = self.errors;
-        let answered = self.ends.len() + self.no_lease + self.missing.len() + errors.len();
-        errors.extend((answered..nodes).map(|_| no_answer(limit)));
-        Renewal::Unknown(merged(errors, nodes, "gave no clear answer"))
+        let answered = self.leases.len() + self.without_lease + self.missing.len() + errors.len();
+        errors.extend((answered..nodes).map(|_| no_answer(timeout)));
+        Renewal::Unknown(no_majority(errors, nodes, "gave no clear answer"))
     }
 }
 
-/// The lease that a majority carries, given until when each node does, and since when: it ends with the
-/// weakest node of the best majority. `None` when `no_lease` nodes, where none runs, are a majority by themselves.
-///
-/// The driver's margin is what Redlock calls drift, so nothing is taken off for that here.
-pub(super) fn weakest(
-    mut ends: Vec<(Time, Time)>,
-    no_lease: usize,
-    majority: usize,
-) -> Option<(Time, Duration)> {
-    ends.sort_unstable_by(|one, other| other.cmp(one));
-    ends.truncate(majority.saturating_sub(no_lease));
-    let (end, _) = *ends.last()?;
-    let sent = ends.iter().map(|(_, sent)| *sent).min()?;
-    Some((sent, end.since(sent)))
-}
-
-/// A node that definitely does not have the hold gets it again, unless somebody else has it there.
-fn heal(core: &Arc<Core>, claim: &Arc<Claim>, node: usize) {
-    {
-        let mut seats = lock(&claim.seats);
-        let seat = &mut seats.of_node[node];
-        seat.held = false;
-        if std::mem::replace(&mut seat.healing, true) {
-            return;
-        }
+/// Asks a node that definitely does not have the hold for it again, without waiting: the name may have another holder
+/// there.
+fn repair(store: &Arc<Store>, hold: &Arc<QuorumHold>, node: usize) {
+    if !hold.start_repair(node) {
+        return;
     }
-    let (of_core, of_claim) = (core.clone(), claim.clone());
-    core.see_to(Box::pin(async move {
-        let (core, claim) = (of_core, of_claim);
-        if !claim.ended.is_raised() {
-            let ask = claim.ask(node, false, claim.token());
-            let asking = core.nodes[node].acquire(ask.clone());
-            see_out(&core, &claim, node, ask, asking).await;
+    let (store_of_task, hold) = (store.clone(), hold.clone());
+    store.background.run(Box::pin(async move {
+        let store = store_of_task;
+        if !hold.ended.is_raised() {
+            let request = hold.request_to(node, false, hold.token());
+            let answer = store.nodes[node].acquire(request.clone());
+            finish_request(&store, &hold, node, request, answer).await;
         }
-        lock(&claim.seats).of_node[node].healing = false;
+        hold.finish_repair(node);
     }));
 }

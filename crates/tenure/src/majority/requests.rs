@@ -1,4 +1,4 @@
-//! One future per node, polled together.
+//! One request to each node, all polled together by one task.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -8,100 +8,103 @@ use tenure_core::backend::BoxFuture;
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::store::Core;
+use super::background::Background;
 
-/// Requests to several nodes that are under way; at most one for each.
-pub(super) struct Crowd<T> {
-    flights: Vec<Option<BoxFuture<T>>>,
-    landed: VecDeque<(usize, T)>,
+/// Requests to several nodes, at most one for each, and the replies that were not read yet.
+pub(super) struct NodeRequests<T> {
+    /// By node.
+    pending: Vec<Option<BoxFuture<T>>>,
+    replies: VecDeque<(usize, T)>,
 }
 
-impl<T> Crowd<T> {
-    pub(super) fn new(flights: impl IntoIterator<Item = BoxFuture<T>>) -> Self {
+impl<T> NodeRequests<T> {
+    /// One request to each node, in the order of the nodes.
+    pub(super) fn new(requests: impl IntoIterator<Item = BoxFuture<T>>) -> Self {
         Self {
-            flights: flights.into_iter().map(Some).collect(),
-            landed: VecDeque::new(),
+            pending: requests.into_iter().map(Some).collect(),
+            replies: VecDeque::new(),
         }
     }
 
     /// No request to any of `nodes` nodes.
-    pub(super) fn empty(nodes: usize) -> Self {
+    pub(super) fn none(nodes: usize) -> Self {
         Self {
-            flights: (0..nodes).map(|_| None).collect(),
-            landed: VecDeque::new(),
+            pending: (0..nodes).map(|_| None).collect(),
+            replies: VecDeque::new(),
         }
     }
 
     /// Sends a request to a node that has none under way.
-    pub(super) fn send(&mut self, node: usize, flight: BoxFuture<T>) {
-        debug_assert!(!self.is_flying(node), "BUG: two requests to one node");
-        self.flights[node] = Some(flight);
+    pub(super) fn send(&mut self, node: usize, request: BoxFuture<T>) {
+        debug_assert!(!self.is_open(node), "BUG: two requests to one node");
+        self.pending[node] = Some(request);
     }
 
-    pub(super) fn is_flying(&self, node: usize) -> bool {
-        self.flights[node].is_some() || self.landed.iter().any(|(landed, _)| *landed == node)
+    /// Whether the node has a request whose reply was not read yet.
+    pub(super) fn is_open(&self, node: usize) -> bool {
+        self.pending[node].is_some() || self.replies.iter().any(|(from, _)| *from == node)
     }
 
     /// Takes the request to a node out.
     pub(super) fn take(&mut self, node: usize) -> Option<BoxFuture<T>> {
-        self.flights[node].take()
+        self.pending[node].take()
     }
 
-    /// The next answer; `None` when no request is under way. Every request has been polled by then, so all
-    /// have been sent. Cancel safe.
+    /// The next reply; `None` when no request is left. Every request has been polled by then, so all have been sent.
+    /// Cancel safe.
     pub(super) async fn next(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| {
-            if self.landed.is_empty() {
-                for (node, flight) in self.flights.iter_mut().enumerate() {
-                    if let Some(future) = flight
-                        && let Poll::Ready(value) = future.as_mut().poll(cx)
+            if self.replies.is_empty() {
+                for (node, pending) in self.pending.iter_mut().enumerate() {
+                    if let Some(request) = pending
+                        && let Poll::Ready(reply) = request.as_mut().poll(cx)
                     {
-                        *flight = None;
-                        self.landed.push_back((node, value));
+                        *pending = None;
+                        self.replies.push_back((node, reply));
                     }
                 }
             }
-            match self.landed.pop_front() {
-                Some(landed) => Poll::Ready(Some(landed)),
-                None if self.flights.iter().all(Option::is_none) => Poll::Ready(None),
-                None => Poll::Pending,
+            match self.replies.pop_front() {
+                Some(reply) => Poll::Ready(Some(reply)),
+                None if self.has_pending() => Poll::Pending,
+                None => Poll::Ready(None),
             }
         })
         .await
     }
 
-    /// An answer that has come already.
-    pub(super) fn landed(&mut self) -> Option<(usize, T)> {
-        self.landed.pop_front()
-    }
-
-    /// Whether there is anything to wait for.
-    pub(super) fn is_any(&self) -> bool {
-        !self.landed.is_empty() || self.is_any_flying()
-    }
-
-    pub(super) fn is_any_flying(&self) -> bool {
-        self.flights.iter().any(Option::is_some)
-    }
-
-    /// The next answer, or `None` at `until` or when no request is under way.
+    /// The next reply, or `None` at `until` or when no request is left. Cancel safe.
     pub(super) async fn next_until(&mut self, clock: &Clock, until: Time) -> Option<(usize, T)> {
         tokio::select! {
             biased;
-            landed = self.next() => landed,
+            reply = self.next() => reply,
             () = clock.sleep_until(until) => None,
         }
     }
+
+    /// A reply that has arrived already.
+    pub(super) fn next_arrived(&mut self) -> Option<(usize, T)> {
+        self.replies.pop_front()
+    }
+
+    /// Whether [`next`](Self::next) has a reply or waits for one.
+    pub(super) fn is_any_open(&self) -> bool {
+        !self.replies.is_empty() || self.has_pending()
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending.iter().any(Option::is_some)
+    }
 }
 
-impl<T: Send + 'static> Crowd<T> {
-    /// Sees what is under way to its end in the background: a backend's requests must not be dropped.
-    pub(super) fn leave(self, core: &Core) {
-        if self.flights.iter().any(Option::is_some) {
-            core.see_to(Box::pin(async move {
-                let mut rest = self;
-                while rest.next().await.is_some() {}
-            }));
+impl<T: Send + 'static> NodeRequests<T> {
+    /// Finishes what is under way in the background: a request of a backend must not be dropped.
+    pub(super) fn finish_in(mut self, background: &Background) {
+        if self.has_pending() {
+            background.run(Box::pin(
+                async move { while self.next().await.is_some() {} },
+            ));
         }
     }
 }

@@ -1,0 +1,73 @@
+//! The waiter's side: when a waiter that has some nodes and no majority gives them back, and when it asks a node again.
+//!
+//! Each node hands the name over in the order of its own queue. Where those orders differ, several contenders have some
+//! nodes each and none has a majority. So a contender gives its nodes back after a short, random time and queues again.
+//! In each such moment another contender may get its majority; because all times are random, one of them soon does.
+//! (`logic/tests/split_search.rs`: there is a way out of every state.)
+
+use std::time::Duration;
+
+use tenure_core::logic::pace;
+use tenure_core::rt::Clock;
+use tenure_core::time::Time;
+
+/// How long a node is not asked after it was given back or has refused us, as a share of the ttl: a holder that lost
+/// this node renews every third of its ttl, and gets the chance to be granted the node again.
+const NODE_COOLDOWN_DIVISOR: u32 = 8;
+
+/// The longest of these pauses, so that a node that is back is noticed soon.
+const MAX_NODE_COOLDOWN: Duration = Duration::from_secs(2);
+
+/// How long an acquisition keeps nodes that are no majority.
+#[derive(Default)]
+pub(super) struct Shortage {
+    /// How often nodes were given back.
+    given_back: u32,
+    /// The longest round trip seen.
+    round_trip: Duration,
+    /// Since when there are some nodes and no majority, and how long that may last for each of the nodes.
+    since: Option<(Time, Duration)>,
+}
+
+impl Shortage {
+    pub(super) fn note_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = self.round_trip.max(round_trip);
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
+    /// There are some nodes and no majority: the other nodes have to grant soon.
+    pub(super) fn begin(&mut self, clock: &Clock, ttl: Duration) {
+        if self.since.is_none() {
+            let patience = pace::patience(self.given_back, clock.random(), self.round_trip, ttl);
+            self.since = Some((clock.now(), patience));
+        }
+    }
+
+    /// There is no node that another contender could need.
+    pub(super) fn end(&mut self) {
+        self.since = None;
+    }
+
+    /// When `held` nodes are given back: the more nodes, the later.
+    pub(super) fn give_back_at(&self, held: usize) -> Time {
+        let held = u32::try_from(held).unwrap_or(u32::MAX);
+        self.since.map_or(Time::MAX, |(since, patience)| {
+            since.after(patience.saturating_mul(held))
+        })
+    }
+
+    /// The nodes are given back now.
+    pub(super) fn note_given_back(&mut self) {
+        self.given_back += 1;
+    }
+}
+
+/// When a node that was given back or has refused us is asked again.
+pub(super) fn ask_again_at(clock: &Clock, ttl: Duration) -> Time {
+    let longest = (ttl / NODE_COOLDOWN_DIVISOR).min(MAX_NODE_COOLDOWN);
+    let cooldown = longest / 2 + pace::fraction(longest / 2, clock.random());
+    clock.now().after(cooldown)
+}
