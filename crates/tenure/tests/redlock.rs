@@ -11,6 +11,7 @@ use tenure::guarantees::{Fault, Promise};
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
 use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
+use tenure_core::rt;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -361,6 +362,27 @@ async fn a_release_has_three_outcomes() {
         settle().await;
         assert!(are_idle(&nodes));
     }
+}
+
+/// A majority of answers ends a release. What is still under way to the other nodes is finished by `close`.
+#[tokio::test]
+async fn close_waits_for_releases_in_the_background() {
+    let late = Duration::from_millis(500);
+    let nodes = nodes(5);
+    let store = over(&nodes);
+    let client = Client::from_backend(store.clone()).unwrap();
+    let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+    settle().await;
+    nodes[3].disturb(Step::Release, Disturbance::ReplyLost);
+    nodes[4].disturb(Step::Release, Disturbance::Late(late));
+    guard.release().await.unwrap();
+    let closing = rt::poll_now(store.close());
+    let closing = closing.expect_err("a release is under way");
+    nodes[0].advance(late);
+    // The tasks end before `close` is polled again, so its limit on the real clock decides nothing.
+    settle().await;
+    closing.await;
+    assert!(are_idle(&nodes));
 }
 
 #[tokio::test]
