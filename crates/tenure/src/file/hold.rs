@@ -355,7 +355,7 @@ fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
         _ => ("shared", None),
     };
     // Enough to tell holders apart; a reader of the file learns 32 of the 128 bits at most.
-    let digest = record::check(request.owner.as_bytes()) >> 32;
+    let digest = record::checksum(request.owner.as_bytes()) >> 32;
     Body {
         host: Cow::Borrowed(&request.holder.host),
         pid: request.holder.pid,

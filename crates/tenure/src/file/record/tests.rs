@@ -1,3 +1,8 @@
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use super::read::{BLOCK, parse};
 use super::*;
 
 struct Scratch(std::path::PathBuf, File);

@@ -1,0 +1,203 @@
+//! Reading a record, and what its next grant has to write.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::holder::Body;
+use super::layout::{BODY, HEAD, Head, NAME_AT, SLOT, checksum, decode, is_ours};
+use super::write::{Plan, RecordWriter};
+
+/// Tokens (µs) that one sync makes available: a sync in 67 s for a name in use.
+/// After a reboot the counter skips what is left of a block, so it runs at most this far ahead of the clock.
+pub(super) const BLOCK: u64 = 1 << 26;
+
+/// What a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::file) enum Contents {
+    /// Nothing: it was just created.
+    Empty,
+    /// Something that is not ours.
+    Foreign,
+    /// Ours, but neither slot can be trusted.
+    Torn,
+    /// A record.
+    Valid(Found),
+}
+
+/// A record with at least one good slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::file) struct Found {
+    /// The newest good slot.
+    pub(in crate::file) head: Head,
+    /// Which one that is.
+    slot: usize,
+    /// The other slot is good, too.
+    whole: bool,
+    /// The older slot is known to have been synced with the same ceiling.
+    anchored: bool,
+}
+
+/// Reads what matters for a grant: both heads.
+pub(in crate::file) fn read(file: &File) -> io::Result<Contents> {
+    let mut bytes = [0; SLOT + HEAD];
+    let len = read_up_to(file, &mut bytes)?;
+    Ok(parse(&bytes[..len]))
+}
+
+/// The newest record with its holder; the holder is `None` when that part is damaged or nobody holds.
+pub(in crate::file) fn read_all(file: &File) -> io::Result<(Contents, Option<Body<'static>>)> {
+    let mut bytes = [0; 2 * SLOT];
+    let len = read_up_to(file, &mut bytes)?;
+    let contents = parse(&bytes[..len]);
+    let Contents::Valid(found) = contents else {
+        return Ok((contents, None));
+    };
+    let start = found.slot * SLOT + BODY;
+    let json = bytes[..len]
+        .get(start..start + found.head.body_len)
+        .filter(|json| checksum(json) == found.head.body_check)
+        .and_then(|json| serde_json::from_slice(json).ok());
+    Ok((contents, json))
+}
+
+/// The name kept in the file, if there is one.
+pub(in crate::file) fn read_name(file: &File) -> io::Result<Option<String>> {
+    let mut bytes = [0; tenure_core::name::LockName::MAX_LEN];
+    let mut len = 0;
+    while len < bytes.len() {
+        match file.read_at(&mut bytes[len..], NAME_AT + len as u64)? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    Ok(String::from_utf8(bytes[..len].to_vec())
+        .ok()
+        .filter(|name| !name.is_empty()))
+}
+
+fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // One call: a regular file gives all it has, and a torn view is caught by the checks.
+        match file.read_at(bytes, 0) {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+pub(super) fn parse(bytes: &[u8]) -> Contents {
+    if bytes.is_empty() {
+        return Contents::Empty;
+    }
+    let (first, second) = bytes.split_at(bytes.len().min(SLOT));
+    let heads = [decode(first), decode(second)];
+    match heads {
+        [Some(a), Some(b)] => {
+            let slot = usize::from(b.seq > a.seq);
+            let head = if slot == 1 { b } else { a };
+            let anchored = a.ceiling == b.ceiling;
+            Contents::Valid(Found {
+                head,
+                slot,
+                whole: true,
+                anchored,
+            })
+        }
+        [Some(head), None] => Contents::Valid(Found {
+            head,
+            slot: 0,
+            whole: false,
+            anchored: false,
+        }),
+        [None, Some(head)] => Contents::Valid(Found {
+            head,
+            slot: 1,
+            whole: false,
+            anchored: false,
+        }),
+        [None, None] if is_ours(first, second) => Contents::Torn,
+        [None, None] => Contents::Foreign,
+    }
+}
+
+impl Contents {
+    /// The newest head, if there is a record.
+    pub(in crate::file) fn head(&self) -> Option<&Head> {
+        match self {
+            Self::Valid(found) => Some(&found.head),
+            _ => None,
+        }
+    }
+
+    /// Whether both slots are good: the file was synced under its name at least once.
+    pub(in crate::file) fn is_whole(&self) -> bool {
+        matches!(self, Self::Valid(found) if found.whole)
+    }
+
+    /// How to grant the next token at wall clock `now` (µs) in boot `boot`.
+    /// `floor` is asked only when the file does not know the last token.
+    pub(in crate::file) fn plan(
+        &self,
+        now: u64,
+        boot: u64,
+        floor: impl FnOnce() -> io::Result<u64>,
+    ) -> io::Result<Plan> {
+        // Without a boot id nobody knows whether the page cache was lost: every grant is synced then.
+        let block = if boot == 0 { 0 } else { BLOCK };
+        let Self::Valid(found) = self else {
+            let token = now.max(floor()?.saturating_add(1));
+            let ceiling = token.saturating_add(block);
+            return Ok(Plan {
+                token,
+                raise: true,
+                ceiling,
+                seq: 0,
+                slot: 0,
+                last: 0,
+            });
+        };
+        let head = &found.head;
+        let trusted = found.whole && boot != 0 && head.boot == boot;
+        let last = if trusted { head.token } else { head.ceiling };
+        let token = now.max(last.saturating_add(1));
+        let raise = !found.anchored || token > head.ceiling;
+        let ceiling = if raise {
+            token.saturating_add(block).max(head.ceiling)
+        } else {
+            head.ceiling
+        };
+        let slot = if found.whole {
+            found.slot
+        } else {
+            1 - found.slot
+        };
+        Ok(Plan {
+            token,
+            raise,
+            ceiling,
+            seq: head.seq,
+            slot,
+            last,
+        })
+    }
+}
+
+impl Found {
+    /// Turns the record of a dead holder into one of a free name, reserved until `until`.
+    pub(in crate::file) fn free_after_death(
+        &self,
+        file: &File,
+        until: u64,
+        span: u64,
+    ) -> io::Result<()> {
+        let slot = if self.whole { self.slot } else { 1 - self.slot };
+        RecordWriter {
+            slot,
+            head: self.head,
+        }
+        .free(file, until, span)?;
+        // The repaired slot makes the other one look like an anchor, so it has to be one.
+        if self.whole { Ok(()) } else { file.sync_data() }
+    }
+}

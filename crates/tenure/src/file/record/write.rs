@@ -1,0 +1,158 @@
+//! Writing a record: a new ceiling, a grant, a release.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::holder::Body;
+use super::layout::{Head, NAME_AT, SLOT, State, encode};
+
+/// What the next grant has to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::file) struct Plan {
+    /// The token to grant.
+    pub(in crate::file) token: u64,
+    /// A new ceiling must be synced first.
+    pub(in crate::file) raise: bool,
+    pub(super) ceiling: u64,
+    pub(super) seq: u64,
+    pub(super) slot: usize,
+    pub(super) last: u64,
+}
+
+/// The writer's place in the file, from a grant to its release.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::file) struct RecordWriter {
+    pub(super) slot: usize,
+    pub(super) head: Head,
+}
+
+impl Plan {
+    /// Writes the new ceiling and syncs it, if the plan says so. `name` is for a file that does not know it yet.
+    ///
+    /// Nothing is granted by this. `state` is how the name is held meanwhile.
+    pub(in crate::file) fn raise(
+        &mut self,
+        file: &File,
+        boot: u64,
+        state: State,
+        name: Option<&str>,
+    ) -> io::Result<()> {
+        if !self.raise {
+            return Ok(());
+        }
+        self.seq += 1;
+        let head = Head {
+            seq: self.seq,
+            token: self.last,
+            ceiling: self.ceiling,
+            boot,
+            state,
+            ..Head::default()
+        };
+        if let Some(name) = name {
+            file.write_all_at(name.as_bytes(), NAME_AT)?;
+        }
+        file.write_all_at(&encode(&head, b""), (self.slot * SLOT) as u64)?;
+        file.sync_data()?;
+        // This slot is the anchor now.
+        self.slot = 1 - self.slot;
+        self.raise = false;
+        Ok(())
+    }
+
+    /// Writes the grant. The ceiling must have been raised.
+    pub(in crate::file) fn grant(
+        self,
+        file: &File,
+        head: Head,
+        body: Option<&Body<'_>>,
+    ) -> io::Result<RecordWriter> {
+        debug_assert!(
+            !self.raise,
+            "a token may only be granted below a synced ceiling"
+        );
+        let head = Head {
+            seq: self.seq + 1,
+            token: self.token,
+            ceiling: self.ceiling,
+            ..head
+        };
+        let mut writer = RecordWriter {
+            slot: self.slot,
+            head,
+        };
+        writer.put(file, body)?;
+        Ok(writer)
+    }
+}
+
+impl RecordWriter {
+    pub(super) fn put(&mut self, file: &File, body: Option<&Body<'_>>) -> io::Result<()> {
+        let json = body.map(Body::to_json).unwrap_or_default();
+        file.write_all_at(&encode(&self.head, &json), (self.slot * SLOT) as u64)
+    }
+
+    /// Writes that nobody holds the name, reserved as `head` says.
+    pub(in crate::file) fn free(&mut self, file: &File, until: u64, span: u64) -> io::Result<()> {
+        self.head.seq += 1;
+        self.head.state = State::Free;
+        (self.head.until, self.head.span, self.head.delay) = (until, span, 0);
+        self.put(file, None)
+    }
+
+    /// The token that was granted.
+    pub(in crate::file) fn token(&self) -> u64 {
+        self.head.token
+    }
+
+    /// The end and the length of the reservation that came with the grant.
+    pub(in crate::file) fn reservation(&self) -> (u64, u64) {
+        (self.head.until, self.head.span)
+    }
+}
+
+/// Makes `file` the fresh record of a name that nobody holds, and syncs it: tokens start above `last`,
+/// and the name stays reserved until `until`, for `span`.
+pub(in crate::file) fn create(
+    file: &File,
+    last: u64,
+    (until, span): (u64, u64),
+    name: Option<&str>,
+) -> io::Result<()> {
+    let head = Head {
+        seq: 1,
+        token: last,
+        ceiling: last,
+        until,
+        span,
+        ..Head::default()
+    };
+    file.write_all_at(&encode(&head, b""), 0)?;
+    file.write_all_at(&encode(&Head { seq: 2, ..head }, b""), SLOT as u64)?;
+    if let Some(name) = name {
+        file.write_all_at(name.as_bytes(), NAME_AT)?;
+    }
+    file.sync_data()
+}
+
+/// Writes the record of a side file, which counts nothing: holder, state and token in slot 0.
+pub(in crate::file) fn write_side(
+    file: &File,
+    token: u64,
+    body: Option<&Body<'_>>,
+) -> io::Result<()> {
+    let state = if body.is_some() {
+        State::Shared
+    } else {
+        State::Free
+    };
+    let head = Head {
+        seq: 1,
+        token,
+        ceiling: token,
+        state,
+        ..Head::default()
+    };
+    RecordWriter { slot: 0, head }.put(file, body)
+}
