@@ -47,6 +47,11 @@ impl FileId {
     pub(super) fn at(path: &CString) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::lstat(path.as_c_str())?))
     }
+
+    /// Whether this file lies at `path` now.
+    pub(super) fn is_at(self, path: &CString) -> bool {
+        Self::at(path).is_ok_and(|there| there == self)
+    }
 }
 
 /// An open lock directory.

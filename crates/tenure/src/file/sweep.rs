@@ -136,9 +136,7 @@ fn remove_opened(
     let locked = KernelLock::new(opened);
     let contents = record::read(locked.file()).map_err(system_error("read"))?;
     let lock_path = LockPath::new(dir.path(), file.to_owned());
-    if !is_stale(&contents, tokens_below)
-        || !FileId::at(&lock_path.path).is_ok_and(|there| there == id)
-    {
+    if !is_stale(&contents, tokens_below) || !id.is_at(&lock_path.path) {
         return Ok(false);
     }
     if let Some(start) = tokens_below

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::holder::Body;
-use super::layout::{BODY, HEAD, Head, NAME_AT, SLOT, checksum, decode, is_ours};
+use super::layout::{BODY, HEAD, Head, NAME_AT, SLOT, State, checksum, decode, is_ours};
 use super::write::{Plan, RecordWriter};
 
 /// Tokens (µs) that one sync makes available: a sync in 67 s for a name in use.
@@ -128,6 +128,11 @@ impl Contents {
             Self::Valid(found) => Some(&found.head),
             _ => None,
         }
+    }
+
+    /// Whether the record names a holder.
+    pub(in crate::file) fn has_holder(&self) -> bool {
+        self.head().is_some_and(|head| head.state != State::Free)
     }
 
     /// Whether both slots are good: the file was synced under its name at least once.

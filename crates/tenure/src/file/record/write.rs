@@ -106,6 +106,11 @@ impl RecordWriter {
         self.head.token
     }
 
+    /// How long to reserve the name if the holder dies, in µs.
+    pub(in crate::file) fn delay(&self) -> u64 {
+        self.head.delay
+    }
+
     /// The end and the length of the reservation that came with the grant.
     pub(in crate::file) fn reservation(&self) -> (u64, u64) {
         (self.head.until, self.head.span)
