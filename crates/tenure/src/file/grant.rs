@@ -31,7 +31,7 @@ use super::directory::{Directory, FileId, LockPath, Opened};
 use super::hold::{Held, SideFile};
 use super::kernel_lock::KernelLock;
 use super::names::{self, SideKind};
-use super::record::{self, Body, Contents, Head, RecordWriter, State};
+use super::record::{self, Contents, Head, HolderJson, RecordWriter, State};
 
 /// The file whose kernel lock was won.
 pub(super) struct WonLock<'a> {
@@ -131,8 +131,8 @@ impl WonLock<'_> {
             };
             self.grant(request, file, &contents, head, State::Shared)?
         };
-        let body = body(request, writer.token());
-        record::write_side(side.lock.file(), writer.token(), Some(&body)).map_err(|err| {
+        let json = holder_json(request, writer.token());
+        record::write_side(side.lock.file(), writer.token(), Some(&json)).map_err(|err| {
             directory.system_error("write", &side.lock_path.file, err, self.held_locks)
         })?;
         if !self.id.is_at(&self.lock_path.path) || !side.id.is_at(&side.lock_path.path) {
@@ -200,7 +200,7 @@ impl WonLock<'_> {
         let directory = self.directory;
         let write = || {
             let mut plan = contents.plan(rt::wall_micros(), head.boot, || directory.floor())?;
-            if plan.raise {
+            if plan.must_raise {
                 let is_nameless = !matches!(contents, Contents::Valid(_))
                     && names::is_hashed(&self.lock_path.file);
                 let name = is_nameless.then(|| request.name.as_str());
@@ -214,7 +214,7 @@ impl WonLock<'_> {
             let token = plan.token;
             match meanwhile {
                 State::Shared => plan.grant(file, head, None),
-                _ => plan.grant(file, head, Some(&body(request, token))),
+                _ => plan.grant(file, head, Some(&holder_json(request, token))),
             }
         };
         write().map_err(|err| self.system_error("write", err))
@@ -283,7 +283,7 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     Ok((until > now).then(|| Duration::from_micros(until - now)))
 }
 
-fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
+fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a> {
     let (mode, limit) = match request.mode {
         Mode::Exclusive => ("exclusive", None),
         Mode::Permits { limit } => ("permit", Some(limit.get())),
@@ -291,7 +291,7 @@ fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
     };
     // Enough to tell holders apart; a reader of the file learns 32 of the 128 bits at most.
     let digest = record::checksum(request.owner.as_bytes()) >> 32;
-    Body {
+    HolderJson {
         host: Cow::Borrowed(&request.holder.host),
         pid: request.holder.pid,
         label: Cow::Borrowed(&request.holder.label),

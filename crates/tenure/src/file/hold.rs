@@ -69,11 +69,11 @@ impl Held {
         self.release_and_keep_file(unclean).0
     }
 
-    /// Gives the name back, and hands out the open file of an exclusive hold for the next time.
+    /// Releases the name, and returns the open file of an exclusive hold for the next acquisition.
     pub(super) fn release_and_keep_file(mut self, unclean: bool) -> (Release, Option<IdleFile>) {
         // An error (no rights on a parent directory any more, for example) does not mean that the name was taken.
-        let ours = self.is_current().unwrap_or(true);
-        if ours {
+        let is_ours = self.is_current().unwrap_or(true);
+        if is_ours {
             let written = match &self.side {
                 Some(side) => record::write_side(side.lock.file(), self.token, None),
                 None => {
@@ -89,11 +89,11 @@ impl Held {
                 }
             };
             if let Err(err) = written {
-                // The kernel lock decides; the next holder takes us for dead.
-                tracing::warn!(file = %self.lock_path.file, error = %err, "could not note the release in the lock file");
+                // The kernel lock decides: the next holder finds the record of a dead holder.
+                tracing::warn!(file = %self.lock_path.file, error = %err, "could not record the release in the lock file");
             }
         }
-        if !ours {
+        if !is_ours {
             return (Release::NotHeld, None);
         }
         if self.side.is_some() {

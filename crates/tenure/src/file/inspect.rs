@@ -19,7 +19,7 @@ use tenure_core::rt;
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, Entry};
-use super::record::{self, Body, Contents, State};
+use super::record::{self, Contents, HolderJson, State};
 use super::store::Shared;
 
 /// Who holds `name`.
@@ -82,7 +82,7 @@ fn inspect_file(
         let Some((opened, _)) = dir.open_existing(file, held_locks)? else {
             return Ok(status);
         };
-        let (contents, body) = record::read_all(&opened)
+        let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", file, err, held_locks))?;
         status.reserved = reserved(&contents);
         let head = contents.head();
@@ -91,7 +91,7 @@ fn inspect_file(
                 let token = head.map(|head| head.token);
                 if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                     status.reserved = None;
-                    status.holds = vec![HoldInfo::new(holder(body), Mode::Exclusive, token, None)];
+                    status.holds = vec![HoldInfo::new(holder(json), Mode::Exclusive, token, None)];
                 }
                 return Ok(status);
             }
@@ -153,20 +153,20 @@ fn side_holders(
         let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
             continue;
         };
-        let (contents, body) = record::read_all(&opened)
+        let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", &side, err, held_locks))?;
         if !contents.has_holder()
             || !is_locked_by_other(dir, &side, &opened, Kind::Shared, held_locks)?
         {
             continue;
         }
-        let limit = body
+        let limit = json
             .as_ref()
-            .and_then(|body| body.limit)
+            .and_then(|json| json.limit)
             .and_then(NonZeroU32::new);
         let mode = limit.map_or(Mode::Shared, |limit| Mode::Permits { limit });
         let token = contents.head().map(|head| head.token);
-        holds.push(HoldInfo::new(holder(body), mode, token, None));
+        holds.push(HoldInfo::new(holder(json), mode, token, None));
     }
     holds.sort_by_key(|hold| hold.token);
     Ok(holds)
@@ -192,13 +192,13 @@ fn side_files(
     }
 }
 
-fn holder(body: Option<Body<'static>>) -> Holder {
-    let body = body.unwrap_or_default();
-    let mut holder = Holder::new(body.host, body.pid);
-    holder.label = body.label.into_owned();
-    holder.client = body.client.into_owned();
-    holder.since = (body.since > 0)
-        .then(|| UNIX_EPOCH.checked_add(Duration::from_micros(body.since)))
+fn holder(json: Option<HolderJson<'static>>) -> Holder {
+    let json = json.unwrap_or_default();
+    let mut holder = Holder::new(json.host, json.pid);
+    holder.label = json.label.into_owned();
+    holder.client = json.client.into_owned();
+    holder.since = (json.since > 0)
+        .then(|| UNIX_EPOCH.checked_add(Duration::from_micros(json.since)))
         .flatten();
     holder
 }
@@ -257,7 +257,7 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
 /// Replaces `file`, which is `opened`, if a living holder has it under `token`.
 ///
 /// The fresh file is locked before it is put in place, so it has no holder until we know that it stays.
-/// We replace, then look at the old record; a holder writes its record, then looks at the path (`grant.rs`).
+/// We replace the file, then read the old record; a holder writes its record, then checks the path (`grant.rs`).
 /// So if another process took the old file meanwhile, we see its record, or that process sees the replacement and
 /// starts again.
 fn replace(

@@ -79,7 +79,7 @@ impl Store {
     /// - `Denied`: the path is a symbolic link or no directory, belongs to another user, can be written
     ///   by others, or may not be created;
     /// - `Unsupported`: kernel locks do not work on that file system;
-    /// - `Backend`: no space, no descriptors, or anything else that the system said.
+    /// - `Backend`: no space, no descriptors, or another error of the operating system.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let opened = Shared::open(path.as_ref());
         let (shared, swept) =

@@ -21,7 +21,7 @@ use super::store::Shared;
 use super::waiter_threads::{Waiter, WaiterThread};
 
 /// How often a waiter checks that the file its thread is blocked on is still the one at the path. After `break`, or
-/// when somebody replaced the file by hand, it is not, and the kernel does not wake those who wait for the old file.
+/// after the file was replaced by hand, it is not, and the kernel does not wake a thread that waits for the old file.
 const REPLACEMENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How late a free permit is noticed at most: the kernel has no call that waits for a permit.

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::layout::MAX_BODY;
+use super::layout::MAX_JSON_LEN;
 
 /// The holder as it is written into the file. Missing fields are empty: others may write these files, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(in crate::file) struct Body<'a> {
+pub(in crate::file) struct HolderJson<'a> {
     pub(in crate::file) host: Cow<'a, str>,
     pub(in crate::file) pid: u32,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -25,25 +25,25 @@ pub(in crate::file) struct Body<'a> {
     pub(in crate::file) since: u64,
 }
 
-impl Body<'_> {
+impl HolderJson<'_> {
     /// As JSON that fits into a slot. Only text full of escapes can be too long; its label goes first.
     pub(super) fn to_json(&self) -> Vec<u8> {
         let mut json = Vec::with_capacity(256);
         // Writing numbers and strings to a vector cannot fail.
         let _ = serde_json::to_writer(&mut json, self);
-        if json.len() > MAX_BODY {
-            let short = Body {
+        if json.len() > MAX_JSON_LEN {
+            let short = HolderJson {
                 label: Cow::Borrowed("…"),
                 ..self.clone()
             };
             json = serde_json::to_vec(&short).unwrap_or_default();
         }
-        if json.len() > MAX_BODY {
-            let short = Body {
+        if json.len() > MAX_JSON_LEN {
+            let short = HolderJson {
                 pid: self.pid,
                 token: self.token,
                 since: self.since,
-                ..Body::default()
+                ..HolderJson::default()
             };
             json = serde_json::to_vec(&short).unwrap_or_default();
         }

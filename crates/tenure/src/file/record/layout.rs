@@ -1,24 +1,24 @@
 //! One slot of a lock file as bytes.
 
 /// Length of a slot: a head and a holder whose label has the longest permitted length.
-pub(in crate::file) const SLOT: usize = 1024;
-pub(super) const HEAD: usize = 88;
-pub(super) const BODY: usize = 96;
-/// Most bytes of JSON in a slot: the last byte is a newline.
-pub(in crate::file) const MAX_BODY: usize = SLOT - BODY - 1;
-/// Where the name lies when the file name does not tell it.
-pub(in crate::file) const NAME_AT: u64 = 2 * SLOT as u64;
+pub(in crate::file) const SLOT_LEN: usize = 1024;
+pub(super) const HEAD_LEN: usize = 88;
+pub(super) const JSON_AT: usize = 96;
+/// Length of the longest JSON in a slot: the last byte of a slot is a newline.
+pub(in crate::file) const MAX_JSON_LEN: usize = SLOT_LEN - JSON_AT - 1;
+/// Offset of the name, which is in the file when the file name is a hash.
+pub(in crate::file) const NAME_AT: u64 = 2 * SLOT_LEN as u64;
 pub(super) const MAGIC: &[u8; 8] = b"tenure1\n";
 
 /// How the name was held when the slot was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::file) enum State {
-    /// By nobody.
+    /// The name has no holder.
     #[default]
     Free,
-    /// By the one in the JSON, exclusively.
+    /// Exclusively, by the holder in the JSON.
     Exclusive,
-    /// By those in the side files, if they still live.
+    /// By the holders in the side files that still live.
     Shared,
 }
 
@@ -35,17 +35,17 @@ pub(in crate::file) struct Head {
     pub(in crate::file) boot: u64,
     /// The name stays taken until then, on the wall clock in µs; 0 for no reservation.
     pub(in crate::file) until: u64,
-    /// Length of that reservation in µs: nobody waits longer, whatever the wall clock does.
+    /// Length of that reservation in µs: no waiter waits longer, whatever the wall clock does.
     pub(in crate::file) span: u64,
     /// How long to reserve the name if this holder dies, in µs.
     pub(in crate::file) delay: u64,
     /// How it is held.
     pub(in crate::file) state: State,
-    pub(in crate::file) body_len: usize,
-    pub(in crate::file) body_check: u64,
+    pub(in crate::file) json_len: usize,
+    pub(in crate::file) json_checksum: u64,
 }
 
-/// Guards against torn writes, not against forgers: multiply and fold over 64-bit words.
+/// Detects torn writes, and no forgery: multiplies and folds 64-bit words.
 pub(in crate::file) fn checksum(bytes: &[u8]) -> u64 {
     pub(super) const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = bytes.len() as u64 ^ ODD;
@@ -61,8 +61,8 @@ pub(in crate::file) fn checksum(bytes: &[u8]) -> u64 {
     sum
 }
 
-pub(super) fn encode(head: &Head, json: &[u8]) -> [u8; SLOT] {
-    let mut slot = [b' '; SLOT];
+pub(super) fn encode(head: &Head, json: &[u8]) -> [u8; SLOT_LEN] {
+    let mut slot = [b' '; SLOT_LEN];
     let state: u64 = match head.state {
         State::Free => 0,
         State::Exclusive => 1,
@@ -83,18 +83,18 @@ pub(super) fn encode(head: &Head, json: &[u8]) -> [u8; SLOT] {
     for (at, number) in numbers.iter().enumerate() {
         slot[8 + 8 * at..16 + 8 * at].copy_from_slice(&number.to_le_bytes());
     }
-    let sum = checksum(&slot[..HEAD - 8]);
-    slot[HEAD - 8..HEAD].copy_from_slice(&sum.to_le_bytes());
-    slot[BODY..BODY + json.len()].copy_from_slice(json);
-    slot[SLOT - 1] = b'\n';
+    let sum = checksum(&slot[..HEAD_LEN - 8]);
+    slot[HEAD_LEN - 8..HEAD_LEN].copy_from_slice(&sum.to_le_bytes());
+    slot[JSON_AT..JSON_AT + json.len()].copy_from_slice(json);
+    slot[SLOT_LEN - 1] = b'\n';
     slot
 }
 
 pub(super) fn decode(slot: &[u8]) -> Option<Head> {
-    let head = slot.get(..HEAD)?;
+    let head = slot.get(..HEAD_LEN)?;
     let (words, _) = head.as_chunks::<8>();
     let number = |at: usize| u64::from_le_bytes(words[at]);
-    if words[0] != *MAGIC || checksum(&head[..HEAD - 8]) != number(10) {
+    if words[0] != *MAGIC || checksum(&head[..HEAD_LEN - 8]) != number(10) {
         return None;
     }
     let state = match number(8) >> 32 {
@@ -103,9 +103,9 @@ pub(super) fn decode(slot: &[u8]) -> Option<Head> {
         2 => State::Shared,
         _ => return None,
     };
-    let body_len = usize::try_from(number(8) & 0xffff_ffff)
+    let json_len = usize::try_from(number(8) & 0xffff_ffff)
         .ok()
-        .filter(|len| *len <= MAX_BODY)?;
+        .filter(|len| *len <= MAX_JSON_LEN)?;
     Some(Head {
         seq: number(1),
         token: number(2),
@@ -115,8 +115,8 @@ pub(super) fn decode(slot: &[u8]) -> Option<Head> {
         span: number(6),
         delay: number(7),
         state,
-        body_len,
-        body_check: number(9),
+        json_len,
+        json_checksum: number(9),
     })
 }
 

@@ -1,4 +1,4 @@
-//! What lies in a lock file: the token counter, and who holds the name.
+//! The contents of a lock file: the token counter, and who holds the name.
 //!
 //! ```text
 //! 0      slot 0: head (88 bytes), at 96 the holder as one line of JSON, blanks, newline
@@ -33,19 +33,19 @@ mod layout;
 mod read;
 mod write;
 
-pub(super) use self::holder::Body;
+pub(super) use self::holder::HolderJson;
 pub(super) use self::layout::{Head, State, checksum};
 pub(super) use self::read::{Contents, read, read_all, read_name};
 pub(super) use self::write::{RecordWriter, create, write_side};
 
-/// For [`crate::fuzzing`]: a file that says this. Whatever it says, the next token is greater than the last one that
-/// can be known, also when the write of it was torn anywhere.
+/// For [`crate::fuzzing`]: reads `data` as a lock file. Whatever the file says, the next token is greater than the last
+/// one that can be known, also when its write was torn anywhere.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(data: &[u8]) {
-    use self::layout::{BODY, HEAD, SLOT, encode};
+    use self::layout::{HEAD_LEN, JSON_AT, SLOT_LEN, encode};
     use self::read::parse;
 
-    let contents = parse(&data[..data.len().min(SLOT + HEAD)]);
+    let contents = parse(&data[..data.len().min(SLOT_LEN + HEAD_LEN)]);
     if let Some(head) = contents.head() {
         for boot in [0, head.boot, head.boot ^ 1] {
             let plan = contents.plan(0, boot, || Ok(0));
@@ -54,7 +54,7 @@ pub(crate) fn fuzz(data: &[u8]) {
             assert!(plan.ceiling >= plan.token || plan.token == u64::MAX);
         }
     }
-    // A record that was being replaced by the next one when the power went, after so many bytes.
+    // A record that was being replaced by the next one when the power failed, after so many bytes.
     let number = |at: usize| u64::from(data.get(at).copied().unwrap_or(0));
     let old = Head {
         seq: 1 + number(0),
@@ -73,19 +73,19 @@ pub(crate) fn fuzz(data: &[u8]) {
         token: 1,
         ..old
     };
-    let cut = usize::from(data.get(5).copied().unwrap_or(0)) % (HEAD + 8);
+    let cut = usize::from(data.get(5).copied().unwrap_or(0)) % (HEAD_LEN + 8);
     let mut bytes = [encode(&old, b""), encode(&oldest, b"")].concat();
-    bytes[SLOT..SLOT + cut].copy_from_slice(&encode(&new, b"")[..cut]);
-    let contents = parse(&bytes[..SLOT + HEAD]);
+    bytes[SLOT_LEN..SLOT_LEN + cut].copy_from_slice(&encode(&new, b"")[..cut]);
+    let contents = parse(&bytes[..SLOT_LEN + HEAD_LEN]);
     let head = contents.head().expect("one slot is good");
     let is = |one: &Head| (head.seq, head.token) == (one.seq, one.token);
     assert!(is(&old) || is(&new), "{head:?} was never written");
     let plan = contents.plan(0, old.boot, || Ok(0));
     let token = plan.expect("nothing was asked").token;
-    let is_new = cut >= HEAD || is(&new);
+    let is_new = cut >= HEAD_LEN || is(&new);
     assert!(token > old.token && (!is_new || token > new.token));
-    let start = data.get(BODY..).unwrap_or_default();
-    if let Ok(body) = serde_json::from_slice::<Body<'_>>(start) {
+    let start = data.get(JSON_AT..).unwrap_or_default();
+    if let Ok(body) = serde_json::from_slice::<HolderJson<'_>>(start) {
         assert!(format!("{body:?}").len() < 16 * (data.len() + 64));
     }
 }

@@ -4,59 +4,61 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use super::holder::Body;
-use super::layout::{BODY, HEAD, Head, NAME_AT, SLOT, State, checksum, decode, is_ours};
+use super::holder::HolderJson;
+use super::layout::{HEAD_LEN, Head, JSON_AT, NAME_AT, SLOT_LEN, State, checksum, decode, is_ours};
 use super::write::{Plan, RecordWriter};
 
 /// Tokens (µs) that one sync makes available: a sync in 67 s for a name in use.
 /// After a reboot the counter skips what is left of a block, so it runs at most this far ahead of the clock.
-pub(super) const BLOCK: u64 = 1 << 26;
+pub(super) const TOKEN_BLOCK: u64 = 1 << 26;
 
-/// What a file says.
+/// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) enum Contents {
-    /// Nothing: it was just created.
+    /// Nothing: the file was just created.
     Empty,
-    /// Something that is not ours.
+    /// Something that we did not write.
     Foreign,
-    /// Ours, but neither slot can be trusted.
+    /// A record of ours, of which neither slot is valid.
     Torn,
     /// A record.
-    Valid(Found),
+    Valid(Record),
 }
 
-/// A record with at least one good slot.
+/// A record with at least one valid slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::file) struct Found {
-    /// The newest good slot.
+pub(in crate::file) struct Record {
+    /// The newest valid slot.
     pub(in crate::file) head: Head,
-    /// Which one that is.
+    /// The number of that slot.
     slot: usize,
-    /// The other slot is good, too.
-    whole: bool,
+    /// The other slot is valid, too.
+    are_both_valid: bool,
     /// The older slot is known to have been synced with the same ceiling.
-    anchored: bool,
+    is_anchored: bool,
 }
 
 /// Reads what matters for a grant: both heads.
 pub(in crate::file) fn read(file: &File) -> io::Result<Contents> {
-    let mut bytes = [0; SLOT + HEAD];
+    let mut bytes = [0; SLOT_LEN + HEAD_LEN];
     let len = read_up_to(file, &mut bytes)?;
     Ok(parse(&bytes[..len]))
 }
 
-/// The newest record with its holder; the holder is `None` when that part is damaged or nobody holds.
-pub(in crate::file) fn read_all(file: &File) -> io::Result<(Contents, Option<Body<'static>>)> {
-    let mut bytes = [0; 2 * SLOT];
+/// The newest record with its holder; the holder is `None` when that part is damaged, or when the name has no holder.
+pub(in crate::file) fn read_all(
+    file: &File,
+) -> io::Result<(Contents, Option<HolderJson<'static>>)> {
+    let mut bytes = [0; 2 * SLOT_LEN];
     let len = read_up_to(file, &mut bytes)?;
     let contents = parse(&bytes[..len]);
     let Contents::Valid(found) = contents else {
         return Ok((contents, None));
     };
-    let start = found.slot * SLOT + BODY;
+    let start = found.slot * SLOT_LEN + JSON_AT;
     let json = bytes[..len]
-        .get(start..start + found.head.body_len)
-        .filter(|json| checksum(json) == found.head.body_check)
+        .get(start..start + found.head.json_len)
+        .filter(|json| checksum(json) == found.head.json_checksum)
         .and_then(|json| serde_json::from_slice(json).ok());
     Ok((contents, json))
 }
@@ -78,7 +80,7 @@ pub(in crate::file) fn read_name(file: &File) -> io::Result<Option<String>> {
 
 fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     loop {
-        // One call: a regular file gives all it has, and a torn view is caught by the checks.
+        // One call: a regular file gives all that was asked for, and the checksums find a torn view.
         match file.read_at(bytes, 0) {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
             read => return read,
@@ -90,31 +92,31 @@ pub(super) fn parse(bytes: &[u8]) -> Contents {
     if bytes.is_empty() {
         return Contents::Empty;
     }
-    let (first, second) = bytes.split_at(bytes.len().min(SLOT));
+    let (first, second) = bytes.split_at(bytes.len().min(SLOT_LEN));
     let heads = [decode(first), decode(second)];
     match heads {
         [Some(a), Some(b)] => {
             let slot = usize::from(b.seq > a.seq);
             let head = if slot == 1 { b } else { a };
-            let anchored = a.ceiling == b.ceiling;
-            Contents::Valid(Found {
+            let is_anchored = a.ceiling == b.ceiling;
+            Contents::Valid(Record {
                 head,
                 slot,
-                whole: true,
-                anchored,
+                are_both_valid: true,
+                is_anchored,
             })
         }
-        [Some(head), None] => Contents::Valid(Found {
+        [Some(head), None] => Contents::Valid(Record {
             head,
             slot: 0,
-            whole: false,
-            anchored: false,
+            are_both_valid: false,
+            is_anchored: false,
         }),
-        [None, Some(head)] => Contents::Valid(Found {
+        [None, Some(head)] => Contents::Valid(Record {
             head,
             slot: 1,
-            whole: false,
-            anchored: false,
+            are_both_valid: false,
+            is_anchored: false,
         }),
         [None, None] if is_ours(first, second) => Contents::Torn,
         [None, None] => Contents::Foreign,
@@ -135,9 +137,9 @@ impl Contents {
         self.head().is_some_and(|head| head.state != State::Free)
     }
 
-    /// Whether both slots are good: the file was synced under its name at least once.
+    /// Whether both slots are valid: the file was synced under its name at least once.
     pub(in crate::file) fn is_whole(&self) -> bool {
-        matches!(self, Self::Valid(found) if found.whole)
+        matches!(self, Self::Valid(found) if found.are_both_valid)
     }
 
     /// How to grant the next token at wall clock `now` (µs) in boot `boot`.
@@ -148,14 +150,14 @@ impl Contents {
         boot: u64,
         floor: impl FnOnce() -> io::Result<u64>,
     ) -> io::Result<Plan> {
-        // Without a boot id nobody knows whether the page cache was lost: every grant is synced then.
-        let block = if boot == 0 { 0 } else { BLOCK };
+        // Without a boot id it is unknown whether the page cache was lost, so every grant is synced.
+        let block = if boot == 0 { 0 } else { TOKEN_BLOCK };
         let Self::Valid(found) = self else {
             let token = now.max(floor()?.saturating_add(1));
             let ceiling = token.saturating_add(block);
             return Ok(Plan {
                 token,
-                raise: true,
+                must_raise: true,
                 ceiling,
                 seq: 0,
                 slot: 0,
@@ -163,23 +165,23 @@ impl Contents {
             });
         };
         let head = &found.head;
-        let trusted = found.whole && boot != 0 && head.boot == boot;
+        let trusted = found.are_both_valid && boot != 0 && head.boot == boot;
         let last = if trusted { head.token } else { head.ceiling };
         let token = now.max(last.saturating_add(1));
-        let raise = !found.anchored || token > head.ceiling;
-        let ceiling = if raise {
+        let must_raise = !found.is_anchored || token > head.ceiling;
+        let ceiling = if must_raise {
             token.saturating_add(block).max(head.ceiling)
         } else {
             head.ceiling
         };
-        let slot = if found.whole {
+        let slot = if found.are_both_valid {
             found.slot
         } else {
             1 - found.slot
         };
         Ok(Plan {
             token,
-            raise,
+            must_raise,
             ceiling,
             seq: head.seq,
             slot,
@@ -188,7 +190,7 @@ impl Contents {
     }
 }
 
-impl Found {
+impl Record {
     /// Turns the record of a dead holder into one of a free name, reserved until `until`.
     pub(in crate::file) fn free_after_death(
         &self,
@@ -196,13 +198,21 @@ impl Found {
         until: u64,
         span: u64,
     ) -> io::Result<()> {
-        let slot = if self.whole { self.slot } else { 1 - self.slot };
+        let slot = if self.are_both_valid {
+            self.slot
+        } else {
+            1 - self.slot
+        };
         RecordWriter {
             slot,
             head: self.head,
         }
         .free(file, until, span)?;
         // The repaired slot makes the other one look like an anchor, so it has to be one.
-        if self.whole { Ok(()) } else { file.sync_data() }
+        if self.are_both_valid {
+            Ok(())
+        } else {
+            file.sync_data()
+        }
     }
 }

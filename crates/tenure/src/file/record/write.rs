@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use super::holder::Body;
-use super::layout::{Head, NAME_AT, SLOT, State, encode};
+use super::holder::HolderJson;
+use super::layout::{Head, NAME_AT, SLOT_LEN, State, encode};
 
 /// What the next grant has to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +13,14 @@ pub(in crate::file) struct Plan {
     /// The token to grant.
     pub(in crate::file) token: u64,
     /// A new ceiling must be synced first.
-    pub(in crate::file) raise: bool,
+    pub(in crate::file) must_raise: bool,
     pub(super) ceiling: u64,
     pub(super) seq: u64,
     pub(super) slot: usize,
     pub(super) last: u64,
 }
 
-/// The writer's place in the file, from a grant to its release.
+/// Writes the record of one hold, from its grant to its release.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::file) struct RecordWriter {
     pub(super) slot: usize,
@@ -38,7 +38,7 @@ impl Plan {
         state: State,
         name: Option<&str>,
     ) -> io::Result<()> {
-        if !self.raise {
+        if !self.must_raise {
             return Ok(());
         }
         self.seq += 1;
@@ -53,11 +53,11 @@ impl Plan {
         if let Some(name) = name {
             file.write_all_at(name.as_bytes(), NAME_AT)?;
         }
-        file.write_all_at(&encode(&head, b""), (self.slot * SLOT) as u64)?;
+        file.write_all_at(&encode(&head, b""), (self.slot * SLOT_LEN) as u64)?;
         file.sync_data()?;
         // This slot is the anchor now.
         self.slot = 1 - self.slot;
-        self.raise = false;
+        self.must_raise = false;
         Ok(())
     }
 
@@ -66,10 +66,10 @@ impl Plan {
         self,
         file: &File,
         head: Head,
-        body: Option<&Body<'_>>,
+        json: Option<&HolderJson<'_>>,
     ) -> io::Result<RecordWriter> {
         debug_assert!(
-            !self.raise,
+            !self.must_raise,
             "a token may only be granted below a synced ceiling"
         );
         let head = Head {
@@ -82,18 +82,18 @@ impl Plan {
             slot: self.slot,
             head,
         };
-        writer.put(file, body)?;
+        writer.put(file, json)?;
         Ok(writer)
     }
 }
 
 impl RecordWriter {
-    pub(super) fn put(&mut self, file: &File, body: Option<&Body<'_>>) -> io::Result<()> {
-        let json = body.map(Body::to_json).unwrap_or_default();
-        file.write_all_at(&encode(&self.head, &json), (self.slot * SLOT) as u64)
+    pub(super) fn put(&mut self, file: &File, json: Option<&HolderJson<'_>>) -> io::Result<()> {
+        let json = json.map(HolderJson::to_json).unwrap_or_default();
+        file.write_all_at(&encode(&self.head, &json), (self.slot * SLOT_LEN) as u64)
     }
 
-    /// Writes that nobody holds the name, reserved as `head` says.
+    /// Writes that the name has no holder, and stays reserved until `until`, for `span`.
     pub(in crate::file) fn free(&mut self, file: &File, until: u64, span: u64) -> io::Result<()> {
         self.head.seq += 1;
         self.head.state = State::Free;
@@ -117,7 +117,7 @@ impl RecordWriter {
     }
 }
 
-/// Makes `file` the fresh record of a name that nobody holds, and syncs it: tokens start above `last`,
+/// Makes `file` the fresh record of a name without a holder, and syncs the file: tokens start above `last`,
 /// and the name stays reserved until `until`, for `span`.
 pub(in crate::file) fn create(
     file: &File,
@@ -134,7 +134,7 @@ pub(in crate::file) fn create(
         ..Head::default()
     };
     file.write_all_at(&encode(&head, b""), 0)?;
-    file.write_all_at(&encode(&Head { seq: 2, ..head }, b""), SLOT as u64)?;
+    file.write_all_at(&encode(&Head { seq: 2, ..head }, b""), SLOT_LEN as u64)?;
     if let Some(name) = name {
         file.write_all_at(name.as_bytes(), NAME_AT)?;
     }
@@ -145,9 +145,9 @@ pub(in crate::file) fn create(
 pub(in crate::file) fn write_side(
     file: &File,
     token: u64,
-    body: Option<&Body<'_>>,
+    json: Option<&HolderJson<'_>>,
 ) -> io::Result<()> {
-    let state = if body.is_some() {
+    let state = if json.is_some() {
         State::Shared
     } else {
         State::Free
@@ -159,5 +159,5 @@ pub(in crate::file) fn write_side(
         state,
         ..Head::default()
     };
-    RecordWriter { slot: 0, head }.put(file, body)
+    RecordWriter { slot: 0, head }.put(file, json)
 }
