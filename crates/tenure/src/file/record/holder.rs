@@ -9,20 +9,20 @@ use super::layout::MAX_JSON_LEN;
 /// The holder as it is written into the file. Missing fields are empty: others may write these files, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(in crate::file) struct HolderJson<'a> {
-    pub(in crate::file) host: Cow<'a, str>,
-    pub(in crate::file) pid: u32,
+pub(crate) struct HolderJson<'a> {
+    pub(crate) host: Cow<'a, str>,
+    pub(crate) pid: u32,
     #[serde(skip_serializing_if = "str::is_empty")]
-    pub(in crate::file) label: Cow<'a, str>,
-    pub(in crate::file) client: Cow<'a, str>,
+    pub(crate) label: Cow<'a, str>,
+    pub(crate) client: Cow<'a, str>,
     /// A digest of the owner id: the id itself is a capability.
-    pub(in crate::file) owner: Cow<'a, str>,
-    pub(in crate::file) mode: Cow<'a, str>,
+    pub(crate) owner: Cow<'a, str>,
+    pub(crate) mode: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::file) limit: Option<u32>,
-    pub(in crate::file) token: u64,
+    pub(crate) limit: Option<u32>,
+    pub(crate) token: u64,
     /// Wall clock, µs.
-    pub(in crate::file) since: u64,
+    pub(crate) since: u64,
 }
 
 impl HolderJson<'_> {

@@ -1,18 +1,18 @@
 //! One slot of a lock file as bytes.
 
 /// Length of a slot: a head and a holder whose label has the longest permitted length.
-pub(in crate::file) const SLOT_LEN: usize = 1024;
+pub(crate) const SLOT_LEN: usize = 1024;
 pub(super) const HEAD_LEN: usize = 88;
 pub(super) const JSON_AT: usize = 96;
 /// Length of the longest JSON in a slot: the last byte of a slot is a newline.
-pub(in crate::file) const MAX_JSON_LEN: usize = SLOT_LEN - JSON_AT - 1;
+pub(crate) const MAX_JSON_LEN: usize = SLOT_LEN - JSON_AT - 1;
 /// Offset of the name, which is in the file when the file name is a hash.
-pub(in crate::file) const NAME_AT: u64 = 2 * SLOT_LEN as u64;
+pub(crate) const NAME_AT: u64 = 2 * SLOT_LEN as u64;
 pub(super) const MAGIC: &[u8; 8] = b"tenure1\n";
 
 /// How the name was held when the slot was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::file) enum State {
+pub(crate) enum State {
     /// The name has no holder.
     #[default]
     Free,
@@ -24,29 +24,29 @@ pub(in crate::file) enum State {
 
 /// One slot, without the JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::file) struct Head {
+pub(crate) struct Head {
     /// Grows by one with every write.
-    pub(in crate::file) seq: u64,
+    pub(crate) seq: u64,
     /// The last token granted.
-    pub(in crate::file) token: u64,
+    pub(crate) token: u64,
     /// No token above this has been granted.
-    pub(in crate::file) ceiling: u64,
+    pub(crate) ceiling: u64,
     /// The boot in which this was written; 0 when unknown.
-    pub(in crate::file) boot: u64,
+    pub(crate) boot: u64,
     /// The name stays taken until then, on the wall clock in µs; 0 for no reservation.
-    pub(in crate::file) until: u64,
+    pub(crate) until: u64,
     /// Length of that reservation in µs: no waiter waits longer, whatever the wall clock does.
-    pub(in crate::file) span: u64,
+    pub(crate) span: u64,
     /// How long to reserve the name if this holder dies, in µs.
-    pub(in crate::file) delay: u64,
+    pub(crate) delay: u64,
     /// How it is held.
-    pub(in crate::file) state: State,
-    pub(in crate::file) json_len: usize,
-    pub(in crate::file) json_checksum: u64,
+    pub(crate) state: State,
+    pub(crate) json_len: usize,
+    pub(crate) json_checksum: u64,
 }
 
 /// Detects torn writes, and no forgery: multiplies and folds 64-bit words.
-pub(in crate::file) fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     pub(super) const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = bytes.len() as u64 ^ ODD;
     let mut mix = |word: u64| {

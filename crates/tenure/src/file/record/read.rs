@@ -14,7 +14,7 @@ pub(super) const TOKEN_BLOCK: u64 = 1 << 26;
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::file) enum Contents {
+pub(crate) enum Contents {
     /// Nothing: the file was just created.
     Empty,
     /// Something that we did not write.
@@ -27,9 +27,9 @@ pub(in crate::file) enum Contents {
 
 /// A record with at least one valid slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::file) struct Record {
+pub(crate) struct Record {
     /// The newest valid slot.
-    pub(in crate::file) head: Head,
+    pub(crate) head: Head,
     /// The number of that slot.
     slot: usize,
     /// The other slot is valid, too.
@@ -39,16 +39,14 @@ pub(in crate::file) struct Record {
 }
 
 /// Reads what matters for a grant: both heads.
-pub(in crate::file) fn read(file: &File) -> io::Result<Contents> {
+pub(crate) fn read(file: &File) -> io::Result<Contents> {
     let mut bytes = [0; SLOT_LEN + HEAD_LEN];
     let len = read_up_to(file, &mut bytes)?;
     Ok(parse(&bytes[..len]))
 }
 
 /// The newest record with its holder; the holder is `None` when that part is damaged, or when the name has no holder.
-pub(in crate::file) fn read_all(
-    file: &File,
-) -> io::Result<(Contents, Option<HolderJson<'static>>)> {
+pub(crate) fn read_all(file: &File) -> io::Result<(Contents, Option<HolderJson<'static>>)> {
     let mut bytes = [0; 2 * SLOT_LEN];
     let len = read_up_to(file, &mut bytes)?;
     let contents = parse(&bytes[..len]);
@@ -64,7 +62,7 @@ pub(in crate::file) fn read_all(
 }
 
 /// The name kept in the file, if there is one.
-pub(in crate::file) fn read_name(file: &File) -> io::Result<Option<String>> {
+pub(crate) fn read_name(file: &File) -> io::Result<Option<String>> {
     let mut bytes = [0; tenure_core::name::LockName::MAX_LEN];
     let mut len = 0;
     while len < bytes.len() {
@@ -125,7 +123,7 @@ pub(super) fn parse(bytes: &[u8]) -> Contents {
 
 impl Contents {
     /// The newest head, if there is a record.
-    pub(in crate::file) fn head(&self) -> Option<&Head> {
+    pub(crate) fn head(&self) -> Option<&Head> {
         match self {
             Self::Valid(found) => Some(&found.head),
             _ => None,
@@ -133,18 +131,18 @@ impl Contents {
     }
 
     /// Whether the record names a holder.
-    pub(in crate::file) fn has_holder(&self) -> bool {
+    pub(crate) fn has_holder(&self) -> bool {
         self.head().is_some_and(|head| head.state != State::Free)
     }
 
     /// Whether both slots are valid: the file was synced under its name at least once.
-    pub(in crate::file) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         matches!(self, Self::Valid(found) if found.are_both_valid)
     }
 
     /// How to grant the next token at wall clock `now` (µs) in boot `boot`.
     /// `floor` is asked only when the file does not know the last token.
-    pub(in crate::file) fn plan(
+    pub(crate) fn plan(
         &self,
         now: u64,
         boot: u64,
@@ -192,12 +190,7 @@ impl Contents {
 
 impl Record {
     /// Turns the record of a dead holder into one of a free name, reserved until `until`.
-    pub(in crate::file) fn free_after_death(
-        &self,
-        file: &File,
-        until: u64,
-        span: u64,
-    ) -> io::Result<()> {
+    pub(crate) fn free_after_death(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
         let slot = if self.are_both_valid {
             self.slot
         } else {

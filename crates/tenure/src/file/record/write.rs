@@ -9,11 +9,11 @@ use super::layout::{Head, NAME_AT, SLOT_LEN, State, encode};
 
 /// What the next grant has to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::file) struct Plan {
+pub(crate) struct Plan {
     /// The token to grant.
-    pub(in crate::file) token: u64,
+    pub(crate) token: u64,
     /// A new ceiling must be synced first.
-    pub(in crate::file) must_raise: bool,
+    pub(crate) must_raise: bool,
     pub(super) ceiling: u64,
     pub(super) seq: u64,
     pub(super) slot: usize,
@@ -22,7 +22,7 @@ pub(in crate::file) struct Plan {
 
 /// Writes the record of one hold, from its grant to its release.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::file) struct RecordWriter {
+pub(crate) struct RecordWriter {
     pub(super) slot: usize,
     pub(super) head: Head,
 }
@@ -31,7 +31,7 @@ impl Plan {
     /// Writes the new ceiling and syncs it, if the plan says so. `name` is for a file that does not know it yet.
     ///
     /// Nothing is granted by this. `state` is how the name is held meanwhile.
-    pub(in crate::file) fn raise(
+    pub(crate) fn raise(
         &mut self,
         file: &File,
         boot: u64,
@@ -62,7 +62,7 @@ impl Plan {
     }
 
     /// Writes the grant. The ceiling must have been raised.
-    pub(in crate::file) fn grant(
+    pub(crate) fn grant(
         self,
         file: &File,
         head: Head,
@@ -94,7 +94,7 @@ impl RecordWriter {
     }
 
     /// Writes that the name has no holder, and stays reserved until `until`, for `span`.
-    pub(in crate::file) fn free(&mut self, file: &File, until: u64, span: u64) -> io::Result<()> {
+    pub(crate) fn free(&mut self, file: &File, until: u64, span: u64) -> io::Result<()> {
         self.head.seq += 1;
         self.head.state = State::Free;
         (self.head.until, self.head.span, self.head.delay) = (until, span, 0);
@@ -102,24 +102,24 @@ impl RecordWriter {
     }
 
     /// The token that was granted.
-    pub(in crate::file) fn token(&self) -> u64 {
+    pub(crate) fn token(&self) -> u64 {
         self.head.token
     }
 
     /// How long to reserve the name if the holder dies, in µs.
-    pub(in crate::file) fn delay(&self) -> u64 {
+    pub(crate) fn delay(&self) -> u64 {
         self.head.delay
     }
 
     /// The end and the length of the reservation that came with the grant.
-    pub(in crate::file) fn reservation(&self) -> (u64, u64) {
+    pub(crate) fn reservation(&self) -> (u64, u64) {
         (self.head.until, self.head.span)
     }
 }
 
 /// Makes `file` the fresh record of a name without a holder, and syncs the file: tokens start above `last`,
 /// and the name stays reserved until `until`, for `span`.
-pub(in crate::file) fn create(
+pub(crate) fn create(
     file: &File,
     last: u64,
     (until, span): (u64, u64),
@@ -142,11 +142,7 @@ pub(in crate::file) fn create(
 }
 
 /// Writes the record of a side file, which counts nothing: holder, state and token in slot 0.
-pub(in crate::file) fn write_side(
-    file: &File,
-    token: u64,
-    json: Option<&HolderJson<'_>>,
-) -> io::Result<()> {
+pub(crate) fn write_side(file: &File, token: u64, json: Option<&HolderJson<'_>>) -> io::Result<()> {
     let state = if json.is_some() {
         State::Shared
     } else {
