@@ -36,7 +36,7 @@ use tenure_core::rt::Flag;
 use self::runtime::OwnRuntime;
 
 thread_local! {
-    /// Who this thread is, to locks.
+    /// The owner that the calling thread is for re-entrant locks.
     static THREAD: Owner = Owner::new();
 }
 
@@ -49,7 +49,7 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     Client::open(|| crate::connect(url))
 }
 
-/// One process's link to a store, for threads. A clone is cheap.
+/// A client of a store, for threads. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: crate::Client,
@@ -137,8 +137,8 @@ impl Client {
         owner.holds(&self.inner, name)
     }
 
-    /// See [`Client::on_lost`](crate::Client::on_lost). The thread that it is called in is neither that of the
-    /// client, so it may block, nor one that holds a lock.
+    /// See [`Client::on_lost`](crate::Client::on_lost). `callback` is called in a thread that is neither the thread of the
+    /// client, so `callback` may block, nor one that holds a lock.
     pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
         self.inner.on_lost(callback)
     }
@@ -254,7 +254,7 @@ impl Lock {
         })
     }
 
-    /// One try; see [`Lock::try_acquire`](crate::Lock::try_acquire).
+    /// One attempt; see [`Lock::try_acquire`](crate::Lock::try_acquire).
     ///
     /// # Errors
     /// As there.
@@ -276,7 +276,7 @@ impl Lock {
         run_under(self.acquire()?, body)
     }
 
-    /// One try: `Ok(None)` when somebody else holds the lock, and `body` is not called. Otherwise as
+    /// One attempt: `Ok(None)` when another holder has the lock, and `body` is not called. Otherwise as
     /// [`run`](Lock::run).
     ///
     /// # Errors

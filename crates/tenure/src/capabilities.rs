@@ -1,11 +1,11 @@
 //! What this build has: the schemes of its stores, and which store has which capability.
 //!
-//! Stores ask this table for the text of a refusal. It repeats what they declare, so that no store has to know another
-//! one; a test in `connect.rs`, which knows all of them, compares the two.
+//! A store needs this table for the text of a refusal. The table repeats what all stores declare, so that no store has to
+//! know another one; a test in `connect.rs`, which knows all stores, compares the table with the declarations.
 
 use tenure_core::guarantees::Capability;
 
-/// What this build can talk to, for messages.
+/// The URL schemes of this build, for messages.
 pub const SCHEMES: &[&str] = &[
     "memory:",
     #[cfg(all(feature = "file", unix))]
@@ -131,7 +131,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
     ),
 ];
 
-/// The stores that have it. What is not in this build cannot be used, so that is said.
+/// The stores of this build that have `capability`, for a message; the message says that a build can have more stores.
 #[allow(
     dead_code,
     reason = "a build with `memory:` alone has no store that refuses"

@@ -147,10 +147,7 @@ async fn open(url: &str) -> Result<Client, Error> {
         #[cfg(feature = "redlock")]
         "redlock" => {
             let nodes = redis::Store::connect_independent(url).await?;
-            Client::from_backend(majority::Backend::new(
-                nodes,
-                majority::Settings::default(),
-            )?)
+            Client::from_backend(majority::Store::new(nodes, majority::Settings::default())?)
         }
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Client::from_backend(etcd::Store::connect(url).await?),

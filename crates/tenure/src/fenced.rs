@@ -39,7 +39,7 @@ pub trait Fenced {
 
 fn elsewhere(store: &str) -> Error {
     let message = format!(
-        "the lock does not lie in {store}, so a condition there says nothing about it; send the fencing token along with the write instead"
+        "the lock is not kept in {store}, so a condition there says nothing about the lock; send the fencing token along with the write instead"
     );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -1,6 +1,6 @@
-//! What is fed with bytes from anywhere: each function takes them apart and panics when a promise is broken.
+//! Functions for fuzzing: each one interprets arbitrary bytes, and panics when a promise is broken.
 //!
-//! Not part of the API. `fuzz/` calls these for as long as one likes, `tests/corpus.rs` for a moment.
+//! Not part of the API. The fuzzers in `fuzz/` call these functions, and so does `tests/corpus.rs` with a stored corpus.
 
 #![allow(clippy::panic, reason = "a panic is the report")]
 
@@ -25,16 +25,16 @@ use crate::redis;
 use crate::tables;
 use crate::zookeeper;
 
-/// A URL is taken apart or refused in one line, and a password shows up nowhere.
+/// A URL is parsed or refused in one line, and no password is shown.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let _ = parse_duration(text);
-    let said = match Url::parse(text, 1) {
+    let text_shown = match Url::parse(text, 1) {
         Ok(url) => {
             if let Some(password) = &url.password {
-                // A short one is part of something else too easily.
+                // A short password may also be a part of another word.
                 let password = password.reveal();
                 let elsewhere = text.matches(password).count() != 1;
                 assert!(
@@ -47,19 +47,19 @@ pub fn url(data: &[u8]) {
         Err(err) => err.to_string(),
     };
     assert!(
-        !said.contains(char::is_control),
-        "it breaks a line: {said:?}"
+        !text_shown.contains(char::is_control),
+        "a line break: {text_shown:?}"
     );
     if let Err(err) = database::Server::parse(text) {
-        let said = err.to_string();
+        let text_shown = err.to_string();
         assert!(
-            !said.contains(char::is_control),
-            "it breaks a line: {said:?}"
+            !text_shown.contains(char::is_control),
+            "a line break: {text_shown:?}"
         );
     }
 }
 
-/// A name is written down and read again in every store, and whatever else lies there is not taken for one.
+/// Every store writes a name and reads the same name again, and reads no name from a key that it did not write.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -75,12 +75,12 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// A file that was torn, cut or made by somebody else gives no token that was given before.
+/// A lock file that was torn, cut or written by another program leads to no token that was granted before.
 pub fn record(data: &[u8]) {
     file::fuzz_record(data);
 }
 
-/// Bytes, one after the other, and zeros when there are none left.
+/// The bytes one after the other, then zeros.
 struct Bytes<'a>(std::slice::Iter<'a, u8>);
 
 impl Bytes<'_> {
@@ -107,7 +107,7 @@ impl Bytes<'_> {
     }
 }
 
-/// The decisions, in any order at any time.
+/// The decisions of `logic`, in any order at any time.
 pub fn logic(data: &[u8]) {
     let Some((which, rest)) = data.split_first() else {
         return;
@@ -121,16 +121,44 @@ pub fn logic(data: &[u8]) {
 }
 
 fn with_a_table(mut bytes: Bytes<'_>) {
-    let names = ["a", "b"].map(|name| LockName::new(name).expect("it is a name"));
-    let (mut table, mut now) = (Table::new(), Time::ZERO);
-    let mut tokens: BTreeMap<(usize, OwnerId), u64> = BTreeMap::new();
-    let mut last = [0_u64; 2];
+    let mut case = TableCase::new();
     while !bytes.is_empty() {
+        let granted = case.operate(&mut bytes);
+        case.check(granted);
+    }
+}
+
+/// A lock table with two names, and what it has granted.
+struct TableCase {
+    names: [LockName; 2],
+    table: Table,
+    now: Time,
+    /// The token of each hold, by the index of its name and its owner.
+    tokens: BTreeMap<(usize, OwnerId), u64>,
+    /// The greatest token of each name.
+    last: [u64; 2],
+}
+
+/// The answer to an acquisition: index of the name, owner and token.
+type Granted = (usize, OwnerId, u64);
+
+impl TableCase {
+    fn new() -> Self {
+        Self {
+            names: ["a", "b"].map(|name| LockName::new(name).expect("it is a name")),
+            table: Table::new(),
+            now: Time::ZERO,
+            tokens: BTreeMap::new(),
+            last: [0; 2],
+        }
+    }
+
+    /// One operation. The first byte selects the operation, and its upper bits select options.
+    fn operate(&mut self, bytes: &mut Bytes<'_>) -> Option<Granted> {
         let op = bytes.next();
         let at = usize::from(op >> 7);
-        let name = &names[at];
+        let (name, now) = (&self.names[at], self.now);
         let owner = OwnerId::from_bytes([bytes.next() % 8; 16]);
-        let mut granted = Vec::new();
         match op % 8 {
             0..=2 => {
                 let ask = Ask {
@@ -148,55 +176,61 @@ fn with_a_table(mut bytes: Bytes<'_>) {
                     waiter_ttl: (op & 96 == 96).then(|| bytes.millis()),
                     propose: None,
                 };
-                if let Verdict::Granted { token } = table.acquire(&ask, now) {
-                    granted.push((owner, token));
+                if let Verdict::Granted { token } = self.table.acquire(&ask, now) {
+                    return Some((at, owner, token));
                 }
             }
             3 => {
-                table.release(name, owner, op & 8 != 0, now);
-                tokens.remove(&(at, owner));
+                self.table.release(name, owner, op & 8 != 0, now);
+                self.tokens.remove(&(at, owner));
             }
             4 => {
                 let ttl = bytes.millis();
-                table.renew(name, owner, Some(ttl), now);
+                self.table.renew(name, owner, Some(ttl), now);
             }
             5 => {
-                table.break_hold(name, last[at], now);
+                self.table.break_hold(name, self.last[at], now);
             }
-            6 => drop(table.touch(name, owner, now)),
+            6 => drop(self.table.touch(name, owner, now)),
             _ => {
-                now = now.after(bytes.millis());
-                table.tick(now);
+                self.now = now.after(bytes.millis());
+                self.table.tick(self.now);
             }
         }
-        let mut told = Vec::new();
-        table.granted(&mut told);
-        // Who was told of what name is seen by who holds it.
-        for (at, name) in names.iter().enumerate() {
-            let Some(view) = table.view(name) else {
-                tokens.retain(|(of, _), _| *of != at);
+        None
+    }
+
+    /// Every hold excludes what it has to exclude, and has a token of its own that grows.
+    fn check(&mut self, granted: Option<Granted>) {
+        // Later grants are found by the holds that the table shows.
+        self.table.granted(&mut Vec::new());
+        for (at, name) in self.names.iter().enumerate() {
+            let Some(view) = self.table.view(name) else {
+                self.tokens.retain(|(of, _), _| *of != at);
                 continue;
             };
-            assert_is_sound(&view, now);
-            tokens.retain(|(of, owner), _| {
+            assert_is_sound(&view, self.now);
+            self.tokens.retain(|(of, owner), _| {
                 *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
             });
             for hold in &view.holds {
-                let known = tokens.insert((at, hold.owner), hold.token);
+                let known = self.tokens.insert((at, hold.owner), hold.token);
                 if known != Some(hold.token) {
-                    assert!(hold.token > last[at], "a token was given twice: {view:?}");
-                    last[at] = hold.token;
+                    let is_new = hold.token > self.last[at];
+                    assert!(is_new, "a token was given twice: {view:?}");
+                    self.last[at] = hold.token;
                 }
             }
         }
-        for (owner, token) in granted {
-            let is_known = tokens.get(&(at, owner)).is_none_or(|known| *known == token);
-            assert!(is_known, "the token that was told is another one");
+        if let Some((at, owner, token)) = granted {
+            let known = self.tokens.get(&(at, owner));
+            let is_same = known.is_none_or(|known| *known == token);
+            assert!(is_same, "the hold has another token than the answer");
         }
     }
 }
 
-/// Who may hold beside whom.
+/// Whether the holds of a name may exist together.
 fn assert_is_sound(view: &View, now: Time) {
     let count = |wanted: fn(&Mode) -> bool| view.holds.iter().filter(|it| wanted(&it.mode)).count();
     let exclusive = count(|mode| *mode == Mode::Exclusive);
@@ -204,12 +238,12 @@ fn assert_is_sound(view: &View, now: Time) {
     let permits = count(|mode| matches!(mode, Mode::Permits { .. }));
     for hold in &view.holds {
         if let Mode::Permits { limit } = hold.mode {
-            // Each of them was within its own limit when it came.
+            // Each permit was within its own limit when it was granted.
             let most = usize::try_from(limit.get()).unwrap_or(usize::MAX).max(2);
             assert!(permits <= most, "{view:?}");
         }
         let waits = view.waiters.iter().any(|(owner, _)| *owner == hold.owner);
-        assert!(!waits, "it holds and waits: {view:?} at {now:?}");
+        assert!(!waits, "an owner holds and waits: {view:?} at {now:?}");
     }
 }
 
@@ -270,14 +304,17 @@ fn with_a_queue(mut bytes: Bytes<'_>) {
     let turn = |me| queue::decide(&all, me);
     for (me, contender) in all.iter().enumerate() {
         match turn(me) {
-            Turn::WatchOne(other) => assert!(other < me, "it waits for one behind it"),
+            Turn::WatchOne(other) => assert!(other < me, "a contender waits for a later one"),
             Turn::WatchAll(others) => assert!(!others.is_empty() && others.end <= me),
             Turn::Held if contender.mode == Mode::Exclusive => {
-                assert_eq!(me, 0, "it holds beside others");
+                assert_eq!(me, 0, "an exclusive holder is not alone");
             }
             Turn::Held => {
                 let exclusive = |other: &Contender| other.mode == Mode::Exclusive;
-                assert!(!all[..me].iter().any(exclusive), "it holds beside others");
+                assert!(
+                    !all[..me].iter().any(exclusive),
+                    "an exclusive holder is not alone"
+                );
             }
         }
     }

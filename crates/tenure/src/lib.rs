@@ -193,7 +193,7 @@
 //! [`memory`] is the smallest example.
 //! A backend of your own needs no registration: pass it to [`Client::from_backend`].
 
-// Docs.rs says at each item which feature brings it. Only a nightly compiler can.
+// docs.rs shows at each item which feature it needs. Only a nightly compiler can do that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The stores, and what several of them share.
@@ -230,7 +230,7 @@ mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-// What users touch, beside what the core has.
+// The public API that tenure-core does not have.
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod connect;
@@ -238,7 +238,7 @@ mod fenced;
 mod redacted;
 pub mod sql;
 
-// For ourselves.
+// For our own tests.
 #[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -296,7 +296,7 @@ pub use tenure_core::{
 /// | `wait` | duration | how long to wait; without it, for ever |
 /// | `ttl` | duration | the lease |
 /// | `min_lease` | duration | the shortest lease that the body may begin with |
-/// | `drift` | duration | stop believing this much earlier, for a store whose clock may run unlike ours |
+/// | `drift` | duration | the deadline is this much earlier, for a store whose clock may run at another speed than ours |
 /// | `renew` | `"never"`, or expression | a fixed lease: the hold is lost when the ttl is over; a [`Renew`] |
 /// | `max_hold` | duration | end the hold after this long |
 /// | `min_hold` | duration | keep the name taken for this long, even past the end |
@@ -304,7 +304,7 @@ pub use tenure_core::{
 /// | `shared` | | hold together with other shared holders |
 /// | `permits` | expression | be one of that many holders |
 /// | `fair` | | first come, first served, or be refused; `fair = false` allows barging |
-/// | `label` | string or expression | why, for people who look at the lock |
+/// | `label` | string or expression | why the lock is held, for people who inspect it |
 /// | `owner` | expression | the [`Owner`] that may enter the lock again; in a method: `owner = self.owner` |
 /// | `guard` | identifier | what the body calls its guard, a [`&Guard`](Guard) |
 ///

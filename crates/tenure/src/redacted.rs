@@ -1,6 +1,6 @@
-//! What a URL may be called in public.
+//! URLs without their secrets.
 
-/// Options whose values are no secrets, of all stores. The value of any other option is hidden, since it may be one.
+/// Options of all stores whose values are no secrets. The value of any other option is hidden, because it may be a secret.
 const HARMLESS: &[&str] = &[
     "acl",
     "ca",
@@ -35,7 +35,7 @@ pub fn redacted_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once(':') else {
         return "***".into();
     };
-    // A password may have anything in it, unescaped: what stands before the last @ is not looked at.
+    // A password may contain any character unescaped, so everything before the last @ is hidden.
     let is_path = matches!(scheme, "file" | "sqlite" | "memory");
     let (has_login, rest) = match rest.rsplit_once('@') {
         Some((_, rest)) if !is_path => (true, rest),
@@ -63,7 +63,7 @@ pub fn redacted_url(url: &str) -> String {
     {
         text.push(if index == 0 { '?' } else { '&' });
         match option.split_once('=') {
-            // Behind a password that is in the wrong place, what looks like an option may be the rest of it.
+            // After a password in the wrong place, what looks like an option may be a part of the password.
             Some((key, value)) if is_sound && HARMLESS.contains(&key) => {
                 text += &format!("{key}={value}");
             }
@@ -74,7 +74,7 @@ pub fn redacted_url(url: &str) -> String {
     text
 }
 
-/// Hosts and a path. What should be a port and is none was meant as a password, with the rest forgotten.
+/// Hosts and a path, or the path alone: what should be a port and is none may be a password whose `@` is missing.
 fn without_words(hosts: &str) -> String {
     let (all, path) = hosts.find('/').map_or((hosts, ""), |at| hosts.split_at(at));
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -93,7 +93,7 @@ fn without_words(hosts: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Whatever a store takes is shown, save these two.
+    /// The value of every option is shown, except for two options of Redis.
     #[cfg(all(
         feature = "etcd",
         feature = "mysql",

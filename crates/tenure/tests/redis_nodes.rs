@@ -12,10 +12,10 @@ use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
-/// Longer than any failover here.
+/// Longer than any failover in these tests.
 const TTL: Duration = Duration::from_secs(20);
 
-/// These servers were started just now and keep nothing on disk.
+/// Without the restart guard: these servers were started just now, and have no locks to forget.
 async fn client(url: &str) -> Client {
     tenure::connect(&format!("{url}?restart_guard=off&timeout=5s"))
         .await
@@ -29,7 +29,7 @@ async fn held(client: &Client, name: &str) -> Guard {
             .ttl(TTL)
             .wait(tenure_testkit::TEST_TIMEOUT);
         match lock.acquire().await {
-            // It was under way when a server died.
+            // The request was under way when a server died.
             Err(err) if err.kind() == ErrorKind::Indeterminate => {}
             outcome => return outcome.unwrap(),
         }
@@ -40,8 +40,8 @@ fn has(server: &Redis, key: &str) -> bool {
     server.is_up() && server.ask(&["EXISTS", key]).int() == 1
 }
 
-/// What the next answer of each sentinel is, when they agree on it.
-fn agreed(watched: &SentinelSetup) -> Option<u16> {
+/// The port of the primary, if all sentinels name the same one.
+fn agreed_primary(watched: &SentinelSetup) -> Option<u16> {
     let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
     let port = |sentinel: &Redis| sentinel.ask(&words).items()[1].text();
     let ports: Vec<_> = watched.sentinels.iter().map(port).collect();
@@ -59,12 +59,12 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
     let client = client(&watched.url()).await;
     let guard = held(&client, "kept").await;
     until("the replica has it", || has(new, "kept"));
-    // The old primary learns of that much later; a client that does not follow goes on writing to it.
+    // The old primary learns of the failover much later; a client that does not follow the sentinels keeps writing to it.
     watched.sentinels[0].order(&["SENTINEL", "FAILOVER", SERVICE]);
     until("all sentinels know", || {
-        agreed(&watched) == Some(new.port())
+        agreed_primary(&watched) == Some(new.port())
     });
-    // The news is on its way to us, no more.
+    // The message of the failover may still be on its way to the client.
     let (mut attempt, mut late) = (0, 0);
     while attempt == 0 || late > 0 && attempt < 100 {
         let name = format!("after-{attempt}");
@@ -110,7 +110,7 @@ async fn sentinel_says_what_is_wrong() {
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
     let other = watched.url().replace(SERVICE, "other");
     assert_eq!(kind(&other).await, ErrorKind::Invalid);
-    // One sentinel that lives is enough.
+    // One sentinel that answers is enough.
     let client = client(&watched.url()).await;
     watched.sentinels[0].kill();
     watched.sentinels[1].kill();
@@ -119,23 +119,23 @@ async fn sentinel_says_what_is_wrong() {
     held(&late, "x").await.release().await.unwrap();
     watched.sentinels[2].kill();
     assert_eq!(kind(&watched.url()).await, ErrorKind::Unreachable);
-    // And none is needed as long as the primary is the same.
+    // No sentinel is needed while the primary is the same.
     held(&client, "x").await.release().await.unwrap();
     watched.servers[0].kill();
-    // The first may be on its way when the connection breaks.
+    // The first request may be under way when the connection breaks.
     let _ = client.lock("x").try_acquire().await.unwrap_err();
     let err = client.lock("x").try_acquire().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
 }
 
-/// Channels of slots that have subscribers.
+/// How many sharded channels have subscribers.
 fn channels(cluster: &Cluster) -> usize {
     let up = cluster.nodes.iter().filter(|node| node.is_up());
     up.map(|node| node.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len())
         .sum()
 }
 
-/// Waits in the background; returns when the server knows.
+/// Starts a waiter in the background, and returns when the waiter is in the queue of the server.
 fn queue(
     cluster: &Cluster,
     client: &Client,
@@ -159,7 +159,7 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
     needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
-    // One on each node.
+    // One name on each node.
     let names = ["a", "b", "c"];
     let owners: std::collections::BTreeSet<_> = names
         .map(|name| cluster.owner(cluster.slot(name)).port())
@@ -218,7 +218,7 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
     for node in &cluster.nodes {
         node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    // A request to a silent node takes longer than the lease of the others.
+    // A request to a silent node takes longer than the leases on the other nodes last.
     let client = client(&cluster.url()).await;
     let lock = |name| client.lock(name).ttl(Duration::from_secs(2));
     let silent = lock("a").acquire().await.unwrap();
@@ -245,7 +245,7 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
     }
 }
 
-/// Moves a slot as an operator does, with a look after each step.
+/// Moves a slot as an operator does, and calls `between` after each step.
 fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
     let slot_word = slot.to_string();
     let source = cluster.owner(slot);
@@ -285,7 +285,7 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
     });
     let target = cluster.owner(slot);
     assert_ne!(target.port(), source);
-    until("it listens at the new owner", || {
+    until("the waiter is subscribed at the new owner", || {
         target.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len() == 1
     });
     guard.release().await.unwrap();
@@ -306,7 +306,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
     let waiter = queue(&cluster, &two, "x");
     until("it is subscribed", || channels(&cluster) >= 1);
     let old = cluster.owner(slot);
-    // What the replica does not have by then is lost, as the table of guarantees says.
+    // What the replica does not have when the node dies is lost, as the table of guarantees says.
     until("the replica has the queue", || {
         cluster.nodes.iter().skip(3).any(|replica| {
             let mut connection = replica.connection();
@@ -316,7 +316,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
         })
     });
     old.kill();
-    // Asked before there is a new owner, answered by it.
+    // The request is sent before the slot has a new owner, and the new owner answers it.
     let free = held(&one, "{x}:other").await;
     free.release().await.unwrap();
     guard.release().await.unwrap();
@@ -339,7 +339,7 @@ async fn cluster_says_what_is_wrong() {
         kind("redis+cluster://127.0.0.1:1").await,
         ErrorKind::Unreachable
     );
-    // A node that is down takes its slots along and no others.
+    // Only the slots of the node that is down cannot be used.
     let cluster = Cluster::start(false);
     let keep = "cluster-require-full-coverage";
     for node in &cluster.nodes {

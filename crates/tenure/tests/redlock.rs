@@ -1,5 +1,5 @@
-//! One lock over several stores, each of which fails in its own way: what one of them does alone.
-//! (What all of them do together, the conformance suite shows.)
+//! One lock over several stores, of which single ones fail. (The conformance suite shows what happens when all of them
+//! fail in the same way.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -11,6 +11,7 @@ use tenure::guarantees::{Fault, Promise};
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
 use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
+use tenure_core::rt;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -22,9 +23,9 @@ fn nodes(count: usize) -> Vec<memory::Backend> {
     [vec![first], others].concat()
 }
 
-fn over(nodes: &[memory::Backend]) -> majority::Backend {
+fn over(nodes: &[memory::Backend]) -> Arc<majority::Store> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
-    majority::Backend::new(nodes.collect(), majority::Settings::default()).unwrap()
+    majority::Store::new(nodes.collect(), majority::Settings::default()).unwrap()
 }
 
 fn client(nodes: &[memory::Backend]) -> Client {
@@ -38,8 +39,8 @@ async fn settle() {
     }
 }
 
-/// In steps that no renewal is late for.
-async fn pass(nodes: &[memory::Backend], time: Duration) {
+/// Moves the clock in steps that are shorter than the time between renewals.
+async fn advance(nodes: &[memory::Backend], time: Duration) {
     for _ in 0..32 {
         settle().await;
         nodes[0].advance(time / 32);
@@ -58,13 +59,12 @@ async fn tokens(nodes: &[memory::Backend], name: &str) -> Vec<Option<u64>> {
     tokens
 }
 
-static STRANGERS: AtomicU32 = AtomicU32::new(1);
-
-/// Somebody else takes the name on one node alone.
-async fn take(node: &memory::Backend, name: &str, propose: Option<u64>) -> Hold {
+/// Another holder acquires the name on one node alone.
+async fn take_alone(node: &memory::Backend, name: &str, propose: Option<u64>) -> Hold {
+    static NEXT_PID: AtomicU32 = AtomicU32::new(1);
     let mut request = Request::new(LockName::new(name).unwrap(), OwnerId::random(), TTL);
     request.propose = propose;
-    request.holder = Arc::new(Holder::new("elsewhere", STRANGERS.fetch_add(1, Relaxed)));
+    request.holder = Arc::new(Holder::new("elsewhere", NEXT_PID.fetch_add(1, Relaxed)));
     let request = Arc::new(request);
     match node.acquire(request.clone()).await.unwrap() {
         Answer::Granted(grant) => Hold::new(&request, grant.token),
@@ -93,12 +93,12 @@ async fn a_minority_may_fail_in_any_way() {
                 nodes[3].disturb(step, other);
                 let guard = client.lock("a").ttl(TTL).try_acquire().await.unwrap();
                 let guard = guard.unwrap_or_else(|| panic!("{step:?} {one:?} {other:?}"));
-                pass(&nodes, TTL * 2).await;
+                advance(&nodes, TTL * 2).await;
                 assert_eq!(guard.state(), State::Held, "{step:?} {one:?} {other:?}");
                 guard.release().await.unwrap();
-                // Whoever hangs, hangs until the store is back.
+                // A request that hangs does so until the node answers again.
                 nodes.iter().for_each(memory::Backend::resume);
-                pass(&nodes, TTL * 2).await;
+                advance(&nodes, TTL * 2).await;
                 assert!(are_idle(&nodes), "{step:?} {one:?} {other:?}");
             }
         }
@@ -130,7 +130,7 @@ async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
     let nodes = nodes(5);
     let client = client(&nodes);
     nodes[..2].iter().for_each(memory::Backend::pause);
-    // No time passes: the others are enough.
+    // No time passes: the other nodes are a majority.
     let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
     guard.release().await.unwrap();
     nodes[2].pause();
@@ -138,7 +138,7 @@ async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
     let trying = tokio::spawn(async move { lock.try_acquire().await.map(drop) });
     settle().await;
     assert!(!trying.is_finished());
-    nodes[0].advance(majority::MOST_NODE_LIMIT);
+    nodes[0].advance(majority::MAX_NODE_TIMEOUT);
     let err = trying.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
     nodes.iter().for_each(memory::Backend::resume);
@@ -150,8 +150,8 @@ async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
 async fn claims_after_a_restart(guard: Duration) -> usize {
     let nodes = nodes(5);
     let (first, second) = (client(&nodes), client(&nodes));
-    let d = take(&nodes[3], "a", None).await;
-    let e = take(&nodes[4], "a", None).await;
+    let d = take_alone(&nodes[3], "a", None).await;
+    let e = take_alone(&nodes[4], "a", None).await;
     let one = first.lock("a").ttl(TTL).try_acquire().await.unwrap();
     for (node, hold) in nodes[3..].iter().zip([d, e]) {
         node.release(hold).await.unwrap();
@@ -165,7 +165,7 @@ async fn claims_after_a_restart(guard: Duration) -> usize {
         .count()
 }
 
-/// D1: the restart guard is all that stands between a node that forgets and two holders.
+/// D1: a node that forgets its holds lets two clients hold the name, unless the restart guard is on.
 #[tokio::test]
 async fn a_node_that_was_restarted_has_no_vote() {
     assert_eq!(claims_after_a_restart(TTL).await, 1);
@@ -176,7 +176,7 @@ async fn a_node_that_was_restarted_has_no_vote() {
     );
 }
 
-/// D2: renewal brings a node back that has lost the hold.
+/// D2: a renewal restores the hold on a node that has lost it.
 #[tokio::test]
 async fn renewal_heals_and_never_steals() {
     let nodes = nodes(5);
@@ -185,21 +185,21 @@ async fn renewal_heals_and_never_steals() {
     let token = guard.token().get();
     nodes[1].restart(Duration::ZERO);
     nodes[4].restart(Duration::ZERO);
-    let thief = take(&nodes[4], "a", None).await;
+    let other = take_alone(&nodes[4], "a", None).await;
     let seen = client.inspect("a").await.unwrap();
     assert!(seen.is_held());
     assert_eq!(seen.nodes, Some((3, 5)));
-    pass(&nodes, TTL / 2).await;
+    advance(&nodes, TTL / 2).await;
     let tokens = tokens(&nodes, "a").await;
     assert_eq!(tokens[..4], [Some(token); 4]);
-    assert_eq!(tokens[4], Some(thief.token), "the node was another one's");
+    assert_eq!(tokens[4], Some(other.token), "the node had another holder");
     assert_eq!(client.inspect("a").await.unwrap().nodes, Some((4, 5)));
-    // Its lease runs out, and the node is ours again.
-    pass(&nodes, TTL).await;
+    // The other holder's lease runs out, and the node is ours again.
+    advance(&nodes, TTL).await;
     assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
     assert_eq!(guard.state(), State::Held);
     guard.release().await.unwrap();
-    nodes[4].release(thief).await.unwrap();
+    nodes[4].release(other).await.unwrap();
     settle().await;
     assert!(are_idle(&nodes));
 }
@@ -210,7 +210,7 @@ async fn a_hold_is_lost_with_the_majority() {
     let client = client(&nodes);
     let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
     nodes[..2].iter().for_each(|node| node.restart(TTL));
-    pass(&nodes, TTL / 2).await;
+    advance(&nodes, TTL / 2).await;
     assert_eq!(guard.lost().await, LostReason::StoreSaysNo);
     assert!(guard.release().await.unwrap_err().is_lost());
     settle().await;
@@ -224,7 +224,7 @@ async fn all_nodes_know_the_greatest_token() {
     for node in 0..3 {
         let ahead = ahead + 1_000 * node;
         let node = &nodes[node as usize];
-        let hold = take(node, "a", Some(ahead)).await;
+        let hold = take_alone(node, "a", Some(ahead)).await;
         node.release(hold).await.unwrap();
     }
     let client = client(&nodes);
@@ -242,7 +242,7 @@ async fn all_nodes_know_the_greatest_token() {
     }
 }
 
-/// A2: what a node grants after the verdict is kept while the hold lasts, and given back after that.
+/// A2: what a node grants after the decision is kept while the hold lasts, and released after that.
 #[tokio::test]
 async fn stragglers_are_kept_or_given_back() {
     let late = Duration::from_millis(500);
@@ -254,9 +254,9 @@ async fn stragglers_are_kept_or_given_back() {
         assert_eq!(client.inspect("a").await.unwrap().nodes, Some((4, 5)));
         if released_before {
             drop(guard);
-            pass(&nodes, late).await;
+            advance(&nodes, late).await;
         } else {
-            pass(&nodes, late).await;
+            advance(&nodes, late).await;
             assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
             guard.release().await.unwrap();
             settle().await;
@@ -265,7 +265,7 @@ async fn stragglers_are_kept_or_given_back() {
     }
 }
 
-/// A3: ttl - elapsed - drift.
+/// A3: the validity is ttl - elapsed - drift.
 #[tokio::test]
 async fn the_drift_is_taken_off_once() {
     let nodes = nodes(3);
@@ -278,23 +278,23 @@ async fn the_drift_is_taken_off_once() {
     assert!(guard.remaining() < most);
 }
 
-/// With too few nodes one makes room, and is back when there is a chance.
+/// A waiter with too few nodes gives them back, and asks again as soon as it can win.
 #[tokio::test]
 async fn who_has_too_few_nodes_makes_room() {
     let nodes = nodes(3);
     let client = client(&nodes);
-    let b = take(&nodes[1], "a", None).await;
-    let c = take(&nodes[2], "a", None).await;
+    let b = take_alone(&nodes[1], "a", None).await;
+    let c = take_alone(&nodes[2], "a", None).await;
     let lock = client.lock("a").ttl(TTL);
     let waiting = tokio::spawn(async move { lock.acquire().await });
     settle().await;
     assert!(tokens(&nodes, "a").await[0].is_some());
-    pass(&nodes, Duration::from_millis(100)).await;
+    advance(&nodes, Duration::from_millis(100)).await;
     assert_eq!(tokens(&nodes, "a").await[0], None);
     assert_eq!(client.inspect("a").await.unwrap().holds, []);
     nodes[1].release(b).await.unwrap();
     settle().await;
-    // The first node is asked again at once, for now it matters.
+    // The first node is asked again at once, because it makes a majority now.
     let guard = waiting.await.unwrap().unwrap();
     nodes[2].release(c).await.unwrap();
     guard.release().await.unwrap();
@@ -302,11 +302,11 @@ async fn who_has_too_few_nodes_makes_room() {
     assert!(are_idle(&nodes));
 }
 
-/// Nodes whose queues differ in their order: somebody makes room, and both have their turn.
+/// The queues of the nodes differ in their order: one waiter gives its nodes back, and both are granted in the end.
 #[tokio::test]
 async fn a_split_vote_is_resolved() {
     let nodes = nodes(3);
-    let c = take(&nodes[2], "a", None).await;
+    let c = take_alone(&nodes[2], "a", None).await;
     nodes[0].disturb(Step::Acquire, Disturbance::Late(Duration::from_micros(100)));
     let mut waiting = Vec::new();
     for _ in 0..2 {
@@ -327,7 +327,7 @@ async fn a_split_vote_is_resolved() {
         settle().await;
     }
     for task in waiting {
-        assert!(task.is_finished(), "nobody made room");
+        assert!(task.is_finished(), "no waiter gave its nodes back");
         task.await.unwrap().unwrap();
     }
     nodes[2].release(c).await.unwrap();
@@ -339,8 +339,8 @@ async fn a_split_vote_is_resolved() {
 async fn a_release_has_three_outcomes() {
     let nodes = nodes(5);
     let store = over(&nodes);
-    let _client = Client::from_backend(store.clone()).unwrap(); // attaches it to the runtime
-    for (troubled, expected) in [
+    let _client = Client::from_backend(store.clone()).unwrap(); // attaches the store to the runtime
+    for (failing, expected) in [
         (2, Ok(Release::Released)),
         (3, Err(ErrorKind::Indeterminate)),
     ] {
@@ -350,12 +350,12 @@ async fn a_release_has_three_outcomes() {
         let Answer::Granted(grant) = answer else {
             panic!("{answer:?}")
         };
-        let troubled = nodes[..troubled].iter();
-        troubled.for_each(|node| node.disturb(Step::Release, Disturbance::ReplyLost));
+        let failing = nodes[..failing].iter();
+        failing.for_each(|node| node.disturb(Step::Release, Disturbance::ReplyLost));
         let hold = Hold::new(&request, grant.token);
         let outcome = store.release(hold.clone()).await;
         assert_eq!(outcome.map_err(|err| err.kind()), expected);
-        // Whatever it was, it is gone now.
+        // In both cases the hold is over now.
         let again = store.release(hold).await.unwrap();
         assert_eq!(again, Release::NotHeld);
         settle().await;
@@ -363,10 +363,31 @@ async fn a_release_has_three_outcomes() {
     }
 }
 
+/// A majority of answers ends a release. What is still under way to the other nodes is finished by `close`.
+#[tokio::test]
+async fn close_waits_for_releases_in_the_background() {
+    let late = Duration::from_millis(500);
+    let nodes = nodes(5);
+    let store = over(&nodes);
+    let client = Client::from_backend(store.clone()).unwrap();
+    let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
+    settle().await;
+    nodes[3].disturb(Step::Release, Disturbance::ReplyLost);
+    nodes[4].disturb(Step::Release, Disturbance::Late(late));
+    guard.release().await.unwrap();
+    let closing = rt::poll_now(store.close());
+    let closing = closing.expect_err("a release is under way");
+    nodes[0].advance(late);
+    // The tasks end before `close` is polled again, so its limit on the real clock decides nothing.
+    settle().await;
+    closing.await;
+    assert!(are_idle(&nodes));
+}
+
 #[tokio::test]
 async fn breaking_ends_the_hold_whatever_number_it_has_on_a_node() {
     let nodes = nodes(3);
-    let ahead = take(&nodes[2], "a", Some(1 << 60)).await;
+    let ahead = take_alone(&nodes[2], "a", Some(1 << 60)).await;
     nodes[2].release(ahead).await.unwrap();
     let (holder, operator) = (client(&nodes), client(&nodes));
     let guard = holder.lock("a").ttl(TTL).acquire().await.unwrap();
@@ -398,7 +419,7 @@ async fn check_says_what_is_wrong_with_which_node() {
                 .starts_with(&format!("node {count} of {count}: "))
         );
     }
-    assert!(majority::Backend::new(vec![], majority::Settings::default()).is_err());
+    assert!(majority::Store::new(vec![], majority::Settings::default()).is_err());
 }
 
 #[tokio::test]
@@ -417,13 +438,13 @@ async fn refusals_say_why() {
     assert_eq!(faults, Fault::ALL);
 }
 
-/// No lease runs on these, so none runs over them.
+/// Where the holds of the nodes have no lease, a hold on a majority has none.
 #[tokio::test]
 async fn a_lock_over_nodes_without_leases_has_none() {
     let leaseless: Vec<Arc<dyn backend::Backend>> = (0..3)
         .map(|_| Arc::new(memory::Backend::new()) as _)
         .collect();
-    let store = majority::Backend::new(leaseless, majority::Settings::default()).unwrap();
+    let store = majority::Store::new(leaseless, majority::Settings::default()).unwrap();
     let client = Client::from_backend(store).unwrap();
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());

@@ -82,6 +82,11 @@ impl<T> HoldRegistry<T> {
         }
     }
 
+    /// Forgets the entries for which `keep` returns `false`.
+    pub fn retain(&self, mut keep: impl FnMut(OwnerId, &T) -> bool) {
+        lock(&self.0).retain(|owner, entry| keep(*owner, entry));
+    }
+
     /// Forgets everything, and returns it.
     pub fn take_all(&self) -> Vec<(OwnerId, T)> {
         std::mem::take(&mut *lock(&self.0)).into_iter().collect()
@@ -108,6 +113,9 @@ mod tests {
         assert_eq!(registry.remove(one), Some(0));
         assert!(!registry.contains(one) && registry.contains(two));
         assert_eq!(registry.len(), 1);
+        registry.insert(one, 7);
+        registry.retain(|owner, it| owner == two && *it == 0);
+        assert!(!registry.contains(one) && registry.contains(two));
         assert_eq!(registry.take_all(), [(two, 0)]);
         assert!(registry.is_empty() && registry.take_all().is_empty());
     }

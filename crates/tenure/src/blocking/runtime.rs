@@ -1,6 +1,6 @@
-//! A runtime for callers that have none.
+//! The runtime of a blocking client.
 
-/// A runtime of our own: one thread, for callers that have none.
+/// A tokio runtime with one thread, for callers that have no runtime.
 #[derive(Debug)]
 pub(crate) struct OwnRuntime(Option<tokio::runtime::Runtime>);
 
@@ -20,7 +20,7 @@ impl OwnRuntime {
             .expect("BUG: the runtime is taken out by drop only")
     }
 
-    /// Runs `future` in the calling thread. `None` inside another runtime, where that must not be done.
+    /// Runs `future` in the calling thread. `None` inside another runtime, whose thread must not be blocked.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         if tokio::runtime::Handle::try_current().is_ok() {
             return None;

@@ -1,6 +1,6 @@
 //! One acquisition: the name is taken in the first poll, or a thread waits for it.
 
-use std::fs::TryLockError;
+use std::fs::{File, TryLockError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +12,12 @@ use tenure_core::time::Time;
 
 use super::directory::{LockPath, Opened};
 use super::errors::closed;
-use super::hold::{self, Held, TakeOutcome};
+use super::grant::{TakeOutcome, WonLock};
+use super::hold::Held;
 use super::idle_files::IdleFile;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names;
+use super::record::{self, State};
 use super::store::Shared;
 use super::wait;
 
@@ -62,9 +64,13 @@ pub(super) fn acquire_now(shared: &Shared, request: &Request) -> Option<Grant> {
     let directory = shared.directory();
     file.try_lock().ok()?;
     let lock = KernelLock::new(file);
-    let held_locks = shared.hold_count();
-    let taken = hold::take(&directory, request, &lock_path, lock, id, held_locks);
-    match taken {
+    let won = WonLock {
+        directory: &directory,
+        lock_path: &lock_path,
+        id,
+        held_locks: shared.hold_count(),
+    };
+    match won.take(request, lock) {
         Ok(TakeOutcome::Held(held)) => grant(shared, request, held, sent).ok(),
         _ => None,
     }
@@ -105,12 +111,17 @@ fn try_once(
         };
         let is_ambiguous = match kind.try_lock(&file) {
             Ok(()) => {
-                let lock = KernelLock::new(file);
-                match hold::take(&directory, request, lock_path, lock, id, held_locks)? {
+                let won = WonLock {
+                    directory: &directory,
+                    lock_path,
+                    id,
+                    held_locks,
+                };
+                match won.take(request, KernelLock::new(file))? {
                     TakeOutcome::Held(held) => return Ok(Some(held)),
                     TakeOutcome::Reserved(..) => return Ok(None),
                     TakeOutcome::NoPermit { is_ambiguous } => is_ambiguous,
-                    TakeOutcome::Again => {
+                    TakeOutcome::FileReplaced => {
                         shared.count_replacement(&mut replacements, lock_path)?;
                         continue;
                     }
@@ -118,7 +129,7 @@ fn try_once(
             }
             // A request that waits need not find out who has the lock.
             Err(TryLockError::WouldBlock) if request.wait => return Ok(None),
-            Err(TryLockError::WouldBlock) => hold::is_ambiguous(&file, kind),
+            Err(TryLockError::WouldBlock) => is_ambiguous(&file, kind),
             Err(TryLockError::Error(err)) => {
                 return Err(directory.system_error("lock", &lock_path.file, err, held_locks));
             }
@@ -126,5 +137,18 @@ fn try_once(
         if request.wait || !is_ambiguous || !timer.pause() {
             return Ok(None);
         }
+    }
+}
+
+/// Whether `file`, whose kernel lock is taken, has a record that does not say who has the lock.
+fn is_ambiguous(file: &File, wanted: Kind) -> bool {
+    let state = record::read(file)
+        .ok()
+        .and_then(|contents| contents.head().map(|head| head.state));
+    match state {
+        Some(State::Exclusive) => false,
+        // Shared holders are why the lock cannot be had exclusively.
+        Some(State::Shared) => wanted == Kind::Shared,
+        Some(State::Free) | None => true,
     }
 }

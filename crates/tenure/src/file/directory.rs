@@ -43,9 +43,14 @@ impl FileId {
         }
     }
 
-    /// Of what lies at `path` now, without following a link there.
+    /// The file at `path` now, without following a link there.
     pub(super) fn at(path: &CString) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::lstat(path.as_c_str())?))
+    }
+
+    /// Whether this file is at `path` now.
+    pub(super) fn is_at(self, path: &CString) -> bool {
+        Self::at(path).is_ok_and(|there| there == self)
     }
 }
 
@@ -57,7 +62,7 @@ pub(super) struct Directory {
     id: FileId,
 }
 
-/// The name of a lock file, and its path for the check that the file still lies there.
+/// The name of a lock file, and its path for the check that the file is still there.
 #[derive(Clone, Debug)]
 pub(super) struct LockPath {
     pub(super) file: String,
@@ -81,7 +86,7 @@ impl LockPath {
 /// What came of opening a lock file.
 pub(super) enum Opened {
     File(File, FileId),
-    /// The file or the directory vanished meanwhile; look again.
+    /// The file or the directory was removed meanwhile: open the path again.
     Gone,
 }
 
@@ -108,8 +113,14 @@ impl Directory {
             ),
             errno => system_error("open the lock directory", path, errno.into(), 0),
         })?;
-        let stat = rustix::fs::fstat(&fd)
-            .map_err(|errno| system_error("look at the lock directory", path, errno.into(), 0))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| {
+            system_error(
+                "read the owner and mode of the lock directory",
+                path,
+                errno.into(),
+                0,
+            )
+        })?;
         check_owner(path, &stat)?;
         Ok(Self {
             fd,
@@ -138,7 +149,7 @@ impl Directory {
         held_locks: usize,
     ) -> Result<Opened, Error> {
         match self.open_at(&lock_path.file, OFlags::RDWR | OFlags::CREATE) {
-            Ok(fd) => self.inspect_file(fd, &lock_path.file),
+            Ok(fd) => self.check_file(fd, &lock_path.file),
             // The directory was removed while we had it open.
             Err(Errno::NOENT) => Ok(Opened::Gone),
             Err(errno) => Err(self.system_error(
@@ -157,7 +168,7 @@ impl Directory {
         held_locks: usize,
     ) -> Result<Option<(File, FileId)>, Error> {
         match self.open_at(file, OFlags::RDONLY) {
-            Ok(fd) => match self.inspect_file(fd, file)? {
+            Ok(fd) => match self.check_file(fd, file)? {
                 Opened::File(opened, id) => Ok(Some((opened, id))),
                 Opened::Gone => Ok(None),
             },
@@ -181,10 +192,16 @@ impl Directory {
         rustix::fs::openat(&self.fd, file, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    fn inspect_file(&self, fd: OwnedFd, file: &str) -> Result<Opened, Error> {
+    fn check_file(&self, fd: OwnedFd, file: &str) -> Result<Opened, Error> {
         let path = || self.path.join(file);
-        let stat = rustix::fs::fstat(&fd)
-            .map_err(|errno| system_error("look at the lock file", &path(), errno.into(), 0))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| {
+            system_error(
+                "read the owner and mode of the lock file",
+                &path(),
+                errno.into(),
+                0,
+            )
+        })?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(refused(&path(), "is no regular file; remove it"));
         }
@@ -292,7 +309,7 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(0),
             Err(errno) => return Err(errno.into()),
         };
-        // Its writer is in the mutex, we are not: a torn view is gone at the next look.
+        // The writer of this file holds the mutex and we do not: a torn view is whole at the next read.
         for _ in 0..100 {
             match record::read(&file)? {
                 Contents::Valid(found) => return Ok(found.head.token.max(found.head.ceiling)),

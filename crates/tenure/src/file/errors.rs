@@ -11,7 +11,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the client was closed")
 }
 
-/// The refusal to use what lies at `path`.
+/// The refusal to use the file or directory at `path`.
 pub(super) fn refused(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("{} {why}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Inspection for operators: who holds, breaking one hold, and whether the directory is fit for locks.
+//! Inspection for operators: who holds, and breaking one hold.
 //!
 //! The record says who holds a name. The kernel says whether that is still true: a lock of the opposite kind is tried for
 //! an instant on a descriptor of its own. A process that tries for the name in that instant finds the lock taken and the
@@ -10,27 +10,17 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::RenameFlags;
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::rt::{self, Clock};
+use tenure_core::rt;
 
 use super::directory::Directory;
-use super::file_system::Trust;
-use super::hold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, Entry};
-use super::record::{self, Body, Contents, State};
+use super::record::{self, Contents, HolderJson, State};
 use super::store::Shared;
-
-/// Below this much free space `check` warns: a lock file takes a block, its name a few bytes.
-const LOW_SPACE: u64 = 16 << 20;
-/// Below this many free inodes `check` warns: each name takes one.
-const LOW_FILES: u64 = 1_000;
-/// A clock that shows less was never set: 2020-01-01 in µs.
-const UNSET_CLOCK: u64 = 1_577_836_800_000_000;
 
 /// Who holds `name`.
 pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<Status, Error> {
@@ -92,7 +82,7 @@ fn inspect_file(
         let Some((opened, _)) = dir.open_existing(file, held_locks)? else {
             return Ok(status);
         };
-        let (contents, body) = record::read_all(&opened)
+        let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", file, err, held_locks))?;
         status.reserved = reserved(&contents);
         let head = contents.head();
@@ -101,7 +91,7 @@ fn inspect_file(
                 let token = head.map(|head| head.token);
                 if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                     status.reserved = None;
-                    status.holds = vec![HoldInfo::new(holder(body), Mode::Exclusive, token, None)];
+                    status.holds = vec![HoldInfo::new(holder(json), Mode::Exclusive, token, None)];
                 }
                 return Ok(status);
             }
@@ -163,20 +153,20 @@ fn side_holders(
         let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
             continue;
         };
-        let (contents, body) = record::read_all(&opened)
+        let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", &side, err, held_locks))?;
-        if !hold::is_held(&contents)
+        if !contents.has_holder()
             || !is_locked_by_other(dir, &side, &opened, Kind::Shared, held_locks)?
         {
             continue;
         }
-        let limit = body
+        let limit = json
             .as_ref()
-            .and_then(|body| body.limit)
+            .and_then(|json| json.limit)
             .and_then(NonZeroU32::new);
         let mode = limit.map_or(Mode::Shared, |limit| Mode::Permits { limit });
         let token = contents.head().map(|head| head.token);
-        holds.push(HoldInfo::new(holder(body), mode, token, None));
+        holds.push(HoldInfo::new(holder(json), mode, token, None));
     }
     holds.sort_by_key(|hold| hold.token);
     Ok(holds)
@@ -202,13 +192,13 @@ fn side_files(
     }
 }
 
-fn holder(body: Option<Body<'static>>) -> Holder {
-    let body = body.unwrap_or_default();
-    let mut holder = Holder::new(body.host, body.pid);
-    holder.label = body.label.into_owned();
-    holder.client = body.client.into_owned();
-    holder.since = (body.since > 0)
-        .then(|| UNIX_EPOCH.checked_add(Duration::from_micros(body.since)))
+fn holder(json: Option<HolderJson<'static>>) -> Holder {
+    let json = json.unwrap_or_default();
+    let mut holder = Holder::new(json.host, json.pid);
+    holder.label = json.label.into_owned();
+    holder.client = json.client.into_owned();
+    holder.since = (json.since > 0)
+        .then(|| UNIX_EPOCH.checked_add(Duration::from_micros(json.since)))
         .flatten();
     holder
 }
@@ -267,7 +257,7 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
 /// Replaces `file`, which is `opened`, if a living holder has it under `token`.
 ///
 /// The fresh file is locked before it is put in place, so it has no holder until we know that it stays.
-/// We replace, then look at the old record; a holder writes its record, then looks at the path ([`hold`]).
+/// We replace the file, then read the old record; a holder writes its record, then checks the path (`grant.rs`).
 /// So if another process took the old file meanwhile, we see its record, or that process sees the replacement and
 /// starts again.
 fn replace(
@@ -314,132 +304,4 @@ fn replace(
         .and_then(|()| dir.sync())
         .map_err(|err| dir.system_error("remove", &spare, err, held_locks))?;
     Ok(ended)
-}
-
-/// What weakens or voids the guarantees here.
-pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
-    let dir = shared.current_directory()?;
-    let shown = dir.path().display();
-    let mut findings = vec![Finding::new(
-        Severity::Good,
-        format!("{shown} is ours alone, and locks in it exclude each other"),
-    )];
-    let mut find = |severity, text: String| findings.push(Finding::new(severity, text));
-    match dir.file_system() {
-        Some(fs) => match fs.trust {
-            Trust::Local => find(
-                Severity::Good,
-                format!("the file system is local: {}", fs.name),
-            ),
-            Trust::Memory => find(
-                Severity::Warning,
-                format!(
-                    "the file system is in memory ({}): after a restart of the machine tokens follow the clock alone; \
-                     use a directory on a disk",
-                    fs.name
-                ),
-            ),
-            #[cfg(not(target_vendor = "apple"))]
-            Trust::Overlay => find(
-                Severity::Warning,
-                format!(
-                    "the file system is a container's own layer ({}): other containers do not see these locks; \
-                     mount a directory of the host",
-                    fs.name
-                ),
-            ),
-            Trust::Remote => find(
-                Severity::Bad,
-                format!(
-                    "the file system may be a server's ({}): it can free a lock whose holder lives; \
-                     use a directory on a local disk",
-                    fs.name
-                ),
-            ),
-        },
-        None => find(
-            Severity::Warning,
-            "the kind of file system is unknown; what is promised holds for local disks".into(),
-        ),
-    }
-    match try_sync(&dir) {
-        Ok(took) => find(
-            Severity::Good,
-            format!("a sync works and took {took:.1?}; it is due about once a minute per name"),
-        ),
-        Err(err) => find(
-            Severity::Bad,
-            format!(
-                "a sync fails ({err}): tokens could go backward after a power loss; use another disk"
-            ),
-        ),
-    }
-    if let Some((bytes, files)) = dir.free_space() {
-        let enough = bytes >= LOW_SPACE && files >= LOW_FILES;
-        let severity = if enough {
-            Severity::Good
-        } else {
-            Severity::Warning
-        };
-        let files = if files == u64::MAX {
-            "any number of".to_owned()
-        } else {
-            files.to_string()
-        };
-        let cure = if enough {
-            ""
-        } else {
-            "; a name needs 4 KiB and an inode: make room"
-        };
-        find(
-            severity,
-            format!("{} MiB and {files} files are free{cure}", bytes >> 20),
-        );
-    }
-    if let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
-        let severity = if limit < 1_024 {
-            Severity::Warning
-        } else {
-            Severity::Good
-        };
-        find(
-            severity,
-            format!(
-                "this process may have {limit} open files; a hold needs one, shared holds and permits two"
-            ),
-        );
-    }
-    if rt::wall_micros() < UNSET_CLOCK {
-        find(
-            Severity::Bad,
-            "the wall clock is not set: a token could repeat when a lock file is lost; set it"
-                .into(),
-        );
-    }
-    if hold::boot() == 0 {
-        find(
-            Severity::Warning,
-            format!(
-                "the system does not tell one boot from another, so every acquisition waits for a sync{MOUNT_PROC}"
-            ),
-        );
-    }
-    Ok(findings)
-}
-
-/// What to do on Linux. Elsewhere there is no cure.
-const MOUNT_PROC: &str = if cfg!(target_os = "linux") {
-    "; mount /proc"
-} else {
-    ""
-};
-
-fn try_sync(dir: &Directory) -> std::io::Result<Duration> {
-    let start = Clock::system().now();
-    let file = format!(".check-{:016x}", rand::random::<u64>());
-    let opened = dir.create_new(&file, 0).map_err(std::io::Error::other)?;
-    let synced = record::create(&opened, 0, (0, 0), None).and_then(|()| dir.sync());
-    dir.unlink(&file)?;
-    synced?;
-    Ok(Clock::system().now().since(start))
 }

@@ -25,14 +25,16 @@
 //! until it notices.
 //!
 //! # Reading order
-//! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `hold` (one
-//! hold: its file and its record) · `store` (the parts of a client) · `acquire`, `wait` with `waiter_threads`, `renew`,
-//! `release` (the operations) · `errors` · `inspect` and `sweep` (for operators).
+//! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
+//! (from a kernel lock to a hold) · `store` (the parts of a client) · `acquire`, `wait` with `waiter_threads`, `renew`,
+//! `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 
 mod acquire;
+mod check;
 mod directory;
 mod errors;
 mod file_system;
+mod grant;
 mod guarantees;
 mod hold;
 mod idle_files;
@@ -77,7 +79,7 @@ impl Store {
     /// - `Denied`: the path is a symbolic link or no directory, belongs to another user, can be written
     ///   by others, or may not be created;
     /// - `Unsupported`: kernel locks do not work on that file system;
-    /// - `Backend`: no space, no descriptors, or anything else that the system said.
+    /// - `Backend`: no space, no descriptors, or another error of the operating system.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let opened = Shared::open(path.as_ref());
         let (shared, swept) =
@@ -165,7 +167,7 @@ impl Backend for Store {
 
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move { inspect::check(&shared).map_err(inspecting) })
+        Box::pin(async move { check::check(&shared).map_err(inspecting) })
     }
 
     fn close(&self) -> BoxFuture<()> {

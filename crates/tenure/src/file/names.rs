@@ -6,7 +6,7 @@
 //! | every other byte of its UTF-8 form | `%` and two lower-case hexadecimal digits |
 //!
 //! Capital letters are escaped too, so that names differing in case stay apart on a file system that folds case;
-//! a leading `.` is escaped because file names that start with one are ours.
+//! a leading `.` is escaped because file names that start with one belong to the store itself.
 //! When that gives more than 180 bytes, the file name is its first 100 bytes (less when they would cut
 //! an escape in two), `%~`, and the SHA-256 of the whole name as 64 hexadecimal digits.
 //! `%~` is no escape, so a hashed name never equals a spelled-out one; two hashed names are equal only if their
@@ -31,7 +31,7 @@
 //! | 180 times `x` | the same |
 //! | 181 times `x` | 100 times `x`, `%~dc31ed5afb940294fdd687c69bbba2aecc51b6093425c0047f6fa6c687303924` |
 //!
-//! Beside the file of a name lie those of its shared holders and permits: `<file>%s0`, `<file>%s1`, … and
+//! Beside the file of a name are those of its shared holders and permits: `<file>%s0`, `<file>%s1`, … and
 //! `<file>%p0`, `<file>%p1`, ….
 
 use std::fmt::Write as _;
@@ -126,7 +126,7 @@ fn is_index(text: &str) -> bool {
         && text.parse::<u32>().is_ok()
 }
 
-/// What `file` is. Only what [`encode`] can have made counts as ours.
+/// What `file` is. A name that [`encode`] cannot have made is foreign.
 pub(super) fn decode(file: &str) -> Entry {
     if file.starts_with('.') {
         return Entry::Own;
@@ -166,7 +166,7 @@ fn unescape(file: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+/// For [`crate::fuzzing`]: text as a name, and as a file name in the directory.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {

@@ -15,11 +15,14 @@ pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
         Some(Ok(true)) => Renewal::Renewed { sent, ttl: None },
         Some(Ok(false)) => Renewal::Lost(LostReason::TakenOver),
         Some(Err(err)) => Renewal::Unknown(
-            Error::new(ErrorKind::Backend, "could not look at the lock file")
-                .with_name(&hold.name)
-                .with_backend(SCHEME)
-                .with_step(Step::Renew)
-                .with_source(err),
+            Error::new(
+                ErrorKind::Backend,
+                "could not find out which file is at the path of the lock",
+            )
+            .with_name(&hold.name)
+            .with_backend(SCHEME)
+            .with_step(Step::Renew)
+            .with_source(err),
         ),
     }
 }

@@ -4,7 +4,7 @@
 //! third process locks its successor; and the token counter would be gone. So:
 //!
 //! 1. the kernel lock of the file is taken exclusively, without waiting: the name has no holder;
-//! 2. the record must say that no reservation is left and that all its tokens lie below the clock;
+//! 2. the record must say that no reservation is left and that all its tokens are below the clock;
 //! 3. the path must still lead to the file;
 //! 4. the floor of all tokens in this directory is raised above those of the file, and synced;
 //! 5. the file is unlinked while the lock is ours. A process that was blocked on the file reads the path again.
@@ -70,7 +70,7 @@ pub(super) fn start_if_due(shared: &Arc<Shared>, age: Option<Duration>) {
     });
 }
 
-/// Removes at most `limit` files of free names whose tokens lie below `start`, the wall clock in µs.
+/// Removes at most `limit` files of free names whose tokens are below `start`, the wall clock in µs.
 fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
     let dir = shared.current_directory()?;
     let mut is_floor_raised = false;
@@ -104,7 +104,7 @@ fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Removes one file if it is unused. Tokens count only in lock files: those have to lie below `tokens_below`.
+/// Removes one file if it is unused. Tokens count only in lock files: those have to be below `tokens_below`.
 fn remove(
     shared: &Shared,
     dir: &Directory,
@@ -136,9 +136,7 @@ fn remove_opened(
     let locked = KernelLock::new(opened);
     let contents = record::read(locked.file()).map_err(system_error("read"))?;
     let lock_path = LockPath::new(dir.path(), file.to_owned());
-    if !is_stale(&contents, tokens_below)
-        || !FileId::at(&lock_path.path).is_ok_and(|there| there == id)
-    {
+    if !is_stale(&contents, tokens_below) || !id.is_at(&lock_path.path) {
         return Ok(false);
     }
     if let Some(start) = tokens_below
@@ -157,7 +155,7 @@ fn remove_opened(
 /// Whether nothing is lost with this file, whose lock is ours.
 fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
     match (contents, tokens_below) {
-        // An empty file may be about to be written, or was made by flock(1): it is not ours to remove.
+        // An empty file may be about to be written, or was made by flock(1): so it is not removed.
         (Contents::Empty | Contents::Foreign | Contents::Torn, _) => false,
         (Contents::Valid(_), None) => true,
         (Contents::Valid(found), Some(below)) => {
@@ -171,7 +169,7 @@ fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
 fn remove_leftover(dir: &Directory, file: &str) {
     let is_temporary = file.starts_with(".break-") || file.starts_with(".check-");
     if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER_AGE) {
-        // Another process may have been faster.
+        // Another process may have removed the file.
         let _ = dir.unlink(file);
     }
 }
@@ -247,7 +245,7 @@ mod tests {
         let _held = take(&store, "held", Duration::ZERO);
         std::fs::write(scratch.0.join("theirs"), "text").unwrap();
         std::fs::write(scratch.0.join("empty"), "").unwrap();
-        // Its tokens may lie ahead of the clock for a minute.
+        // The tokens of the file may be ahead of the clock for a minute.
         assert_eq!(store.sweep(usize::MAX).unwrap(), 0);
         assert_eq!(sweep(&store.0, 0, later(1)).unwrap(), 0);
         let start = later(1);
@@ -259,7 +257,7 @@ mod tests {
         assert!(again.token > token && again.token > start);
     }
 
-    /// Somebody else was faster: what lies at the path now is not what was looked at.
+    /// Another process was faster: the file at the path is not the one that was opened.
     #[test]
     fn a_file_that_was_replaced_meanwhile_is_left_alone() {
         let scratch = Scratch::new("replaced");

@@ -13,14 +13,15 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::rt::{self, Clock};
 
-use super::directory::{Directory, FileId, LockPath, Opened};
-use super::hold::{self, Held, TakeOutcome};
+use super::directory::{LockPath, Opened};
+use super::grant::{TakeOutcome, WonLock};
+use super::hold::Held;
 use super::kernel_lock::{KernelLock, Kind};
 use super::store::Shared;
 use super::waiter_threads::{Waiter, WaiterThread};
 
 /// How often a waiter checks that the file its thread is blocked on is still the one at the path. After `break`, or
-/// when somebody replaced the file by hand, it is not, and the kernel does not wake those who wait for the old file.
+/// after the file was replaced by hand, it is not, and the kernel does not wake a thread that waits for the old file.
 const REPLACEMENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How late a free permit is noticed at most: the kernel has no call that waits for a permit.
@@ -28,6 +29,14 @@ const PERMIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Stack of a waiting thread: a few hundred bytes of record and some frames.
 const STACK_SIZE: usize = 128 * 1024;
+
+/// What ended a waiter's time with one thread.
+enum WaitEnd {
+    Granted(Box<Held>),
+    Stopped,
+    /// The thread is blocked on a file that is not at the path any more.
+    FileReplaced,
+}
 
 /// Waits until `request` is granted. `None`: the request was stopped.
 pub(super) async fn wait(
@@ -39,23 +48,25 @@ pub(super) async fn wait(
     loop {
         let waiter = enter(shared, request, lock_path)?;
         let mut check = pin!(until_next_check());
-        let granted = std::future::poll_fn(|cx| {
+        let end = std::future::poll_fn(|cx| {
             if let Poll::Ready(outcome) = waiter.poll(cx) {
-                return Poll::Ready(Some(outcome.map(Some)));
+                return Poll::Ready(outcome.map(WaitEnd::Granted));
             }
             if stopped.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Some(Ok(None)));
+                return Poll::Ready(Ok(WaitEnd::Stopped));
             }
             while check.as_mut().poll(cx).is_ready() {
                 if waiter.waits_for_replaced_file(lock_path) {
-                    return Poll::Ready(None);
+                    return Poll::Ready(Ok(WaitEnd::FileReplaced));
                 }
                 check.set(until_next_check());
             }
             Poll::Pending
         });
-        if let Some(outcome) = granted.await {
-            return outcome;
+        match end.await? {
+            WaitEnd::Granted(held) => return Ok(Some(held)),
+            WaitEnd::Stopped => return Ok(None),
+            WaitEnd::FileReplaced => {}
         }
         // The thread stays blocked on a file that no path leads to; a new thread takes its place.
         let kind = Kind::of(request.mode);
@@ -132,7 +143,7 @@ fn wait_for_lock(
             id,
             held_locks,
         };
-        match won.deliver(thread, KernelLock::new(file), kind, &mut permit_polls)? {
+        match deliver(&won, thread, KernelLock::new(file), kind, &mut permit_polls)? {
             Delivery::Done => return Ok(()),
             Delivery::LockAgain => {}
             Delivery::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
@@ -150,75 +161,60 @@ enum Delivery {
     FileReplaced,
 }
 
-/// The file whose kernel lock a thread has won.
-struct WonLock<'a> {
-    directory: &'a Arc<Directory>,
-    lock_path: &'a LockPath,
-    id: FileId,
-    held_locks: usize,
-}
-
-impl WonLock<'_> {
-    fn take(&self, request: &Request, lock: KernelLock) -> Result<TakeOutcome, Error> {
-        let (directory, path) = (self.directory, self.lock_path);
-        hold::take(directory, request, path, lock, self.id, self.held_locks)
+fn deliver(
+    won: &WonLock<'_>,
+    thread: &WaiterThread,
+    mut lock: KernelLock,
+    kind: Kind,
+    permit_polls: &mut u32,
+) -> Result<Delivery, Error> {
+    let mut state = thread.state();
+    if kind == Kind::Exclusive
+        && let Some(slot) = state.waiting()
+    {
+        // Waking a task takes longer than recording its grant, so the task is woken first, and finds the state
+        // locked for the moment that is left.
+        slot.waker.take().into_iter().for_each(Waker::wake);
+        let request = slot.request.clone();
+        match won.take(&request, lock)? {
+            TakeOutcome::Held(held) => {
+                slot.outcome = Some(Ok(held));
+                return Ok(Delivery::Done);
+            }
+            TakeOutcome::FileReplaced | TakeOutcome::NoPermit { .. } => {
+                return Ok(Delivery::FileReplaced);
+            }
+            TakeOutcome::Reserved(still_locked, _) => lock = still_locked,
+        }
     }
-
-    fn deliver(
-        &self,
-        thread: &WaiterThread,
-        mut lock: KernelLock,
-        kind: Kind,
-        permit_polls: &mut u32,
-    ) -> Result<Delivery, Error> {
-        let mut state = thread.state();
-        if kind == Kind::Exclusive
-            && let Some(slot) = state.waiting()
-        {
-            // Waking a task takes longer than recording its grant, so the task is woken first, and finds the state
-            // locked for the moment that is left.
-            slot.waker.take().into_iter().for_each(Waker::wake);
-            let request = slot.request.clone();
-            match self.take(&request, lock)? {
-                TakeOutcome::Held(held) => {
-                    slot.outcome = Some(Ok(held));
-                    return Ok(Delivery::Done);
-                }
-                TakeOutcome::Again | TakeOutcome::NoPermit { .. } => {
-                    return Ok(Delivery::FileReplaced);
-                }
-                TakeOutcome::Reserved(still_locked, _) => lock = still_locked,
+    drop(state);
+    while let Some((number, request)) = thread.waiting() {
+        match won.take(&request, lock)? {
+            TakeOutcome::Held(held) => {
+                return Ok(match thread.deliver(number, Ok(held)) {
+                    None => Delivery::Done,
+                    Some(unwanted) => {
+                        unwanted.release(false);
+                        Delivery::LockAgain
+                    }
+                });
+            }
+            TakeOutcome::FileReplaced => return Ok(Delivery::FileReplaced),
+            TakeOutcome::Reserved(still_locked, left) => {
+                lock = still_locked;
+                thread.pause(number, left);
+            }
+            TakeOutcome::NoPermit { .. } => {
+                // The shared lock is released during the pause, or a waiter for a permit would keep out those
+                // who want the name exclusively.
+                let random = Clock::system().random();
+                let interval = Some(PERMIT_POLL_INTERVAL);
+                let pause = pace::next(*permit_polls, random, interval, None);
+                thread.pause(number, pause.unwrap_or(PERMIT_POLL_INTERVAL));
+                *permit_polls += 1;
+                return Ok(Delivery::LockAgain);
             }
         }
-        drop(state);
-        while let Some((number, request)) = thread.waiting() {
-            match self.take(&request, lock)? {
-                TakeOutcome::Held(held) => {
-                    return Ok(match thread.deliver(number, Ok(held)) {
-                        None => Delivery::Done,
-                        Some(unwanted) => {
-                            unwanted.release(false);
-                            Delivery::LockAgain
-                        }
-                    });
-                }
-                TakeOutcome::Again => return Ok(Delivery::FileReplaced),
-                TakeOutcome::Reserved(still_locked, left) => {
-                    lock = still_locked;
-                    thread.pause(number, left);
-                }
-                TakeOutcome::NoPermit { .. } => {
-                    // The shared lock is released during the pause, or a waiter for a permit would keep out those
-                    // who want the name exclusively.
-                    let random = Clock::system().random();
-                    let interval = Some(PERMIT_POLL_INTERVAL);
-                    let pause = pace::next(*permit_polls, random, interval, None);
-                    thread.pause(number, pause.unwrap_or(PERMIT_POLL_INTERVAL));
-                    *permit_polls += 1;
-                    return Ok(Delivery::LockAgain);
-                }
-            }
-        }
-        Ok(Delivery::Done)
     }
+    Ok(Delivery::Done)
 }

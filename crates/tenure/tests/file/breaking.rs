@@ -1,4 +1,4 @@
-//! Breaking a lock while others take it and let go.
+//! Breaking a lock while others acquire and release it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use tenure::backend::{Backend as _, Release};
 
 use crate::support::{Scratch, block_on, hold, inspect, name, now, waiting};
 
-/// However the moments meet: who loses its hold is who was broken, and no token comes twice.
+/// Whatever the order of events: only a hold that was broken is lost, and no token is granted twice.
 #[test]
 fn break_beside_acquirers_ends_no_other_hold() {
     let scratch = Scratch::new();

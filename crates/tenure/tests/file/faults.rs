@@ -1,4 +1,4 @@
-//! What others do to the directory and its files.
+//! Directories and files that other users or programs have changed.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -7,7 +7,7 @@ use tenure::backend::{Backend as _, Hold, Release, Renewal};
 use tenure::file;
 use tenure::{ErrorKind, LostReason};
 
-use crate::support::{Scratch, give, inspect, is_free, now, request, take, try_it};
+use crate::support::{Scratch, inspect, is_free, now, release, request, take, try_acquire};
 
 #[track_caller]
 fn assert_lost(backend: &file::Store, hold: Hold) {
@@ -29,7 +29,7 @@ fn a_lock_file_deleted_under_its_holder_is_a_lost_lock() {
     assert!(second.token > first.token);
     assert_lost(&one, first);
     assert!(!is_free(&one, "a"));
-    give(&two, second);
+    release(&two, second);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_directory_removed_under_a_holder_is_made_again() {
     assert_lost(&one, first);
     assert!(!is_free(&one, "a"));
     assert!(inspect(&one, "a").is_held());
-    give(&two, second);
+    release(&two, second);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_directory_replaced_under_a_holder_is_the_new_one_for_all() {
     assert!(second.token > first.token);
     assert!(!is_free(&two, "a"));
     assert_lost(&one, first);
-    give(&fresh, second);
+    release(&fresh, second);
     assert!(is_free(&two, "a") && is_free(&one, "a"));
 }
 
@@ -95,7 +95,7 @@ fn a_directory_that_others_could_change_is_refused() {
         chmod(mode);
         assert!(file::Store::open(scratch.locks()).is_ok());
     }
-    // Only root can make the case of a directory that is somebody else's.
+    // Only root can make a directory that belongs to another user.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(scratch.locks(), Some(12_345), None).unwrap();
         assert_refused(&scratch.locks(), "belongs to user 12345");
@@ -121,7 +121,7 @@ fn a_lock_file_that_is_something_else_is_refused() {
     assert!(fifo.success());
     std::fs::write(at("text"), "somebody's notes\n").unwrap();
     for name in ["link", "hard", "dir", "fifo", "text"] {
-        let refused = try_it(&backend, request(name)).unwrap_err();
+        let refused = try_acquire(&backend, request(name)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied, "{name}: {refused}");
         assert!(
             refused.to_string().contains(at(name).to_str().unwrap()),
@@ -133,10 +133,10 @@ fn a_lock_file_that_is_something_else_is_refused() {
         std::fs::read_to_string(at("text")).unwrap(),
         "somebody's notes\n"
     );
-    // And hides nobody else.
+    // A refused file hides no other lock from `list`.
     let held = take(&backend, "fine");
     assert_eq!(now(backend.list(String::new())).unwrap().len(), 1);
-    give(&backend, held);
+    release(&backend, held);
 }
 
 #[test]
@@ -146,22 +146,22 @@ fn an_empty_file_is_as_good_as_none() {
     std::fs::write(scratch.locks().join("a"), "").unwrap();
     assert!(!inspect(&backend, "a").is_held());
     let held = take(&backend, "a");
-    give(&backend, held);
+    release(&backend, held);
 }
 
-/// Both slots destroyed, the magic still there: tokens go on with the clock.
+/// Both slots are damaged behind their magic: the next token follows the clock.
 #[test]
 fn a_damaged_record_is_written_anew() {
     let scratch = Scratch::new();
     let backend = scratch.open();
     let first = take(&backend, "a");
     let token = first.token;
-    give(&backend, first);
+    release(&backend, first);
     let path = scratch.locks().join("a");
     let mut bytes = std::fs::read(&path).unwrap();
     (bytes[20], bytes[1044]) = (!bytes[20], !bytes[1044]);
     std::fs::write(&path, bytes).unwrap();
     let second = take(&backend, "a");
     assert!(second.token > token);
-    give(&backend, second);
+    release(&backend, second);
 }

@@ -9,8 +9,8 @@ use tenure::file;
 use tenure::{Error, ErrorKind, Mode};
 
 use crate::support::{
-    Scratch, Taken, block_on, give, hold, inspect, is_free, name, now, request, start_waiting,
-    try_it, waiting,
+    Scratch, Taken, block_on, hold, inspect, is_free, name, now, release, request, start_waiting,
+    try_acquire, waiting,
 };
 
 fn with(mut request: Request, mode: Mode) -> Request {
@@ -25,7 +25,7 @@ fn permits(limit: u32) -> Mode {
 }
 
 fn shared(backend: &file::Store, mode: Mode) -> Option<Taken> {
-    try_it(backend, with(request("a"), mode)).unwrap()
+    try_acquire(backend, with(request("a"), mode)).unwrap()
 }
 
 #[test]
@@ -45,15 +45,15 @@ fn shared_holders_are_together_and_keep_out_an_exclusive_one() {
     assert_eq!(tokens, [grant.token, later.token]);
     assert!(status.holds.iter().all(|hold| hold.mode == Mode::Shared));
     assert_eq!(now(one.list(String::new())).unwrap(), [status]);
-    give(&one, first);
+    release(&one, first);
     assert!(!is_free(&one, "a"));
     assert_eq!(inspect(&one, "a").holds.len(), 1);
-    give(&two, second);
+    release(&two, second);
     assert!(!inspect(&one, "a").is_held());
-    let (alone, last) = try_it(&one, request("a")).unwrap().unwrap();
+    let (alone, last) = try_acquire(&one, request("a")).unwrap().unwrap();
     assert!(last.token > later.token);
     assert!(shared(&two, Mode::Shared).is_none());
-    give(&one, alone);
+    release(&one, alone);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn there_are_as_many_permits_as_the_limit_says() {
     let (first, _) = shared(&backend, permits(2)).unwrap();
     let (second, _) = shared(&backend, permits(2)).unwrap();
     assert!(shared(&backend, permits(2)).is_none());
-    // Each is admitted by its own limit, and shared holders are no permits.
+    // A request is admitted by its own limit, and shared holders do not count as permits.
     let (third, _) = shared(&backend, permits(3)).unwrap();
     let (fourth, _) = shared(&backend, Mode::Shared).unwrap();
     assert!(!is_free(&backend, "a"));
@@ -73,11 +73,11 @@ fn there_are_as_many_permits_as_the_limit_says() {
         .map(|hold| hold.mode)
         .collect();
     assert_eq!(modes, [permits(2), permits(2), permits(3), Mode::Shared]);
-    give(&backend, first);
-    give(&backend, third);
+    release(&backend, first);
+    release(&backend, third);
     assert!(shared(&backend, permits(2)).is_some());
-    give(&backend, second);
-    give(&backend, fourth);
+    release(&backend, second);
+    release(&backend, fourth);
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn a_permit_that_becomes_free_is_given_to_a_waiter() {
     let backend = scratch.open();
     let (first, _) = shared(&backend, permits(1)).unwrap();
     let (request, future) = start_waiting(&backend, with(waiting("a"), permits(1)));
-    give(&backend, first);
+    release(&backend, first);
     let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    give(&backend, second);
+    release(&backend, second);
 }
 
-/// Who waits for a permit must not keep out who waits for the name alone.
+/// A waiter for a permit must not keep out a waiter for the exclusive lock.
 #[test]
 fn waiting_for_a_permit_does_not_hold_the_name() {
     let scratch = Scratch::new();
@@ -99,12 +99,12 @@ fn waiting_for_a_permit_does_not_hold_the_name() {
     let (first, _) = shared(&one, permits(1)).unwrap();
     let (permit, waiter) = start_waiting(&one, with(waiting("a"), permits(1)));
     let (alone, future) = start_waiting(&two, waiting("a"));
-    give(&one, first);
-    // Whichever comes first, the other follows when that one lets go.
+    release(&one, first);
+    // Whichever of the two is granted first, the other is granted when the first has released.
     block_on(async {
         let run = async |backend: &file::Store, request: &Request, future: BoxFuture<_>| {
             let answer: Result<Answer, Error> = future.await;
-            give(backend, hold(request, answer.unwrap()).unwrap().0);
+            release(backend, hold(request, answer.unwrap()).unwrap().0);
         };
         tokio::join!(run(&one, &permit, waiter), run(&two, &alone, future));
     });
@@ -128,7 +128,7 @@ fn break_ends_one_shared_hold() {
         now(backend.release(first)).unwrap(),
         tenure::backend::Release::NotHeld
     );
-    give(&backend, second);
+    release(&backend, second);
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn what_cannot_be_combined_is_refused() {
     let backend = scratch.open();
     let mut kept = with(request("a"), Mode::Shared);
     kept.min_hold = Duration::from_secs(1);
-    let refused = try_it(&backend, kept).unwrap_err();
+    let refused = try_acquire(&backend, kept).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(!scratch.locks().join("a").exists());
 }
 
-/// Readers and writers from several clients on a pair of numbers that are equal whenever nobody writes.
+/// Readers and writers of several clients on a pair of numbers that are equal while no client writes.
 #[test]
 fn readers_and_writers_never_meet() {
     let scratch = Scratch::new();
@@ -171,7 +171,7 @@ fn readers_and_writers_never_meet() {
                         std::thread::yield_now();
                         std::fs::write(pair, format!("{next} {next}")).unwrap();
                     }
-                    give(&backend, hold);
+                    release(&backend, hold);
                 }
             });
         }

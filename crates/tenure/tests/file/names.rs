@@ -1,8 +1,8 @@
-//! Names that would like to be something else.
+//! Names that look like paths, options or our own files.
 
 use tenure::backend::Backend as _;
 
-use crate::support::{Scratch, give, inspect, is_free, now, take};
+use crate::support::{Scratch, inspect, is_free, now, release, take};
 
 fn hostile() -> Vec<String> {
     let mut names: Vec<String> = [
@@ -89,8 +89,8 @@ fn hostile_names_are_locks_like_any_other_and_stay_in_the_directory() {
             .collect::<Vec<_>>(),
         sorted
     );
-    holds.into_iter().for_each(|hold| give(&backend, hold));
-    // Nothing but the directory itself was made.
+    holds.into_iter().for_each(|hold| release(&backend, hold));
+    // No file was made outside the directory.
     let made: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
     assert_eq!(made.len(), 1, "{made:?}");
     let files: Vec<_> = std::fs::read_dir(scratch.locks())

@@ -1,4 +1,4 @@
-//! Several processes, and what is left of them when they die.
+//! Several processes, and what they leave behind when they die.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tenure::backend::Backend as _;
 
 use crate::support::{
-    Other, Scratch, block_on, blocked_on, give, hold, inspect, is_free, now, start_waiting, take,
-    until, waiting,
+    LockProcess, Scratch, block_on, blocked_on, hold, inspect, is_free, now, release,
+    start_waiting, take, until, waiting,
 };
 
 #[test]
 fn processes_exclude_each_other_and_see_who_holds() {
     let scratch = Scratch::new();
     let backend = scratch.open();
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     let token: u64 = other.ask("try a").parse().unwrap();
     assert!(!is_free(&backend, "a"));
     let status = inspect(&backend, "a");
@@ -24,7 +24,7 @@ fn processes_exclude_each_other_and_see_who_holds() {
     let held = take(&backend, "a");
     assert!(held.token > token);
     assert_eq!(other.ask("try a"), "busy");
-    give(&backend, held);
+    release(&backend, held);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_killed_holder_hands_over_at_once() {
     let backend = scratch.open();
     let mut last = 0;
     for _ in 0..5 {
-        let mut other = Other::start(&scratch.locks());
+        let mut other = LockProcess::start(&scratch.locks());
         let token: u64 = other.ask("try a").parse().unwrap();
         assert!(token > last);
         let (request, future) = start_waiting(&backend, waiting("a"));
@@ -41,7 +41,7 @@ fn a_killed_holder_hands_over_at_once() {
         let (held, grant) = hold(&request, block_on(future).unwrap()).unwrap();
         assert!(grant.token > token);
         last = grant.token;
-        give(&backend, held);
+        release(&backend, held);
     }
 }
 
@@ -49,7 +49,7 @@ fn a_killed_holder_hands_over_at_once() {
 fn a_dead_holder_is_not_shown() {
     let scratch = Scratch::new();
     let backend = scratch.open();
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     other.ask("try a");
     assert!(inspect(&backend, "a").is_held());
     drop(other);
@@ -62,7 +62,7 @@ fn a_dead_holder_is_not_shown() {
 fn a_holder_that_died_leaves_its_lock_delay() {
     let scratch = Scratch::new();
     let backend = scratch.open();
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     other.ask("delayed a");
     drop(other);
     assert!(!is_free(&backend, "a"));
@@ -74,11 +74,11 @@ fn a_killed_waiter_is_not_waited_for() {
     let scratch = Scratch::new();
     let backend = scratch.open();
     let held = take(&backend, "a");
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     other.send("lock a");
     until(|| blocked_on(&scratch.locks().join("a")) == 1);
     drop(other);
-    give(&backend, held);
+    release(&backend, held);
     assert!(is_free(&backend, "a"));
 }
 
@@ -87,7 +87,9 @@ fn four_processes_lose_no_count() {
     let scratch = Scratch::new();
     let counter = scratch.path().join("counter");
     std::fs::write(&counter, "0\n").unwrap();
-    let mut others: Vec<_> = (0..4).map(|_| Other::start(&scratch.locks())).collect();
+    let mut others: Vec<_> = (0..4)
+        .map(|_| LockProcess::start(&scratch.locks()))
+        .collect();
     for other in &mut others {
         other.send(&format!("count 100 {}", counter.display()));
     }
@@ -122,7 +124,7 @@ fn flock_of_a_shell_and_we_exclude_each_other() {
         assert_eq!(line, "in\n");
         inside
     };
-    // They first: their file is empty, and the holder has no face.
+    // The shell is first: its file is empty, so the holder is unknown.
     let mut inside = enter("-n");
     assert!(!is_free(&backend, "nightly-report"));
     let status = inspect(&backend, "nightly-report");
@@ -132,9 +134,9 @@ fn flock_of_a_shell_and_we_exclude_each_other() {
     drop(inside.stdin.take());
     inside.wait().unwrap();
     let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    // Then we.
+    // Then this process is first.
     assert_eq!(flock("-n").wait().unwrap().code(), Some(75));
-    give(&backend, held);
+    release(&backend, held);
     let mut inside = enter("-n");
     assert!(!is_free(&backend, "nightly-report"));
     drop(inside.stdin.take());
@@ -145,7 +147,7 @@ fn flock_of_a_shell_and_we_exclude_each_other() {
 #[test]
 fn running_out_of_descriptors_says_what_to_raise() {
     let scratch = Scratch::new();
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     assert_eq!(other.ask("limit 20"), "ok");
     let mut held = 0;
     let error = loop {
@@ -172,8 +174,8 @@ fn a_child_process_inherits_no_lock() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Free while the child lives.
-    give(&backend, held);
+    // The name is free although the child lives.
+    release(&backend, held);
     assert!(is_free(&scratch.open(), "a"));
     drop(child.stdin.take());
     let out = child.wait_with_output().unwrap();
@@ -184,12 +186,12 @@ fn a_child_process_inherits_no_lock() {
     );
 }
 
-/// A stopped holder keeps the lock; nothing runs out.
+/// A stopped process keeps its lock: there is no lease that could run out.
 #[test]
 fn a_paused_holder_still_holds() {
     let scratch = Scratch::new();
     let backend = scratch.open();
-    let mut other = Other::start(&scratch.locks());
+    let mut other = LockProcess::start(&scratch.locks());
     other.ask("try a");
     let pid = rustix::process::Pid::from_raw(i32::try_from(other.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -200,5 +202,5 @@ fn a_paused_holder_still_holds() {
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert_eq!(other.ask("release"), "Released");
     let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    give(&backend, held);
+    release(&backend, held);
 }

@@ -14,7 +14,7 @@ use tenure::{Error, Holder, LockName, OwnerId, Status};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// A directory that goes away with the test.
+/// A directory that is removed at the end of the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -35,7 +35,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Where the locks lie.
+    /// The lock directory.
     pub(crate) fn locks(&self) -> PathBuf {
         self.0.join("locks")
     }
@@ -55,7 +55,7 @@ pub(crate) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
-/// A request that does not wait, by a holder that can be recognized.
+/// A request that does not wait, with a label by which the holder can be recognized.
 pub(crate) fn request(text: &str) -> Request {
     let mut request = Request::new(name(text), OwnerId::random(), TTL);
     let mut holder = Holder::new("here", std::process::id());
@@ -70,14 +70,14 @@ pub(crate) fn waiting(text: &str) -> Request {
     request
 }
 
-/// Polls once, without a runtime.
+/// Polls the future once, without a runtime.
 pub(crate) fn poll<T>(future: &mut BoxFuture<T>) -> Poll<T> {
     future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What must not take more than one poll.
+/// The output of a future that has to be ready at its first poll.
 pub(crate) fn now<T>(mut future: BoxFuture<T>) -> T {
     match poll(&mut future) {
         Poll::Ready(output) => output,
@@ -94,24 +94,24 @@ pub(crate) fn hold(request: &Request, answer: Answer) -> Option<Taken> {
     }
 }
 
-/// One try; `None` when busy.
-pub(crate) fn try_it(backend: &file::Store, request: Request) -> Result<Option<Taken>, Error> {
+/// One attempt; `None`: the name is taken.
+pub(crate) fn try_acquire(backend: &file::Store, request: Request) -> Result<Option<Taken>, Error> {
     let request = Arc::new(request);
     Ok(hold(&request, now(backend.acquire(request.clone()))?))
 }
 
-/// A hold of a name that is free.
+/// Acquires a name that is free.
 pub(crate) fn take(backend: &file::Store, text: &str) -> Hold {
-    try_it(backend, request(text))
+    try_acquire(backend, request(text))
         .unwrap()
         .expect("the name is free")
         .0
 }
 
 pub(crate) fn is_free(backend: &file::Store, text: &str) -> bool {
-    match try_it(backend, request(text)).unwrap() {
+    match try_acquire(backend, request(text)).unwrap() {
         Some((hold, _)) => {
-            give(backend, hold);
+            release(backend, hold);
             true
         }
         None => false,
@@ -119,7 +119,7 @@ pub(crate) fn is_free(backend: &file::Store, text: &str) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn give(backend: &file::Store, hold: Hold) {
+pub(crate) fn release(backend: &file::Store, hold: Hold) {
     assert_eq!(now(backend.release(hold)).unwrap(), Release::Released);
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn inspect(backend: &file::Store, text: &str) -> Status {
     now(backend.inspect(name(text))).unwrap()
 }
 
-/// A future that waits for the name, past its first poll.
+/// The future of an acquisition that waits, after its first poll.
 pub(crate) fn start_waiting(
     backend: &file::Store,
     request: Request,
@@ -145,14 +145,14 @@ pub(crate) fn open_below(dir: &Path) -> Vec<PathBuf> {
     targets.filter(|target| target.starts_with(dir)).collect()
 }
 
-/// Yields until `condition` holds. There is no event for what it asks; the test would hang if it never came.
+/// Yields until `condition` is true. There is no event to await; the test hangs if the condition never becomes true.
 pub(crate) fn until(mut condition: impl FnMut() -> bool) {
     while !condition() {
         std::thread::yield_now();
     }
 }
 
-/// Whether so many lock calls on the file are blocked in the kernel, as the kernel itself lists them.
+/// How many lock calls on the file are blocked in the kernel, by the list of the kernel.
 pub(crate) fn blocked_on(path: &Path) -> usize {
     use std::os::unix::fs::MetadataExt as _;
     let inode = format!(":{} ", std::fs::metadata(path).unwrap().ino());
@@ -163,17 +163,17 @@ pub(crate) fn blocked_on(path: &Path) -> usize {
         .count()
 }
 
-/// Another process, which runs [`child`] and obeys.
-pub(crate) struct Other {
+/// Another process, which runs [`child`] and executes commands.
+pub(crate) struct LockProcess {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-/// The environment variable that makes [`child`] obey.
-const COMMANDED: &str = "TENURE_TEST_LOCK_DIR";
+/// The environment variable that tells [`child`] its lock directory.
+const DIRECTORY_VARIABLE: &str = "TENURE_TEST_LOCK_DIR";
 
-impl Other {
+impl LockProcess {
     pub(crate) fn start(dir: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -182,7 +182,7 @@ impl Other {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env(COMMANDED, dir)
+            .env(DIRECTORY_VARIABLE, dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -196,7 +196,7 @@ impl Other {
         writeln!(self.to, "{command}").unwrap();
     }
 
-    /// The next answer.
+    /// The next answer of the process.
     pub(crate) fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -204,7 +204,7 @@ impl Other {
                 self.from.read_line(&mut line).unwrap() > 0,
                 "the other process ended"
             );
-            // The rest is the test harness talking.
+            // Lines without the mark are output of the test harness.
             if let Some((_, answer)) = line.trim_end().split_once('@') {
                 return answer.to_owned();
             }
@@ -220,23 +220,23 @@ impl Other {
         self.child.id()
     }
 
-    /// `kill -9`, without waiting for the end.
+    /// `kill -9`, without waiting for the end of the process.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
 }
 
-impl Drop for Other {
+impl Drop for LockProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Not a test: the program of [`Other`]. Without a command it has nothing to do.
+/// Not a test: the program of [`LockProcess`]. Without its environment variable it does nothing.
 #[test]
 fn child() {
-    let Some(dir) = std::env::var_os(COMMANDED) else {
+    let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) else {
         return;
     };
     let backend = file::Store::open(Path::new(&dir)).unwrap();
@@ -249,7 +249,7 @@ fn child() {
         let line = line.unwrap();
         let (verb, text) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "try" => match try_it(&backend, request(text)) {
+            "try" => match try_acquire(&backend, request(text)) {
                 Ok(Some((hold, grant))) => {
                     held.push(hold);
                     answer(format!("{}", grant.token));
@@ -260,7 +260,7 @@ fn child() {
             "delayed" => {
                 let mut delayed = request(text);
                 delayed.lock_delay = Duration::from_secs(3600);
-                held.push(try_it(&backend, delayed).unwrap().unwrap().0);
+                held.push(try_acquire(&backend, delayed).unwrap().unwrap().0);
                 answer("held".into());
             }
             "lock" => {
@@ -291,7 +291,7 @@ fn child() {
                     let answered = block_on(backend.acquire(request.clone())).unwrap();
                     let (hold, _) = hold(&request, answered).unwrap();
                     add_one(Path::new(path));
-                    give(&backend, hold);
+                    release(&backend, hold);
                 }
                 answer("done".into());
             }
@@ -300,7 +300,8 @@ fn child() {
     }
 }
 
-/// Reads, lets others run, writes: loses counts unless it is alone.
+/// Adds one to the number in the file, and yields between reading and writing: counts get lost unless callers exclude
+/// each other.
 pub(crate) fn add_one(path: &Path) {
     let count: u64 = std::fs::read_to_string(path)
         .unwrap()

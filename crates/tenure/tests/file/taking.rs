@@ -1,4 +1,4 @@
-//! Taking, giving back, looking, breaking: one hold at a time.
+//! Acquire, release, inspect, break: one hold at a time.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::Duration;
@@ -8,24 +8,25 @@ use tenure::guarantees::Fault;
 use tenure::{ErrorKind, LostReason, Mode};
 
 use crate::support::{
-    Scratch, give, inspect, is_free, name, now, open_below, poll, request, take, try_it, waiting,
+    Scratch, inspect, is_free, name, now, open_below, poll, release, request, take, try_acquire,
+    waiting,
 };
 
 #[test]
 fn a_free_name_is_taken_and_given_back_in_one_poll_without_a_runtime() {
     let scratch = Scratch::new();
     let backend = scratch.open();
-    let (hold, grant) = try_it(&backend, request("a")).unwrap().unwrap();
+    let (hold, grant) = try_acquire(&backend, request("a")).unwrap().unwrap();
     assert_eq!(grant.ttl, None);
-    assert!(try_it(&backend, request("a")).unwrap().is_none());
+    assert!(try_acquire(&backend, request("a")).unwrap().is_none());
     assert!(is_free(&backend, "b"));
-    // Also when it would have waited.
-    let other = try_it(&backend, waiting("c")).unwrap().unwrap().0;
-    give(&backend, other);
-    give(&backend, hold);
-    let (hold, again) = try_it(&backend, request("a")).unwrap().unwrap();
+    // The same for a request that may wait.
+    let other = try_acquire(&backend, waiting("c")).unwrap().unwrap().0;
+    release(&backend, other);
+    release(&backend, hold);
+    let (hold, again) = try_acquire(&backend, request("a")).unwrap().unwrap();
     assert!(again.token > grant.token);
-    give(&backend, hold);
+    release(&backend, hold);
 }
 
 #[test]
@@ -33,11 +34,11 @@ fn releasing_what_one_does_not_hold_frees_nobody() {
     let scratch = Scratch::new();
     let (one, two) = (scratch.open(), scratch.open());
     let hold = take(&one, "a");
-    let stranger = Hold::new(&request("a"), 0);
-    assert_eq!(now(one.release(stranger)).unwrap(), Release::NotHeld);
+    let other_owner = Hold::new(&request("a"), 0);
+    assert_eq!(now(one.release(other_owner)).unwrap(), Release::NotHeld);
     assert_eq!(now(two.release(hold.clone())).unwrap(), Release::NotHeld);
     assert!(!is_free(&two, "a"));
-    give(&one, hold.clone());
+    release(&one, hold.clone());
     assert_eq!(now(one.release(hold)).unwrap(), Release::NotHeld);
 }
 
@@ -55,7 +56,7 @@ fn tokens_follow_the_clock_and_grow_when_the_file_is_deleted() {
         let hold = take(&backend, "a");
         assert!(hold.token > last, "{} after {last}", hold.token);
         last = hold.token;
-        give(&backend, hold);
+        release(&backend, hold);
         if round % 10 == 0 {
             std::fs::remove_file(scratch.locks().join("a")).unwrap();
         }
@@ -94,12 +95,12 @@ fn the_holder_is_visible_and_gone_when_it_is() {
     };
     assert_eq!(list("jobs/"), ["jobs/1", "jobs/2"]);
     assert_eq!(list(""), ["jobs/1", "jobs/2", "mail", &long]);
-    give(&backend, hold);
+    release(&backend, hold);
     assert_eq!(list("jobs/"), ["jobs/2"]);
     assert!(!inspect(&other, "jobs/1").is_held());
 }
 
-/// The owner id lets whoever knows it release, so it must not lie where others may read it.
+/// A process that knows an owner id can release the hold, so the owner id must not be in a file that others may read.
 #[test]
 fn the_owner_id_is_not_in_the_file() {
     let scratch = Scratch::new();
@@ -137,7 +138,7 @@ fn break_ends_that_very_hold_and_no_other() {
         Renewal::Lost(LostReason::StoreSaysNo)
     ));
     assert!(!is_free(&holder, "a"));
-    give(&breaker, next);
+    release(&breaker, next);
     assert!(is_free(&holder, "a"));
     let left: Vec<_> = std::fs::read_dir(scratch.locks())
         .unwrap()
@@ -154,8 +155,8 @@ fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() 
     let hour = Duration::from_secs(3600);
     let mut kept = request("kept");
     kept.min_hold = hour;
-    let (hold, _) = try_it(&backend, kept).unwrap().unwrap();
-    give(&backend, hold);
+    let (hold, _) = try_acquire(&backend, kept).unwrap().unwrap();
+    release(&backend, hold);
     assert!(!is_free(&other, "kept"));
     let status = inspect(&other, "kept");
     let left = status.reserved.unwrap();
@@ -167,12 +168,12 @@ fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() 
     let delayed = || {
         let mut delayed = request("delayed");
         delayed.lock_delay = hour;
-        try_it(&backend, delayed).unwrap().unwrap().0
+        try_acquire(&backend, delayed).unwrap().unwrap().0
     };
-    give(&backend, delayed());
+    release(&backend, delayed());
     let mut hold = delayed();
     hold.unclean = true;
-    give(&backend, hold);
+    release(&backend, hold);
     assert!(!is_free(&other, "delayed"));
     assert!(inspect(&other, "delayed").reserved.unwrap() > hour / 2);
 }
@@ -183,22 +184,22 @@ fn a_broken_hold_leaves_its_lock_delay() {
     let backend = scratch.open();
     let mut delayed = request("a");
     delayed.lock_delay = Duration::from_secs(3600);
-    let (hold, _) = try_it(&backend, delayed).unwrap().unwrap();
+    let (hold, _) = try_acquire(&backend, delayed).unwrap().unwrap();
     assert!(now(backend.break_lock(name("a"), hold.token)).unwrap());
     assert!(!is_free(&backend, "a"));
     assert!(inspect(&backend, "a").reserved.is_some());
 }
 
-/// The clock may have been set back an hour since the reservation was written: it begins once more, no longer.
+/// After the clock was set back an hour, the reservation begins once more, and lasts no longer than it was set for.
 #[test]
 fn a_reservation_from_the_future_lasts_its_length_at_most() {
     let scratch = Scratch::new();
     let backend = scratch.open();
     let mut kept = request("a");
     kept.min_hold = Duration::from_millis(1);
-    let (hold, _) = try_it(&backend, kept).unwrap().unwrap();
-    give(&backend, hold);
-    // `until` is the fifth number of a head; its check is the tenth. Both slots are made to promise the year 2100.
+    let (hold, _) = try_acquire(&backend, kept).unwrap().unwrap();
+    release(&backend, hold);
+    // `until` is the fifth number of a head, the checksum the tenth. Both slots get an end in the year 2100.
     let path = scratch.locks().join("a");
     let before = std::fs::read(&path).unwrap();
     let mut bytes = before.clone();
@@ -214,7 +215,7 @@ fn a_reservation_from_the_future_lasts_its_length_at_most() {
     assert!(crate::support::hold(&request, answer).is_some());
 }
 
-/// As documented in the record module, written a second time.
+/// The checksum of a head, written a second time from the documentation of the format.
 fn check(bytes: &[u8]) -> u64 {
     let odd = 0x9e37_79b9_7f4a_7c15_u64;
     let mut sum = bytes.len() as u64 ^ odd;
@@ -239,7 +240,7 @@ fn close_gives_everything_back_and_leaves_no_descriptor() {
     }
     now(backend.close());
     assert!(is_free(&other, "n3"));
-    let closed = try_it(&backend, request("a")).unwrap_err();
+    let closed = try_acquire(&backend, request("a")).unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
     drop((backend, other));
     let open = open_below(scratch.path());
@@ -291,7 +292,7 @@ fn a_request_that_was_stopped_takes_nothing() {
     let backend = scratch.open();
     let stopped = waiting("a");
     stopped.stop.raise();
-    assert!(try_it(&backend, stopped).unwrap().is_none());
+    assert!(try_acquire(&backend, stopped).unwrap().is_none());
     let mut list = backend.list(String::new());
     assert!(matches!(poll(&mut list), std::task::Poll::Ready(Ok(list)) if list.is_empty()));
 }

@@ -1,4 +1,4 @@
-//! Waiting for one's turn, giving up, and what is left behind.
+//! Waiting, giving up, and what a waiter leaves behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use tenure::backend::{Answer, Backend as _, Release};
 use tenure::{ErrorKind, Mode};
 
 use crate::support::{
-    Scratch, add_one, block_on, blocked_on, give, hold, inspect, is_free, name, now, open_below,
-    poll, request, start_waiting, take, try_it, until, waiting,
+    Scratch, add_one, block_on, blocked_on, hold, inspect, is_free, name, now, open_below, poll,
+    release, request, start_waiting, take, try_acquire, until, waiting,
 };
 
 #[test]
@@ -18,14 +18,14 @@ fn a_waiter_gets_the_name_when_it_is_released() {
     let first = take(&one, "a");
     let (request, future) = start_waiting(&two, waiting("a"));
     let token = first.token;
-    give(&one, first);
+    release(&one, first);
     let (second, grant) = hold(&request, block_on(future).unwrap()).unwrap();
     assert!(grant.token > token);
     assert!(!is_free(&one, "a"));
-    give(&two, second);
+    release(&two, second);
 }
 
-/// One waits, gives up, waits again: the same thread is still blocked for it.
+/// A client waits, gives up and waits again: the same thread is still blocked in the kernel.
 #[test]
 fn a_thread_that_is_left_behind_is_adopted_by_the_next_waiter() {
     let scratch = Scratch::new();
@@ -41,10 +41,10 @@ fn a_thread_that_is_left_behind_is_adopted_by_the_next_waiter() {
     until(|| blocked_on(&path) == 1);
     let (request, future) = start_waiting(&two, waiting("a"));
     until(|| blocked_on(&path) == 1);
-    give(&one, first);
+    release(&one, first);
     let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
     assert_eq!(blocked_on(&path), 0);
-    give(&two, second);
+    release(&two, second);
 }
 
 #[test]
@@ -57,15 +57,15 @@ fn giving_up_leaves_nothing_once_the_holder_is_gone() {
     until(|| blocked_on(&path) == 1);
     request.stop.raise();
     assert!(matches!(block_on(future).unwrap(), Answer::Busy));
-    give(&one, first);
+    release(&one, first);
     until(|| blocked_on(&path) == 0);
-    // The ghost may hold it for an instant, which a try sits out.
+    // The thread of the waiter that gave up may have the lock for an instant; an attempt waits for that.
     assert!(is_free(&one, "a"));
     drop((one, two));
     until(|| open_below(scratch.path()).is_empty());
 }
 
-/// Stop and release at the same time, again and again: granted or not, the name is never leaked.
+/// Stop and release at the same time, many times: whether the waiter is granted or not, the name becomes free.
 #[test]
 fn a_grant_that_comes_after_the_stop_is_given_back() {
     let scratch = Scratch::new();
@@ -73,7 +73,7 @@ fn a_grant_that_comes_after_the_stop_is_given_back() {
     for round in 0..600 {
         let first = take_eventually(&one);
         let mut request = waiting("a");
-        // Handed over in another way.
+        // A shared lock is handed over by other code than an exclusive one.
         request.mode = if round % 2 == 0 {
             Mode::Exclusive
         } else {
@@ -82,18 +82,18 @@ fn a_grant_that_comes_after_the_stop_is_given_back() {
         let (request, future) = start_waiting(&two, request);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The two meet at different points.
+                // Each round the stop comes a little later in relation to the release.
                 (0..round * 10).for_each(|_| std::hint::spin_loop());
                 request.stop.raise();
             });
-            give(&one, first);
+            release(&one, first);
         });
         if let Some((second, _)) = hold(&request, block_on(future).unwrap()) {
-            give(&two, second);
+            release(&two, second);
         }
     }
     let last = take_eventually(&one);
-    give(&one, last);
+    release(&one, last);
 }
 
 fn take_eventually(backend: &tenure::file::Store) -> tenure::backend::Hold {
@@ -106,15 +106,15 @@ fn take_eventually(backend: &tenure::file::Store) -> tenure::backend::Hold {
     .0
 }
 
-/// A runtime that shuts down drops its futures wherever they are.
+/// A runtime that shuts down drops its futures at any await.
 #[test]
 fn a_waiter_dropped_with_its_runtime_gives_back_what_it_was_handed() {
     let scratch = Scratch::new();
     let (one, two) = (scratch.open(), scratch.open());
     let first = take(&one, "a");
     let (_request, future) = start_waiting(&two, waiting("a"));
-    give(&one, first);
-    // Recorded for the waiter, but never taken.
+    release(&one, first);
+    // The grant is recorded for the waiter, which never polls again.
     until(|| inspect(&one, "a").is_held());
     drop(future);
     assert!(is_free(&one, "a"));
@@ -130,7 +130,7 @@ fn close_ends_waiting() {
     assert_eq!(block_on(future).unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// The kernel does not wake who is blocked on the replaced file, as its holder still lives.
+/// The kernel does not wake a thread that is blocked on the replaced file, because the holder of that file still lives.
 #[test]
 fn a_waiter_gets_the_name_when_it_is_broken() {
     let scratch = Scratch::new();
@@ -148,7 +148,7 @@ fn a_waiter_gets_the_name_when_it_is_broken() {
     });
     assert!(grant.token > first.token);
     assert_eq!(now(one.release(first)).unwrap(), Release::NotHeld);
-    give(&two, second);
+    release(&two, second);
 }
 
 #[test]
@@ -158,15 +158,15 @@ fn a_waiter_gets_the_name_when_its_reservation_is_over() {
     let mut kept = request("a");
     kept.min_hold = Duration::from_millis(200);
     let start = std::time::Instant::now();
-    let (first, _) = try_it(&one, kept).unwrap().unwrap();
-    give(&one, first);
+    let (first, _) = try_acquire(&one, kept).unwrap().unwrap();
+    release(&one, first);
     let second = take_eventually(&two);
     assert!(
         start.elapsed() >= Duration::from_millis(200),
         "{:?}",
         start.elapsed()
     );
-    give(&two, second);
+    release(&two, second);
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn giving_up_during_a_reservation_frees_the_kernel_lock() {
     let (one, two) = (scratch.open(), scratch.open());
     let mut kept = request("a");
     kept.min_hold = Duration::from_secs(3600);
-    let (first, _) = try_it(&one, kept).unwrap().unwrap();
-    give(&one, first);
+    let (first, _) = try_acquire(&one, kept).unwrap().unwrap();
+    release(&one, first);
     let (request, mut future) = start_waiting(&two, waiting("a"));
     let file = std::fs::File::open(scratch.locks().join("a")).unwrap();
     until(|| {
@@ -190,7 +190,7 @@ fn giving_up_during_a_reservation_frees_the_kernel_lock() {
     file.lock().unwrap();
 }
 
-/// 8 threads with a client each, in processes' manner: through the file only.
+/// Eight threads with a client each share nothing but the files, as processes do.
 #[test]
 fn a_counter_loses_no_count() {
     let scratch = Scratch::new();
@@ -206,7 +206,7 @@ fn a_counter_loses_no_count() {
                         let held = take_eventually(&backend);
                         tokens.push(held.token);
                         add_one(counter);
-                        give(&backend, held);
+                        release(&backend, held);
                     }
                     tokens
                 })

@@ -46,10 +46,10 @@ fn open_over(
 }
 
 /// One client's view of the nodes. The suite makes replies late on purpose, so no node is given up early.
-fn store(nodes: &[memory::Backend]) -> Result<majority::Backend, Error> {
+fn store(nodes: &[memory::Backend]) -> Result<Arc<majority::Store>, Error> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
-    let settings = majority::Settings::default().with_node_limit(TTL * 2);
-    majority::Backend::new(nodes.collect(), settings)
+    let settings = majority::Settings::default().with_node_timeout(TTL * 2);
+    majority::Store::new(nodes.collect(), settings)
 }
 
 impl Redlock {

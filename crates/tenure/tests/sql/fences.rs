@@ -188,7 +188,7 @@ async fn conditions_of_another_store_are_refused() {
     for err in [compare.fence(&guard).await, check.fence(&guard).await] {
         let err = err.unwrap_err();
         assert_eq!(err.kind(), ErrorKind::Unsupported);
-        assert_says(&err, &["does not lie in", "fencing token"]);
+        assert_says(&err, &["is not kept in", "fencing token"]);
     }
     assert!(compare.is_empty() && check.is_empty());
 }

@@ -1,3 +1,8 @@
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use super::read::{TOKEN_BLOCK, parse};
 use super::*;
 
 struct Scratch(std::path::PathBuf, File);
@@ -34,12 +39,12 @@ impl Drop for Scratch {
     }
 }
 
-fn body(token: u64) -> Body<'static> {
-    Body {
+fn body(token: u64) -> HolderJson<'static> {
+    HolderJson {
         host: "h".into(),
         pid: 7,
         token,
-        ..Body::default()
+        ..HolderJson::default()
     }
 }
 
@@ -108,7 +113,7 @@ fn tokens_grow_within_a_boot_and_across_boots() {
     for boot in [1, 1, 2, 3, 3, 0, 0, 1] {
         for _ in 0..20 {
             let before = read(&scratch.1).unwrap().plan(0, boot, || Ok(0)).unwrap();
-            syncs += u32::from(before.raise);
+            syncs += u32::from(before.must_raise);
             let mut writer = grant(&scratch.1, boot);
             assert!(writer.token() > last, "{} after {last}", writer.token());
             last = writer.token();
@@ -132,14 +137,14 @@ fn no_torn_or_lost_write_brings_a_token_back() {
     for step in 0..24_u64 {
         // The block is used up now and then, so that raises come at different points.
         let now = if step % 5 == 4 {
-            granted + 2 * BLOCK
+            granted + 2 * TOKEN_BLOCK
         } else {
             0
         };
         let boot = 1 + step / 9;
         let mut plan = parse(&current).plan(now, boot, || Ok(0)).unwrap();
         let mut writes = Vec::new();
-        if plan.raise {
+        if plan.must_raise {
             let before = current.clone();
             scratch.fill(&current);
             plan.raise(&scratch.1, boot, State::Free, None).unwrap();
@@ -243,17 +248,17 @@ fn a_raise_that_was_not_finished_is_repeated() {
     grant(&scratch.1, 1).free(&scratch.1, 0, 0).unwrap();
     let mut plan = read(&scratch.1)
         .unwrap()
-        .plan(BLOCK * 2, 1, || Ok(0))
+        .plan(TOKEN_BLOCK * 2, 1, || Ok(0))
         .unwrap();
-    assert!(plan.raise);
+    assert!(plan.must_raise);
     // The process dies after the write of the raise, perhaps before its sync.
     plan.raise(&scratch.1, 1, State::Free, None).unwrap();
     let again = read(&scratch.1)
         .unwrap()
-        .plan(BLOCK * 2, 1, || Ok(0))
+        .plan(TOKEN_BLOCK * 2, 1, || Ok(0))
         .unwrap();
     assert!(
-        again.raise,
+        again.must_raise,
         "nobody knows whether the ceiling is on the disk"
     );
 }
@@ -265,16 +270,16 @@ fn a_holder_made_of_escapes_still_fits() {
         ("h".into(), "\0".repeat(200)),
         ("\0".repeat(200), "\0".repeat(200)),
     ] {
-        let body = Body {
+        let body = HolderJson {
             host: Cow::Owned(host),
             label: Cow::Owned(label),
             pid: 7,
-            ..Body::default()
+            ..HolderJson::default()
         };
         write_side(&scratch.1, 9, Some(&body)).unwrap();
         assert_eq!(read_all(&scratch.1).unwrap().1.unwrap().pid, 7);
     }
-    let body = Body {
+    let body = HolderJson {
         label: "é".repeat(100).into(),
         host: "h".repeat(255).into(),
         ..body(9)

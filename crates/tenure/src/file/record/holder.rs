@@ -1,0 +1,52 @@
+//! The holder as JSON, for people and for `inspect`.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::MAX_JSON_LEN;
+
+/// The holder as it is written into the file. Missing fields are empty: others may write these files, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HolderJson<'a> {
+    pub(crate) host: Cow<'a, str>,
+    pub(crate) pid: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) label: Cow<'a, str>,
+    pub(crate) client: Cow<'a, str>,
+    /// A digest of the owner id: the id itself is a capability.
+    pub(crate) owner: Cow<'a, str>,
+    pub(crate) mode: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<u32>,
+    pub(crate) token: u64,
+    /// Wall clock, µs.
+    pub(crate) since: u64,
+}
+
+impl HolderJson<'_> {
+    /// As JSON that fits into a slot. Only text full of escapes can be too long; its label goes first.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let mut json = Vec::with_capacity(256);
+        // Writing numbers and strings to a vector cannot fail.
+        let _ = serde_json::to_writer(&mut json, self);
+        if json.len() > MAX_JSON_LEN {
+            let short = HolderJson {
+                label: Cow::Borrowed("…"),
+                ..self.clone()
+            };
+            json = serde_json::to_vec(&short).unwrap_or_default();
+        }
+        if json.len() > MAX_JSON_LEN {
+            let short = HolderJson {
+                pid: self.pid,
+                token: self.token,
+                since: self.since,
+                ..HolderJson::default()
+            };
+            json = serde_json::to_vec(&short).unwrap_or_default();
+        }
+        json
+    }
+}

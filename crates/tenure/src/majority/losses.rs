@@ -1,0 +1,41 @@
+//! Losses that the nodes report.
+
+use std::sync::Arc;
+
+use tenure_core::backend::{LossListener, LossNotifier};
+use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
+
+use super::holds::{Holds, QuorumHold};
+
+/// Receives what one node reports about the end of holds.
+pub(super) struct NodeListener {
+    pub(super) node: usize,
+    /// A hold on fewer nodes is lost.
+    pub(super) majority: usize,
+    pub(super) holds: Arc<Holds>,
+    pub(super) loss_notifier: LossNotifier,
+}
+
+impl NodeListener {
+    /// The node has lost its part of `hold`. The driver learns of it when no majority is left.
+    fn report(&self, hold: &QuorumHold, reason: LostReason) {
+        if hold.set_lost(self.node) < self.majority {
+            self.loss_notifier.lost(hold.owner, reason);
+        }
+    }
+}
+
+impl LossListener for NodeListener {
+    fn lost(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(hold) = self.holds.get(owner) {
+            self.report(&hold, reason);
+        }
+    }
+
+    fn all_lost(&self, reason: LostReason) {
+        for hold in self.holds.all() {
+            self.report(&hold, reason);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Release on all nodes, the end of requests whose caller has left, and closing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Answer, BoxFuture, Hold, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::logic::quorum::{Tally, Verdict};
+use tenure_core::rt::Clock;
+use tenure_core::support::RetryBudget;
+
+use super::errors::{no_answer, no_majority};
+use super::holds::QuorumHold;
+use super::requests::NodeRequests;
+use super::store::Store;
+
+/// How long `close` waits for requests to single nodes.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Releases a hold on all nodes. The name was ours, and is free, when a majority answers so; it was not ours when
+/// a majority definitely did not have the hold.
+pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, Error> {
+    let Some(held) = store.holds.get(hold.owner) else {
+        return Ok(Release::NotHeld);
+    };
+    let now = store.clock.now();
+    held.start_release(now);
+    let nodes = store.nodes.len();
+    let timeout = store.settings.hold_timeout_for(hold.ttl);
+    let until = now.after(timeout);
+    let on_node = |node| held.on_node(node, hold.unclean);
+    let mut requests =
+        NodeRequests::new((0..nodes).map(|node| store.nodes[node].release(on_node(node))));
+    let mut votes = ReleaseVotes {
+        tally: Tally::new(nodes),
+        errors: Vec::new(),
+    };
+    while votes.tally.verdict() != Verdict::Won
+        && let Some((node, reply)) = requests.next_until(&store.clock, until).await
+    {
+        votes.count(store, &held, node, reply);
+    }
+    while let Some((node, reply)) = requests.next_arrived() {
+        votes.count(store, &held, node, reply);
+    }
+    let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
+    match votes.outcome(nodes, (0..silent).map(|_| no_answer(timeout))) {
+        Outcome::Known {
+            release,
+            unfinished,
+        } => {
+            store.holds.remove(&held);
+            for node in unfinished {
+                let hold = on_node(node);
+                let pending = requests.take(node);
+                let work = finish_release(store.clone(), held.clone(), node, hold, pending);
+                store.background.run(Box::pin(work));
+            }
+            Ok(release)
+        }
+        Outcome::Ambiguous(err) => {
+            requests.finish_in(&store.background);
+            Err(err)
+        }
+    }
+}
+
+/// What the nodes answered to a release.
+struct ReleaseVotes {
+    tally: Tally,
+    errors: Vec<Error>,
+}
+
+enum Outcome {
+    Known {
+        release: Release,
+        /// Nodes that may still have the hold.
+        unfinished: Vec<usize>,
+    },
+    Ambiguous(Error),
+}
+
+impl ReleaseVotes {
+    fn count(
+        &mut self,
+        store: &Arc<Store>,
+        held: &QuorumHold,
+        node: usize,
+        reply: Result<Release, Error>,
+    ) {
+        match reply {
+            Ok(release) => {
+                if held.finish_release(node, release) {
+                    let hold = held.on_node(node, false);
+                    let again = release_until_answered(store.clone(), node, hold);
+                    store.background.run(Box::pin(again));
+                }
+                // The node may have released the hold at an earlier release, which too few other nodes answered.
+                match held.is_released(node) {
+                    true => self.tally.yes(node),
+                    false => self.tally.no(node),
+                };
+            }
+            Err(err) => {
+                self.errors.push(err);
+                self.tally.unknown(node);
+            }
+        }
+    }
+
+    /// `silent` has an error for each of the `nodes` that did not answer.
+    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> Outcome {
+        let release = match self.tally.verdict() {
+            Verdict::Won => Release::Released,
+            _ if self.tally.is_refused() => Release::NotHeld,
+            _ => {
+                self.errors.extend(silent);
+                let what = "gave no clear answer to the release";
+                return Outcome::Ambiguous(no_majority(self.errors, nodes, what));
+            }
+        };
+        let mut unfinished = self.tally.to_release();
+        unfinished.retain(|node| !self.tally.said_yes(*node));
+        Outcome::Known {
+            release,
+            unfinished,
+        }
+    }
+}
+
+/// Releases on a node whose answer was not needed: awaits the release that is `pending`, and sends another one unless
+/// that was answered.
+async fn finish_release(
+    store: Arc<Store>,
+    held: Arc<QuorumHold>,
+    node: usize,
+    hold: Hold,
+    pending: Option<BoxFuture<Result<Release, Error>>>,
+) {
+    if let Some(pending) = pending
+        && let Ok(release) = pending.await
+        && !held.finish_release(node, release)
+    {
+        return;
+    }
+    held.repeat_release(node);
+    release_until_answered(store, node, hold).await;
+}
+
+/// Releases on one node until the node has answered definitely, the lease is over, or the client closes.
+pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold: Hold) {
+    let mut retries = RetryBudget::until(store.clock.now().after(hold.ttl));
+    while store.nodes[node].release(hold.clone()).await.is_err() {
+        if store.closing.is_raised() || retries.is_spent(&store.clock) {
+            return;
+        }
+        tokio::select! {
+            // One attempt more, the last one.
+            () = store.closing.raised() => {}
+            () = retries.pause(&store.clock) => {}
+        }
+    }
+}
+
+/// Awaits the answer to one request of a hold whose outcome is decided. A grant is kept while the hold lasts, and is
+/// told the token; after the end of the hold it is released.
+pub(super) async fn finish_request(
+    store: &Arc<Store>,
+    held: &Arc<QuorumHold>,
+    node: usize,
+    request: Arc<Request>,
+    mut pending: BoxFuture<Result<Answer, Error>>,
+) {
+    let until = store.node_deadline(held.request.ttl);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut pending => answer,
+        () = held.ended_without_release(node) => {
+            request.stop.raise();
+            pending.await
+        }
+        () = store.clock.sleep_until(until) => {
+            request.stop.raise();
+            pending.await
+        }
+    };
+    let mut hold = Hold::new(&request, 0);
+    let may_be_granted = match answer {
+        Ok(Answer::Granted(grant)) => {
+            store.note_token(grant.token);
+            hold.token = grant.token;
+            let token = held.token();
+            if grant.token < token && !held.ended.is_raised() {
+                // If that fails, the majority that knows the token is enough.
+                let _ = store.nodes[node].raise(hold.clone(), token).await;
+            }
+            held.set_held(node);
+            true
+        }
+        Ok(_) => false,
+        Err(err) => err.kind() == ErrorKind::Indeterminate,
+    };
+    if may_be_granted && held.ended.is_raised() && held.note_late_grant(node, hold.owner) {
+        release_until_answered(store.clone(), node, hold).await;
+    }
+}
+
+/// Finishes the releases that are under way, and closes the nodes. A node that does not answer is not asked again.
+pub(super) async fn close(store: &Arc<Store>) {
+    store.closing.raise();
+    let now = store.clock.now();
+    store.holds.all().iter().for_each(|hold| hold.end(now));
+    // On the real clock: the limit is about how long the caller waits.
+    let clock = Clock::system();
+    tokio::select! {
+        biased;
+        () = store.background.all_done() => {}
+        () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
+    }
+    let mut closing = NodeRequests::new(store.nodes.iter().map(|node| node.close()));
+    while closing.next().await.is_some() {}
+}
