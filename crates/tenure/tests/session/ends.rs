@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::holders;
-use tenure::{ErrorKind, LostReason};
+use tenure::{ErrorKind, Guard, LostReason};
 
 use crate::support::{
     Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
@@ -16,7 +16,7 @@ use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
-on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);
+on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left);
 
 /// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -246,6 +246,35 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
         .await;
         database.restart();
     }
+}
+
+/// `close` waits for the tasks that end sessions. The client stays in scope: nothing ends because the client is dropped.
+async fn a_closed_client_has_no_session_left(database: &dyn Database) {
+    let holder = connect(&database.url()).await;
+    let names = [name("closed"), name("closed"), name("closed")];
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(take(&holder, name).await);
+    }
+    for _ in 0..10 {
+        let before = database.sessions();
+        let client = connect(&database.url()).await;
+        let mut waiting = Vec::new();
+        for name in &names {
+            waiting.push(wait_as(database, &client, name, 1).await);
+        }
+        soon(client.close()).await;
+        for waiter in waiting {
+            assert!(soon(waiter).await.unwrap().is_err());
+        }
+        until("no session of the client is left", || {
+            let sessions = database.sessions();
+            sessions.iter().all(|session| before.contains(session))
+        })
+        .await;
+        drop(client);
+    }
+    assert!(guards.iter().all(Guard::is_held));
 }
 
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
