@@ -1,6 +1,7 @@
 //! The control connection: one session for everything but locks. It looks at the server, ends other sessions and their
 //! statements, and writes the table of holders.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tenure_core::error::Error;
@@ -22,6 +23,7 @@ pub(super) struct ControlConnection {
     connector: Arc<Connector>,
     current: Mutex<Option<Arc<Session>>>,
     opening: SingleFlight<Error>,
+    is_closed: AtomicBool,
 }
 
 impl ControlConnection {
@@ -31,6 +33,7 @@ impl ControlConnection {
             connector,
             current: Mutex::default(),
             opening: SingleFlight::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -102,17 +105,31 @@ impl ControlConnection {
             if let Some(old) = old {
                 self.context.spawn(async move { old.close().await });
             }
+            if self.is_closed.load(Ordering::SeqCst) {
+                return Err(errors::closed());
+            }
             let new = self.connector.open().await?;
             *lock(&self.current) = Some(new.clone());
+            // Read after the session can be found: so either `abandon` finds the session, or we find that it was called.
+            if self.is_closed.load(Ordering::SeqCst) {
+                lock(&self.current).take();
+                return Err(errors::closed());
+            }
             Ok(new)
         };
         self.opening.run(&self.context.clock, find, open).await
     }
 
+    /// Closes the connection in order. It is not opened again.
     pub(super) async fn close(&self) {
-        let session = lock(&self.current).take();
-        if let Some(session) = session {
+        if let Some(session) = self.abandon() {
             session.close().await;
         }
+    }
+
+    /// Gives up the connection: it is not opened again, and closed when the returned session is dropped.
+    pub(super) fn abandon(&self) -> Option<Arc<Session>> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        lock(&self.current).take()
     }
 }

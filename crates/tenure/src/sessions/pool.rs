@@ -156,8 +156,14 @@ impl Sessions {
                 let usable = list.iter().filter(is_usable).count();
                 usable >= SHARED_SESSIONS || list.len() >= sessions.context.settings.connections
             };
-            if let Err(err) = sessions.open_unless(request.ttl, is_enough).await {
-                tracing::debug!(%err, "no further session was opened");
+            tokio::select! {
+                biased;
+                () = sessions.context.closing.raised() => {}
+                opened = sessions.open_unless(request.ttl, is_enough) => {
+                    if let Err(err) = opened {
+                        tracing::debug!(%err, "no further session was opened");
+                    }
+                }
             }
         });
     }

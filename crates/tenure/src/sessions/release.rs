@@ -131,8 +131,9 @@ pub(super) async fn close(store: &Store) {
         join_all(waiting.iter().map(|it| it.end.ended.raised())).await;
         let sessions = store.sessions.take_all();
         join_all(sessions.iter().map(|it| it.close())).await;
-        // Writes on the control connection, so that is closed later.
         store.holder_table.clear().await;
+        // They end sessions in the server, which takes the control connection.
+        context.tasks.all_done().await;
         store.control.close().await;
         store.connector.close().await;
     };
@@ -145,4 +146,5 @@ pub(super) async fn close(store: &Store) {
     for session in store.sessions.take_all() {
         session.end.ended.raise();
     }
+    drop(store.control.abandon());
 }

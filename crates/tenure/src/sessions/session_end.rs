@@ -43,7 +43,11 @@ async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
         if retries.is_spent(&context.clock) || context.closing.is_raised() {
             break;
         }
-        retries.pause(&context.clock).await;
+        tokio::select! {
+            () = retries.pause(&context.clock) => {}
+            // The last chance to tell the server.
+            () = context.closing.raised() => {}
+        }
     }
     session.end.closed.raise();
 }

@@ -71,6 +71,7 @@ impl Store {
             clock: Clock::system(),
             spawner,
             maintenance: Arc::default(),
+            tasks: Arc::default(),
             closing: Flag::new(),
         });
         let store = Arc::new_cyclic(|store: &Weak<Self>| {
