@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 use crate::duration;
 use crate::exit::Exit;
@@ -308,7 +308,7 @@ pub(crate) struct Torture {
     /// pause and kill hit the process that holds the lock. The others hit its connection; they need a URL with
     /// TCP servers and without TLS.
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
-    pub(crate) faults: Vec<Kind>,
+    pub(crate) faults: Vec<FaultKind>,
     /// Directory for the events, the page and the picture [default: a new directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

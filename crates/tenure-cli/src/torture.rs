@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
-use tenure_torture::crew::Program;
+use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 
 use crate::args::{self, Common};
@@ -105,7 +105,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     faults.sort_unstable();
     faults.dedup();
     if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
-        let why = match kind.is_around() {
+        let why = match kind.hits_all_workers() {
             true => {
                 "tenure torture damages no servers and no clocks; only the tests of tenure do, which start their own"
             }
@@ -137,7 +137,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             arguments: vec![ARGUMENT.into()],
             environment: Vec::new(),
         },
-        site: None,
+        environment: None,
     })
 }
 
@@ -148,7 +148,7 @@ fn random() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tenure_torture::plan::Kind;
+    use tenure_torture::plan::FaultKind;
 
     use super::*;
 
@@ -159,7 +159,10 @@ mod tests {
         let torture = command.find_subcommand_mut("torture");
         let help = torture.map(|it| it.render_long_help().to_string());
         let help = help.unwrap_or_default();
-        for kind in Kind::ALL.iter().filter(|kind| !kind.is_around()) {
+        for kind in FaultKind::ALL
+            .iter()
+            .filter(|kind| !kind.hits_all_workers())
+        {
             assert!(help.contains(kind.as_str()), "{kind}");
         }
     }

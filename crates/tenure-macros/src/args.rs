@@ -1,4 +1,4 @@
-//! What stands in the parentheses: parsed once, every mistake reported where it was made.
+//! The arguments of the attribute: parsed once, every mistake reported where it was made.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -28,11 +28,11 @@ const KNOWN: [&str; 17] = [
     "guard",
 ];
 
-/// The arguments, as far as the expansion needs to know them.
+/// What the expansion needs of the arguments.
 pub(crate) struct Args {
     /// `client.lock(name).wait(..)`: the lock with all its options.
     pub(crate) lock: TokenStream,
-    /// What the body calls its guard.
+    /// The name of the guard in the body.
     pub(crate) guard: Option<Ident>,
 }
 
@@ -124,9 +124,13 @@ impl Seen {
                 format!("`{argument}` is given twice"),
             ));
         }
-        // Remembered before it is looked at: a mistake in it must not be reported as a lack of it.
+        // Remembered before its value is read: a mistake in the value must not be reported as a missing argument.
         self.names.push(argument.clone());
-        match text.as_str() {
+        self.set(argument, &text, meta)
+    }
+
+    fn set(&mut self, argument: &Ident, text: &str, meta: &Meta) -> Result<()> {
+        match text {
             "client" => {
                 let client = value(meta, "self.locks")?;
                 self.client = quote!(#client);
@@ -136,12 +140,7 @@ impl Seen {
                 self.target = quote!(.lock(#name));
             }
             "names" => {
-                let Expr::Array(array) = value(meta, "[\"from:{a}\", \"to:{b}\"]")? else {
-                    let message =
-                        "`names` is a list, for example `names = [\"from:{a}\", \"to:{b}\"]`";
-                    return Err(Error::new(meta.span(), message));
-                };
-                let names = array.elems.iter().map(name).collect::<Result<Vec<_>>>()?;
+                let names = names(meta)?;
                 // Names of different types, `&str` and `String`, in one list.
                 self.target = quote!(.lock_all([#(::std::string::String::from(#names)),*]));
             }
@@ -164,19 +163,7 @@ impl Seen {
                 self.options.push(quote!(.#argument()));
             }
             "fair" => {
-                let fair = match meta {
-                    Meta::Path(_) => LitBool::new(true, argument.span()),
-                    _ => match value(meta, "false")? {
-                        Expr::Lit(ExprLit {
-                            lit: Lit::Bool(fair),
-                            ..
-                        }) => fair.clone(),
-                        other => {
-                            let message = "`fair` stands alone, or is `fair = false`";
-                            return Err(Error::new(other.span(), message));
-                        }
-                    },
-                };
+                let fair = fair(argument, meta)?;
                 self.options.push(quote!(.#argument(#fair)));
             }
             "permits" => {
@@ -187,13 +174,7 @@ impl Seen {
                 let label = name(value(meta, "\"nightly\"")?)?;
                 self.options.push(quote!(.#argument(#label)));
             }
-            _ => {
-                let ident = value(meta, "guard")?;
-                self.guard = Some(syn::parse2(ident.to_token_stream()).map_err(|_| {
-                    let message = "`guard` is the name of a variable, for example `guard = guard`";
-                    Error::new(ident.span(), message)
-                })?);
-            }
+            _ => self.guard = Some(guard(meta)?),
         }
         Ok(())
     }
@@ -213,7 +194,42 @@ fn value<'a>(meta: &'a Meta, example: &str) -> Result<&'a Expr> {
     }
 }
 
-/// What a `macro_rules!` handed on lies in groups that nobody sees.
+/// The list of names.
+fn names(meta: &Meta) -> Result<Vec<TokenStream>> {
+    let Expr::Array(array) = value(meta, "[\"from:{a}\", \"to:{b}\"]")? else {
+        let message = "`names` is a list, for example `names = [\"from:{a}\", \"to:{b}\"]`";
+        return Err(Error::new(meta.span(), message));
+    };
+    array.elems.iter().map(name).collect()
+}
+
+/// `fair`, or `fair = false`.
+fn fair(argument: &Ident, meta: &Meta) -> Result<LitBool> {
+    if matches!(meta, Meta::Path(_)) {
+        return Ok(LitBool::new(true, argument.span()));
+    }
+    match value(meta, "false")? {
+        Expr::Lit(ExprLit {
+            lit: Lit::Bool(fair),
+            ..
+        }) => Ok(fair.clone()),
+        other => {
+            let message = "`fair` stands alone, or is `fair = false`";
+            Err(Error::new(other.span(), message))
+        }
+    }
+}
+
+/// The variable that the body calls its guard.
+fn guard(meta: &Meta) -> Result<Ident> {
+    let ident = value(meta, "guard")?;
+    syn::parse2(ident.to_token_stream()).map_err(|_| {
+        let message = "`guard` is the name of a variable, for example `guard = guard`";
+        Error::new(ident.span(), message)
+    })
+}
+
+/// An expression that a `macro_rules!` passed on lies in invisible groups.
 fn ungrouped(mut expr: &Expr) -> &Expr {
     while let Expr::Group(group) = expr {
         expr = &group.expr;
@@ -221,8 +237,8 @@ fn ungrouped(mut expr: &Expr) -> &Expr {
     expr
 }
 
-/// A text: a string with captures, or any expression. Captures are left to `format!`, whose errors
-/// point at the string because it is handed on with its span.
+/// A text: a string with captures, or any expression. `format!` reads the captures, and its errors point at the string
+/// because the string keeps its span.
 fn name(expr: &Expr) -> Result<TokenStream> {
     match ungrouped(expr) {
         Expr::Lit(ExprLit {
@@ -245,8 +261,8 @@ fn formatted(text: &LitStr) -> TokenStream {
     }
 }
 
-/// A `Duration`: from a string, which the compiler reads by the same function as a program does, or any expression
-/// that is one.
+/// A `Duration`: a string, which the compiler reads by the same function as a program does, or any expression of this
+/// type.
 fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
     match expr {
         Expr::Lit(ExprLit {
@@ -276,7 +292,7 @@ fn time(argument: &Ident, expr: &Expr) -> Result<TokenStream> {
     }
 }
 
-/// A `tenure::Renew`: the name of one, or any expression that is one.
+/// A `tenure::Renew`: its name, or any expression of this type.
 fn renew(expr: &Expr) -> Result<TokenStream> {
     const WANTED: &str = "`renew` is \"automatic\", \"never\", or a `tenure::Renew`";
     match expr {
@@ -293,7 +309,7 @@ fn renew(expr: &Expr) -> Result<TokenStream> {
     }
 }
 
-/// All mistakes are shown at once.
+/// Collects all mistakes, so that the compiler shows them at once.
 #[derive(Default)]
 struct Errors(Option<Error>);
 

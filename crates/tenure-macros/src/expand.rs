@@ -1,4 +1,4 @@
-//! The function, rewritten.
+//! Rewrites the function.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -9,7 +9,7 @@ use syn::{Attribute, Error, Item, Result, ReturnType, Signature, Type, Visibilit
 
 use crate::args::Args;
 
-/// A function whose body nobody has to understand here.
+/// A function whose body is not parsed.
 struct Function {
     attributes: Vec<Attribute>,
     visibility: Visibility,
@@ -54,12 +54,12 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
         Some(_) => (quote!(async), quote!(.await)),
         None => (TokenStream::new(), TokenStream::new()),
     };
-    // What is wrong with the conversion of errors is wrong with the type that is returned.
+    // An error about the conversion of errors points at the type that the function returns.
     let converted = quote_spanned!(returned.span()=> ?);
-    // These cannot be seen by the body, nor hide anything from it.
+    // With mixed-site hygiene the body cannot see these names, and they hide none of its own.
     let [lock_name, outcome] = ["lock", "outcome"].map(|name| Ident::new(name, Span::mixed_site()));
-    // The type comes first in the body, as a return that never happens: a type written behind the
-    // arguments of an async closure is no hint to its body (rustc 1.95), so nothing would be coerced.
+    // The body begins with a return of the right type that never happens. The type of an async closure, written behind
+    // its arguments, gives its body no hint (rustc 1.95), so no value would be coerced.
     let statements = body.stream();
     let mut block = Group::new(
         Delimiter::Brace,
@@ -71,8 +71,8 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
         },
     );
     block.set_span(body.span());
-    // The body takes the arguments with it (`move`): then its future is `Send` when they are,
-    // and what it borrows from them may be returned.
+    // The closure moves the arguments into the body: then its future is `Send` when they are, and the body may return
+    // what it borrows from them.
     Ok(quote! {
         #(#attributes)*
         #visibility #signature {
@@ -99,7 +99,7 @@ fn not_a_function(item: TokenStream, err: Error) -> Error {
     )
 }
 
-/// The type of the body.
+/// The type that the body returns.
 fn returned(signature: &Signature) -> Result<Type> {
     if let Some(constness) = &signature.constness {
         return Err(Error::new(
@@ -122,7 +122,7 @@ fn returned(signature: &Signature) -> Result<Type> {
     }
 }
 
-/// `impl Trait` is not allowed within a function, and is inferred there.
+/// Replaces `impl Trait`, which is not allowed within a function, by an inferred type.
 struct Opened;
 
 impl VisitMut for Opened {

@@ -1,7 +1,7 @@
 //! The attribute macro of the `tenure` crate; use it through `tenure::locked` (feature `macros`).
 //!
-//! It rewrites a function into a call of the template `Lock::run` and has no logic of its own:
-//! what can be said about a lock is said in the `tenure` crate.
+//! The macro rewrites a function into a call of `Lock::run` and decides nothing about locks: that is the task of the
+//! `tenure` crate.
 
 mod args;
 mod expand;
@@ -15,7 +15,7 @@ pub fn locked(args: TokenStream, function: TokenStream) -> TokenStream {
     match expand::locked(args.into(), function.clone().into()) {
         Ok(expanded) => expanded.into(),
         Err(err) => {
-            // The function stays, so that its callers add no errors of their own.
+            // The function is kept, so that its callers cause no further errors.
             let mistakes = err.into_compile_error();
             let function = proc_macro2::TokenStream::from(function);
             quote!(#mistakes #[allow(unused)] #function).into()

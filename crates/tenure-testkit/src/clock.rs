@@ -1,46 +1,26 @@
-//! The clocks of one process, which the test moves: its wall clock, and how far its monotonic clock is behind.
+//! The clocks of one process: a test sets its wall clock, and how far its monotonic clock is behind.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::compiler::preload;
 use super::process::Directory;
+use super::skip::{print_skip, skip_unless_installed};
 use super::tracer;
 
-/// Compiles what is to be put before libc, into `dir/NAME.so`.
-pub fn preload(dir: &Path, name: &str, source: &str) {
-    let library = dir.join(format!("{name}.so"));
-    compile(&library, source, &["-shared", "-fPIC"]);
-}
-
-/// Its source is left beside it.
-pub fn compile(program: &Path, source: &str, flags: &[&str]) {
-    let file = program.with_extension("c");
-    std::fs::write(&file, source).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(flags).args(["-O1", "-Wall", "-Werror", "-o"]);
-    let output = cc.arg(program).arg(file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-}
-
-/// Made by the compiler from `clock.c`, put before libc in that process.
+/// The clocks of one process. A library made of `clock.c` is loaded before libc there.
 pub struct Clock {
     dir: Directory,
     offset: File,
-    /// How long its machine has slept until now, and since when it does again.
+    /// How long the machine of the process has slept, and since when it sleeps again.
     slept: Mutex<(Duration, Option<Instant>)>,
 }
 
 impl Clock {
-    pub fn skip_unless_possible() -> bool {
-        super::skip_unless_installed(&["redis-server", "cc"])
-    }
-
     pub fn make() -> Self {
         let dir = Directory::new("clock");
         preload(dir.path(), "clock", include_str!("clock.c"));
@@ -52,14 +32,15 @@ impl Clock {
         clock
     }
 
-    /// What stands before the command of a server to give it this clock.
+    /// The words before the command of a server that give it this clock.
     pub fn command(&self) -> Vec<String> {
         let library = self.dir.path().join("clock.so");
         let preload = format!("LD_PRELOAD={}", library.display());
         vec!["env".into(), preload, self.variable()]
     }
 
-    /// The same for one that asks the kernel without libc: its wall clock, not its monotonic one.
+    /// The words for a program that makes system calls without libc. They set its wall clock and not its monotonic
+    /// clock.
     pub fn traced_command(&self) -> Vec<String> {
         vec![
             "env".into(),
@@ -73,7 +54,7 @@ impl Clock {
         format!("TENURE_TEST_CLOCK={}", offset.display())
     }
 
-    /// The same for a process that is started with an environment.
+    /// The environment that gives a process this clock.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let words = self.command();
         let pairs = words.iter().filter_map(|word| word.split_once('='));
@@ -82,29 +63,29 @@ impl Clock {
             .collect()
     }
 
-    /// Now it shows so many seconds more than the machine's, and goes on.
+    /// The clock is this many seconds ahead of the machine's from now on, and runs.
     pub fn set(&self, seconds: i64) {
         self.write(0, seconds * 1_000_000_000);
         self.write(1, 0);
     }
 
-    /// It stands still until it is set.
+    /// The clock stands still until it is set.
     pub fn freeze(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         self.write(1, now.as_nanos().try_into().unwrap());
     }
 
-    /// The machine of the process, which stands still already, goes to sleep: until it wakes up, `CLOCK_MONOTONIC` does
-    /// not go on, and `CLOCK_BOOTTIME` does.
+    /// The machine of the process, which is stopped already, goes to sleep: until it wakes up, `CLOCK_MONOTONIC` stands
+    /// still, and `CLOCK_BOOTTIME` does not.
     pub fn fall_asleep(&self) {
         self.slept.lock().unwrap().1 = Some(Instant::now());
     }
 
-    /// To be called before the process goes on.
+    /// To be called before the process is resumed.
     pub fn wake_up(&self) {
         let mut slept = self.slept.lock().unwrap();
         let since = slept.1.take().unwrap();
-        // It may have stopped a little later than it was told to, and that clock never goes back.
+        // The process may have stopped a little after the signal, and the monotonic clock must not go back.
         slept.0 += since.elapsed().saturating_sub(Duration::from_millis(5));
         self.write(2, slept.0.as_nanos().try_into().unwrap());
     }
@@ -114,4 +95,30 @@ impl Clock {
             .write_all_at(&number.to_ne_bytes(), place * 8)
             .unwrap();
     }
+}
+
+/// Returns `true`, which ends the test, where a process may not trace another one; prints that as
+/// [`skip_unless_installed`] does.
+pub fn skip_unless_traceable() -> bool {
+    if skip_unless_installed(&["cc"]) {
+        return true;
+    }
+    let clock = Clock::make();
+    clock.set(-1_000_000_000);
+    let words = clock.traced_command();
+    let mut date = Command::new(&words[0]);
+    let date = date.args(&words[1..]).args(["date", "+%Y"]).output();
+    let date = date.unwrap();
+    if !date.status.success() {
+        let why = String::from_utf8_lossy(&date.stderr);
+        print_skip(&format!("no process may be traced here ({})", why.trim()));
+        return true;
+    }
+    // Without this check, a test would pass although the program does not see the clock of the test.
+    let year: u64 = String::from_utf8_lossy(&date.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(year < 2020, "thirty years back it is {year}");
+    false
 }

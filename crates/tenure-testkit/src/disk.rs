@@ -1,12 +1,12 @@
-//! A disk for one server, of which the test takes the power.
+//! The disk of one server: a loss of power loses what the server did not sync.
 
 use std::path::{Path, PathBuf};
 
-use super::clock::preload;
+use super::compiler::preload;
 use super::process::{Directory, copy};
 use super::tracer;
 
-/// Made by the compiler from `disk.c`, put before libc in the server's process.
+/// The disk of one server. A library made of `disk.c` is loaded before libc there.
 pub struct Disk {
     dir: Directory,
 }
@@ -18,7 +18,7 @@ impl Disk {
         Self { dir }
     }
 
-    /// What stands before the command of a server to give it this disk.
+    /// The words before the command of a server that give it this disk.
     pub fn command(&self) -> Vec<String> {
         vec![
             "env".into(),
@@ -27,7 +27,7 @@ impl Disk {
         ]
     }
 
-    /// The same for one that asks the kernel without libc.
+    /// The words for a program that makes system calls without libc.
     pub fn traced_command(&self) -> Vec<String> {
         vec![
             "env".into(),
@@ -44,13 +44,13 @@ impl Disk {
         self.dir.path().join("kept")
     }
 
-    /// Everything in the directory of a server, which does not run now, is on the disk. From now on only what it syncs
+    /// Everything in the directory of a server that does not run is on the disk. From now on only what the server syncs
     /// gets there.
     pub fn begin(&self, server: &Path) {
         copy(server, &self.kept());
     }
 
-    /// The power was gone: the server, which does not run, finds what was on the disk.
+    /// The power failed: the server, which does not run, finds what was on the disk.
     pub fn lose_power(&self, server: &Path) {
         std::fs::remove_dir_all(server).unwrap();
         copy(&self.kept(), server);

@@ -1,4 +1,4 @@
-//! etcd, one member or several. Looks go by its JSON gateway, over a port of their own.
+//! etcd, one member or several. The test itself uses the JSON gateway.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,29 +11,32 @@ use serde_json::{Value, json};
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::{Certificates, PASSWORD, USER};
-use super::until;
+use super::skip;
+use super::wait::until;
 
-/// Another version than that on the `PATH`: the folder with the program.
+/// The environment variable with the folder of the program, for another version than the one on the `PATH`.
 const FOLDER: &str = "TENURE_ETCD_BIN";
 
-/// Whether there is no etcd here; then it has said so.
+/// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    std::env::var_os(FOLDER).is_none() && super::skip_unless_installed(&["etcd"])
+    std::env::var_os(FOLDER).is_none() && skip::skip_unless_installed(&["etcd"])
 }
 
-/// A cluster. Dropped, its members are killed and their directories removed.
+/// A cluster. Dropping it kills its members and removes their directories.
 pub struct Etcd {
     pub members: Vec<Member>,
-    /// Whoever looks logs in as root.
+    /// The test itself logs in as root.
     is_secured: bool,
     token: Mutex<Option<String>>,
 }
 
 /// One process, which can be killed and started again on its ports and directory.
 pub struct Member {
+    name: String,
     host: Host,
     client: Port,
     tls: Port,
+    peer: Port,
     dir: PathBuf,
     command: Vec<String>,
     process: Mutex<Option<Process>>,
@@ -49,29 +52,29 @@ pub struct Key {
 }
 
 impl Etcd {
-    /// So many members, with these flags besides.
+    /// A cluster of `count` members, with these flags added.
     pub fn start(count: usize, flags: &[&str]) -> Self {
         Self::start_after(&[], count, flags)
     }
 
-    /// `before`: what stands before the program, for its clock or its disk.
+    /// `before`: words before the program, which give it a clock or a disk.
     pub fn start_after(before: &[String], count: usize, flags: &[&str]) -> Self {
         Self::launch(&vec![Host::here(); count], before, None, flags)
     }
 
-    /// A member on each host of that network, which answers this machine too.
+    /// A member on each host of that network. This machine reaches them, too.
     pub fn start_on(network: &Network) -> Self {
         Self::launch(&network.hosts, &[], None, &[])
     }
 
-    /// One member that lets [`USER`] in with [`PASSWORD`], and nobody without a user.
+    /// One member at which [`USER`] logs in with [`PASSWORD`]. Clients without a user are refused.
     pub fn start_secured(flags: &[&str]) -> Self {
         let mut etcd = Self::launch(&[Host::here()], &[], None, flags);
         etcd.secure();
         etcd
     }
 
-    /// TLS on [`tls_address`](Member::tls_address), under that certificate, for clients that have one too, with users.
+    /// TLS on [`tls_address`](Member::tls_address), with that certificate. Clients need a certificate and a user.
     pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         let mut etcd = Self::launch(&[Host::here()], &[], Some((certificates, name)), &[]);
         etcd.secure();
@@ -84,86 +87,23 @@ impl Etcd {
         tls: Option<(&Certificates, &str)>,
         flags: &[&str],
     ) -> Self {
-        let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
-        let places: Vec<_> = hosts
-            .iter()
-            .map(|host| (host.clone(), [(); 3].map(|()| Port::reserve())))
-            .collect();
-        let url = |host: &Host, port: &Port| format!("http://{}:{}", host.address(), port.number());
-        let cluster = places.iter().enumerate();
-        let cluster: Vec<_> = cluster
-            .map(|(i, (host, [_, _, peer]))| format!("m{i}={}", url(host, peer)))
-            .collect();
-        let cluster = cluster.join(",");
-        let member = |(i, (host, [client, tls_port, peer])): (usize, (Host, [Port; 3]))| {
-            let dir = new_directory("etcd");
-            let mut listen = url(&host, &client);
-            if tls.is_some() {
-                listen += &format!(",https://{}:{}", host.address(), tls_port.number());
+        let prepare = |(at, host): (usize, &Host)| Member::prepare(format!("m{at}"), host);
+        let mut members: Vec<_> = hosts.iter().enumerate().map(prepare).collect();
+        let peers = members.iter();
+        let peers = peers.map(|member| format!("{}={}", member.name, member.url(&member.peer)));
+        let cluster = peers.collect::<Vec<_>>().join(",");
+        for member in &mut members {
+            let mut command = member.host.command();
+            command.extend(before.iter().cloned());
+            command.extend(member.command(&cluster, tls.is_some()));
+            if let Some((certificates, name)) = tls {
+                command.extend(tls_options(certificates, name));
             }
-            let data = dir.join("data").display().to_string();
-            let (client_url, peer_url) = (url(&host, &client), url(&host, &peer));
-            let name = format!("m{i}");
-            let mut words = vec![
-                binary.as_str(),
-                "--name",
-                &name,
-                "--data-dir",
-                &data,
-                "--initial-cluster",
-                &cluster,
-                "--initial-cluster-state",
-                "new",
-                "--listen-client-urls",
-                &listen,
-                "--advertise-client-urls",
-                &client_url,
-                "--listen-peer-urls",
-                &peer_url,
-                "--initial-advertise-peer-urls",
-                &peer_url,
-                "--unsafe-no-fsync",
-                "--heartbeat-interval",
-                "50",
-                "--election-timeout",
-                "500",
-                // Else each login takes as long as it should on an earnest server.
-                "--bcrypt-cost",
-                "4",
-                "--logger",
-                "zap",
-                "--log-level",
-                "error",
-            ];
-            let files = tls.map(|(certificates, name)| {
-                let file = |name: &str| certificates.file(name).display().to_string();
-                [
-                    file(&format!("{name}.crt")),
-                    file(&format!("{name}.key")),
-                    file("ca.crt"),
-                ]
-            });
-            if let Some([cert, key, ca]) = &files {
-                words.extend(["--cert-file", cert, "--key-file", key]);
-                words.extend(["--trusted-ca-file", ca, "--client-cert-auth"]);
-            }
-            words.extend(flags);
-            Member {
-                command: host
-                    .command()
-                    .into_iter()
-                    .chain(before.iter().cloned())
-                    .chain(words.into_iter().map(str::to_owned))
-                    .collect(),
-                host,
-                client,
-                tls: tls_port,
-                dir,
-                process: Mutex::new(None),
-            }
-        };
+            command.extend(flags.iter().map(ToString::to_string));
+            member.command = command;
+        }
         let etcd = Self {
-            members: places.into_iter().enumerate().map(member).collect(),
+            members,
             is_secured: false,
             token: Mutex::new(None),
         };
@@ -172,7 +112,7 @@ impl Etcd {
         etcd
     }
 
-    /// Until every member has a leader.
+    /// Waits until every member knows a leader.
     pub fn until_ready(&self) {
         for member in &self.members {
             until("the member is ready", || {
@@ -205,7 +145,7 @@ impl Etcd {
         self.url_by(&addresses)
     }
 
-    /// The same by way of other addresses.
+    /// The URL with other addresses, for example of proxies.
     pub fn url_by(&self, addresses: &[String]) -> String {
         format!("etcd://{}{}", self.login(), addresses.join(","))
     }
@@ -222,10 +162,10 @@ impl Etcd {
         }
     }
 
-    /// Asks by the gateway of the first member that answers.
+    /// Sends a request to the gateway of the first member that answers.
     ///
     /// # Panics
-    /// When the answer is an error, or nobody answers.
+    /// When the answer is an error, or no member answers.
     #[track_caller]
     pub fn order(&self, path: &str, body: &Value) -> Value {
         let mut said = Vec::new();
@@ -242,7 +182,7 @@ impl Etcd {
         panic!("{path}: {said:?}");
     }
 
-    /// What the first member says to somebody else, who has [`PASSWORD`].
+    /// The answer of the first member to another user, who logs in with [`PASSWORD`].
     #[track_caller]
     pub fn order_as(&self, user: &str, path: &str, body: &Value) -> Value {
         let login = json!({ "name": user, "password": PASSWORD });
@@ -254,17 +194,17 @@ impl Etcd {
         ask(path, body, token["token"].as_str())
     }
 
-    /// The leader that this member knows; 0: it knows none, or does not answer.
+    /// The leader that this member knows; 0 if it knows none or does not answer.
     pub fn leader_of(&self, member: &Member) -> u64 {
         let status = member.status(self.login_token().as_deref());
         if status.is_none() {
-            // A server that was started again knows none of those that it gave out.
+            // A server that was restarted does not know the tokens that it issued before.
             *self.token.lock().unwrap() = None;
         }
         status.map_or(0, |status| number(&status["leader"]))
     }
 
-    /// `None`: nobody has to log in, or nobody can at the moment.
+    /// `None` if a login is not needed, or not possible at the moment.
     fn login_token(&self) -> Option<String> {
         let mut token = self.token.lock().unwrap();
         if self.is_secured && token.is_none() {
@@ -287,7 +227,7 @@ impl Etcd {
         token.get_or_insert_with(|| self.log_in().unwrap()).clone()
     }
 
-    /// All keys that begin so, in the order in which they were made.
+    /// All keys with this prefix, in the order in which they were created.
     #[track_caller]
     pub fn keys(&self, prefix: &str) -> Vec<Key> {
         let mut range = range(prefix);
@@ -308,7 +248,7 @@ impl Etcd {
         kvs.iter().map(key).collect()
     }
 
-    /// What the first member says when it will not.
+    /// A put by the first member; the error is its refusal.
     pub fn try_put(&self, key: &str, value: &str) -> Result<(), String> {
         let (key, value) = (base64(key.as_bytes()), base64(value.as_bytes()));
         let put = json!({ "key": key, "value": value });
@@ -318,7 +258,7 @@ impl Etcd {
         }
     }
 
-    /// Deletes all keys that begin so.
+    /// Deletes all keys with this prefix.
     #[track_caller]
     pub fn delete(&self, prefix: &str) {
         self.order("kv/deleterange", &range(prefix));
@@ -338,7 +278,7 @@ impl Etcd {
         self.order("lease/revoke", &json!({ "ID": lease.to_string() }));
     }
 
-    /// Forgets all revisions but the last.
+    /// Compacts all revisions but the last.
     #[track_caller]
     pub fn compact(&self) {
         let answer = self.order("kv/range", &range("compact?"));
@@ -349,7 +289,7 @@ impl Etcd {
         );
     }
 
-    /// The member that leads.
+    /// The index of the leader.
     pub fn leader(&self) -> usize {
         let mut found = None;
         until("there is a leader", || {
@@ -364,7 +304,7 @@ impl Etcd {
         found.unwrap()
     }
 
-    /// How many watches the members serve.
+    /// The number of watches that the members serve.
     pub fn watches(&self) -> u64 {
         let count = |member: &Member| member.metric("etcd_debugging_mvcc_watcher_total");
         self.members.iter().map(count).sum()
@@ -372,6 +312,52 @@ impl Etcd {
 }
 
 impl Member {
+    fn prepare(name: String, host: &Host) -> Self {
+        Self {
+            name,
+            host: host.clone(),
+            client: Port::reserve(),
+            tls: Port::reserve(),
+            peer: Port::reserve(),
+            dir: new_directory("etcd"),
+            command: Vec::new(),
+            process: Mutex::new(None),
+        }
+    }
+
+    fn url(&self, port: &Port) -> String {
+        format!("http://{}:{}", self.host.address(), port.number())
+    }
+
+    /// The program and its options. `cluster`: `name=url` of each member.
+    fn command(&self, cluster: &str, has_tls: bool) -> Vec<String> {
+        let binary = std::env::var(FOLDER).map_or("etcd".into(), |folder| format!("{folder}/etcd"));
+        let (client, peer) = (self.url(&self.client), self.url(&self.peer));
+        let listen = match has_tls {
+            true => format!("{client},https://{}", self.tls_address()),
+            false => client.clone(),
+        };
+        let options = [
+            ("name", self.name.as_str()),
+            ("data-dir", &self.dir.join("data").display().to_string()),
+            ("initial-cluster", cluster),
+            ("initial-cluster-state", "new"),
+            ("listen-client-urls", &listen),
+            ("advertise-client-urls", &client),
+            ("listen-peer-urls", &peer),
+            ("initial-advertise-peer-urls", &peer),
+            ("heartbeat-interval", "50"),
+            ("election-timeout", "500"),
+            // With the default cost each login takes as long as it should on a server in production.
+            ("bcrypt-cost", "4"),
+            ("logger", "zap"),
+            ("log-level", "error"),
+        ];
+        let options = options.map(|(name, value)| format!("--{name}={value}"));
+        let no_sync = "--unsafe-no-fsync".to_owned();
+        [binary, no_sync].into_iter().chain(options).collect()
+    }
+
     pub fn port(&self) -> u16 {
         self.client.number()
     }
@@ -406,18 +392,18 @@ impl Member {
         &self.dir
     }
 
-    /// Starts it again after [`kill`](Member::kill).
+    /// Starts the member again after [`kill`](Member::kill).
     pub fn start(&self) {
         self.spawn();
     }
 
-    /// `kill -9`.
+    /// SIGKILL.
     pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
-    /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
+    /// SIGSTOP: the member answers no client, and the kernel still accepts what clients send.
     pub fn stop(&self) {
         self.with_process(Process::stop);
     }
@@ -432,7 +418,7 @@ impl Member {
         act(slot.as_ref().expect("it runs"));
     }
 
-    /// What it says of itself, also without a leader; where users log in, newer versions tell only them.
+    /// The status of the member, also without a leader. Newer versions with users need a token for that.
     fn status(&self, token: Option<&str>) -> Option<Value> {
         let answer = self.post("maintenance/status", &json!({}), token)?;
         answer.get("error").is_none().then_some(answer)
@@ -445,7 +431,7 @@ impl Member {
         value.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
     }
 
-    /// `None`: it does not answer.
+    /// `None` if the member does not answer.
     fn post(&self, path: &str, body: &Value, token: Option<&str>) -> Option<Value> {
         let answer = self.http(&format!("POST /v3/{path}"), &body.to_string(), token)?;
         serde_json::from_str(&answer).ok()
@@ -471,7 +457,17 @@ impl Drop for Member {
     }
 }
 
-/// The gateway writes 64-bit numbers as text, and leaves zeros out.
+fn tls_options(certificates: &Certificates, name: &str) -> Vec<String> {
+    let file = |name: &str| certificates.file(name).display().to_string();
+    vec![
+        format!("--cert-file={}", file(&format!("{name}.crt"))),
+        format!("--key-file={}", file(&format!("{name}.key"))),
+        format!("--trusted-ca-file={}", file("ca.crt")),
+        "--client-cert-auth".into(),
+    ]
+}
+
+/// The gateway writes 64-bit numbers as text, and omits zeros.
 fn number(value: &Value) -> u64 {
     let text = value.as_str().unwrap_or("0");
     text.parse().unwrap()
@@ -480,7 +476,7 @@ fn number(value: &Value) -> u64 {
 fn range(prefix: &str) -> Value {
     let mut end = prefix.as_bytes().to_vec();
     match end.last_mut() {
-        // No test has a prefix that ends with the last byte there is.
+        // No test has a prefix that ends with the byte 255.
         Some(last) => *last += 1,
         None => return json!({ "key": base64(b"\0"), "range_end": base64(b"\0") }),
     }

@@ -1,4 +1,4 @@
-//! mariadbd.
+//! MariaDB.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,23 +8,17 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
 use super::process::{Directory, Port, Process, new_directory, new_directory_on_disk};
 use super::redis::Certificates;
+use super::skip;
 use super::sql_client::SqlClient;
-use super::until;
+use super::wait::until;
 
-pub use super::PASSWORD;
+pub use super::login::{PASSWORD, USER};
 
-/// The user of our URLs, who may do everything in [`DATABASE`] and nothing else; and the password.
-pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
-/// Whether there is no server here; then it has said so.
+/// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    let program = "mariadbd";
-    if std::path::Path::new(PROGRAM).is_file() {
-        return false;
-    }
-    super::print_missing(program);
-    true
+    skip::skip_unless(Path::new(PROGRAM).is_file(), "mariadbd")
 }
 
 const PROGRAM: &str = "/usr/sbin/mariadbd";
@@ -38,7 +32,7 @@ pub struct MariaDb {
     admin: SqlClient,
 }
 
-/// A data directory as it is after the installation: making it takes longer than starting a server.
+/// A data directory as the installation makes it, which takes longer than starting a server.
 fn template() -> &'static Directory {
     static TEMPLATE: OnceLock<Directory> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
@@ -54,9 +48,9 @@ fn template() -> &'static Directory {
                 directory.path().join("data").display()
             ))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
-            // A server that starts clears away whatever tables others have in /tmp.
+            // A server that starts deletes the temporary tables of other servers in /tmp.
             .arg(format!("--tmpdir={}", directory.path().display()))
-            // Its log, 96 MB unless told otherwise, is copied for every server.
+            // The log is copied for every server; its default size is 96 MB.
             .arg("--innodb-log-file-size=4M")
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -71,7 +65,7 @@ impl MariaDb {
         Self::start_with(&[], options)
     }
 
-    /// It offers TLS under that certificate, on its one port.
+    /// A server that offers TLS with that certificate, on its one port.
     pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
         let file = |name: &str| certificates.file(name).display().to_string();
         Self::start(&[
@@ -81,12 +75,12 @@ impl MariaDb {
         ])
     }
 
-    /// `before`: what stands before the program, to set its environment.
+    /// `before`: words before the program, which set its environment.
     pub fn start_with(before: &[String], options: &[&str]) -> Self {
         Self::start_in(new_directory("mariadb"), before, options)
     }
 
-    /// With its files on a disk: in shared memory it maps its log, and a kill loses nothing of that.
+    /// A server with its files on a disk. In shared memory the server maps its log, of which a kill loses nothing.
     pub fn start_on_disk(before: &[String], options: &[&str]) -> Self {
         Self::start_in(new_directory_on_disk("mariadb"), before, options)
     }
@@ -111,7 +105,7 @@ impl MariaDb {
             ("innodb-log-file-size", "4M".into()),
             ("performance-schema", "OFF".into()),
             ("max-connections", "1000".into()),
-            // A server that starts clears away whatever tables others have in /tmp.
+            // A server that starts deletes the temporary tables of other servers in /tmp.
             ("tmpdir", dir.display().to_string()),
         ] {
             command.push(format!("--{option}={value}"));
@@ -138,7 +132,7 @@ impl MariaDb {
         server
     }
 
-    /// Starts it (again) and waits until it answers.
+    /// Starts the server (again) and waits until it answers.
     pub fn launch(&self) {
         let process = Process::start(&self.dir, &self.command);
         let mut place = self.process.lock().unwrap();
@@ -150,15 +144,15 @@ impl MariaDb {
         });
     }
 
-    /// Whether it has a word for those who come over the network, too.
+    /// Whether the server greets clients that connect over the network.
     fn greets(&self) -> bool {
         use std::io::Read as _;
         let stream = std::net::TcpStream::connect(("127.0.0.1", self.port.number()));
         stream.is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|count| count == 1))
     }
 
-    /// SIGKILL. The next start is in another second: that is how runs of a server are told apart, and each counts its
-    /// connections from the beginning.
+    /// SIGKILL. Returns in the next second: the library tells runs of a server apart by the second of their start, and
+    /// each run counts its connections from the beginning.
     pub fn kill(&self) {
         self.process.lock().unwrap().take().unwrap().kill();
         let second = || {
@@ -184,7 +178,7 @@ impl MariaDb {
         self.process.lock().unwrap().as_ref().unwrap().resume();
     }
 
-    /// Whoever logs in with [`PASSWORD`].
+    /// A client of that user, who logs in with [`PASSWORD`].
     pub fn client_as(&self, user: &str) -> SqlClient {
         let options = MySqlConnectOptions::new()
             .host("127.0.0.1")
@@ -195,7 +189,7 @@ impl MariaDb {
         SqlClient::mysql(options)
     }
 
-    /// The superuser.
+    /// A client of the superuser.
     pub fn admin(&self) -> &SqlClient {
         &self.admin
     }
@@ -209,7 +203,7 @@ impl MariaDb {
         self.url_at(self.port.number())
     }
 
-    /// The same by way of another port.
+    /// The URL with another port, for example of a proxy.
     pub fn url_at(&self, port: u16) -> String {
         format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
     }

@@ -5,8 +5,8 @@
 /// `needs!(redis)` names a server by its module here, `needs!("cc")` a program on the path, and `needs!(tracer)` asks
 /// whether a process may be traced on this machine. Where one is missing, the macro prints a line `SKIP` with the name
 /// of the test and of what is missing, and executes `return`. `scripts/test` counts these lines, and in CI they are
-/// failures. Where a program is found on the path, the macro blocks the thread until the machine is idle, so that a
-/// lease does not end because other tests use the processors.
+/// failures. Otherwise the macro blocks the thread until the machine is idle, so that a lease does not end because other
+/// tests use the processors.
 ///
 /// It is the first statement of a test, whose function returns `()`.
 #[macro_export]
@@ -20,7 +20,7 @@ macro_rules! needs {
         $crate::skip_unless_installed(&[$program])
     };
     (@skip_unless_installed tracer) => {
-        $crate::tracer::skip_unless_possible()
+        $crate::clock::skip_unless_traceable()
     };
     (@skip_unless_installed $server:ident) => {
         $crate::$server::skip_unless_installed()

@@ -4,13 +4,15 @@ use std::process::Command;
 
 use super::postgres::{self, PASSWORD, Postgres, USER};
 use super::process::{Directory, Port, Process, is_root};
+use super::skip;
+use super::wait::until;
 
-/// Without it, or without PostgreSQL, says so.
+/// Returns `true`, which ends the test, where PgBouncer or PostgreSQL is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    postgres::skip_unless_installed() || super::skip_unless_installed(&["pgbouncer"])
+    postgres::skip_unless_installed() || skip::skip_unless_installed(&["pgbouncer"])
 }
 
-/// It ends when dropped.
+/// A running PgBouncer. Dropping it ends the process.
 pub struct Pooler {
     port: Port,
     _process: Process,
@@ -18,7 +20,7 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// `pool_mode`, and how many sessions of the server are shared out.
+    /// `mode`: its `pool_mode`. `sessions`: its `default_pool_size`.
     pub fn start(server: &Postgres, mode: &str, sessions: u32) -> Self {
         let (directory, port) = (Directory::new("pgbouncer"), Port::reserve());
         let users = directory.path().join("users");
@@ -51,7 +53,7 @@ impl Pooler {
         }
         command.extend(["pgbouncer".to_owned(), settings.display().to_string()]);
         let process = Process::start(directory.path(), &command);
-        super::until("PgBouncer listens", || {
+        until("PgBouncer listens", || {
             assert!(!process.has_ended(), "pgbouncer ended");
             std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
         });

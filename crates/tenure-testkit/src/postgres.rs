@@ -1,4 +1,4 @@
-//! A PostgreSQL server.
+//! PostgreSQL.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,25 +9,20 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use super::process::{Directory, Port, Process, is_root, new_directory};
 use super::redis::Certificates;
+use super::skip;
 use super::sql_client::SqlClient;
-use super::until;
+use super::wait::until;
 
-pub use super::PASSWORD;
+pub use super::login::{PASSWORD, USER};
 
-/// The user of our URLs, who owns [`DATABASE`] and nothing else; and the password.
-pub const USER: &str = "tenure";
 pub const DATABASE: &str = "locks";
 
-/// Whether there is no server here; then it has said so.
+/// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    if programs().is_some() {
-        return false;
-    }
-    super::print_missing("postgres");
-    true
+    skip::skip_unless(programs().is_some(), "postgres")
 }
 
-/// Where Debian has them, the newest first; they are not on the path.
+/// The folder of the newest version, as Debian installs it; the programs are not on the path.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut versions: Vec<_> = versions
@@ -38,7 +33,7 @@ fn programs() -> Option<PathBuf> {
     versions.pop()
 }
 
-/// The server refuses to run as root.
+/// The words before a command that run it as a user: the server refuses to run as root.
 fn as_somebody() -> Vec<String> {
     if !is_root() {
         return Vec::new();
@@ -79,7 +74,7 @@ fn template() -> &'static Directory {
     static TEMPLATE: OnceLock<Directory> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let directory = Directory::new("postgres-template");
-        // A file: what root has as its standard input may not be opened by the one it becomes.
+        // The password is in a file: the new user may not open the standard input of root.
         let password = directory.path().join("password");
         std::fs::write(&password, PASSWORD).unwrap();
         give_away(directory.path());
@@ -89,7 +84,7 @@ fn template() -> &'static Directory {
             [
                 "-U",
                 "postgres",
-                // Thousands of logins with SCRAM would be most of what the tests compute; servers with TLS ask for it.
+                // Thousands of logins with SCRAM would cost most of the time of the tests. Servers with TLS use SCRAM.
                 "-A",
                 "md5",
                 "--no-sync",
@@ -127,9 +122,9 @@ impl Postgres {
         Self::start_with(&[], settings)
     }
 
-    /// It offers TLS under that certificate, on its one port.
+    /// A server that offers TLS with that certificate, on its one port.
     pub fn start_tls(certificates: &Certificates, name: &str) -> Self {
-        // The server wants the key to be its own, and reads it while it starts.
+        // The server must own the key, and reads it when it starts.
         let own = Directory::new("postgres-certificate");
         let mut settings = vec![
             "ssl=on".to_owned(),
@@ -145,7 +140,7 @@ impl Postgres {
         Self::start(&settings)
     }
 
-    /// `before`: what stands before the program, to set its environment.
+    /// `before`: words before the program, which set its environment.
     pub fn start_with(before: &[String], settings: &[&str]) -> Self {
         let (dir, port) = (new_directory("postgres"), Port::reserve());
         super::process::copy(&template().path().join("data"), &dir);
@@ -159,7 +154,7 @@ impl Postgres {
             "listen_addresses=127.0.0.1".into(),
             format!("unix_socket_directories={}", dir.display()),
             "max_connections=200".into(),
-            // Else a server that is killed leaves it in /dev/shm for ever.
+            // With the default a killed server leaves its memory in /dev/shm for ever.
             "dynamic_shared_memory_type=mmap".into(),
         ];
         let settings = own
@@ -192,11 +187,11 @@ impl Postgres {
         server
     }
 
-    /// Starts it (again) and waits until it answers.
+    /// Starts the server (again) and waits until it answers.
     pub fn launch(&self) {
         let mut place = self.process.lock().unwrap();
         until("PostgreSQL answers", || {
-            // The children of one that was killed may still be on their way out; then the new one ends at once.
+            // While children of a killed server still run, a new server ends at once.
             if place.as_ref().is_none_or(Process::has_ended) {
                 if let Some(ended) = place.take() {
                     ended.kill();
@@ -207,8 +202,9 @@ impl Postgres {
         });
     }
 
-    /// SIGKILL of all its processes at one instant, as when its machine, its container or its kernel ends. Of the
-    /// first one alone the others would notice one by one, and one that is late could pass on what another had held.
+    /// SIGKILL of all processes at one instant, as when the machine, the container or the kernel ends. If only the
+    /// first process were killed, the others would notice one by one, and a late one could still grant what another had
+    /// held.
     pub fn kill(&self) {
         self.stop();
         self.signal(Signal::KILL);
@@ -216,13 +212,13 @@ impl Postgres {
         self.admin.disconnect();
     }
 
-    /// SIGSTOP of all its processes.
+    /// SIGSTOP of all processes.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stands_still =
             |pid| super::process::state(pid).is_none_or(|state| matches!(state, 'T' | 'Z'));
         until("the server stands still", || {
-            // Those that were just being started as well.
+            // Processes that were just being started are stopped, too.
             self.signal(Signal::STOP);
             self.processes().into_iter().all(stands_still)
         });
@@ -241,12 +237,12 @@ impl Postgres {
     fn signal(&self, signal: Signal) {
         for pid in self.processes() {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = kill_process(pid.unwrap(), signal);
         }
     }
 
-    /// The first one, which starts all others, and these.
+    /// The pids of the first process and of its children, which are all others.
     fn processes(&self) -> Vec<u32> {
         let first = self.process();
         let children = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children"));
@@ -257,22 +253,22 @@ impl Postgres {
         std::iter::once(first).chain(children).collect()
     }
 
-    /// The number of that process.
+    /// The pid of the first process.
     pub fn process(&self) -> u32 {
         self.process.lock().unwrap().as_ref().unwrap().pid()
     }
 
-    /// A superuser, in the database `postgres`.
+    /// A client of the superuser, in the database `postgres`.
     pub fn admin(&self) -> &SqlClient {
         &self.admin
     }
 
-    /// A superuser in [`DATABASE`].
+    /// A client of the superuser, in [`DATABASE`].
     pub fn database_admin(&self) -> SqlClient {
         self.database_client_as("postgres")
     }
 
-    /// Whoever logs in with [`PASSWORD`].
+    /// A client of that role in [`DATABASE`], which logs in with [`PASSWORD`].
     pub fn database_client_as(&self, role: &str) -> SqlClient {
         let options = PgConnectOptions::new_without_pgpass()
             .host("127.0.0.1")
@@ -293,14 +289,14 @@ impl Postgres {
         self.url_at(self.port.number())
     }
 
-    /// The same by way of another port.
+    /// The URL with another port, for example of a proxy.
     pub fn url_at(&self, port: u16) -> String {
         format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/{DATABASE}")
     }
 
-    /// Starts it again as a standby of a primary that is not there: it answers, and writes nothing.
+    /// Restarts the server as a standby without a primary: it answers, and refuses writes.
     pub fn become_standby(&self) {
-        // What is in the log has to be whole, or it waits for the rest of it.
+        // A standby with an incomplete log waits for the rest of it.
         self.admin.rows("CHECKPOINT");
         self.kill();
         let signal = self.dir.join("data/standby.signal");

@@ -1,4 +1,4 @@
-//! A server as a process that cannot outlive its test, its port and its directory.
+//! The process of a server, which cannot outlive its test, with its port and its directory.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpSocket;
 
-use super::until;
+use super::wait::until;
 
-/// A loopback port. Bound for as long as this lives, and never listened on: so nobody else gets it, also while the
-/// server is down, and the server (which sets SO_REUSEADDR, as we do) can listen on it.
+/// A reserved loopback port. A socket is bound to it and never listens, so that no other process gets the port while
+/// the server is down. The server can listen on it, because both sockets set SO_REUSEADDR.
 ///
-/// From below the range that the kernel picks from. On Linux 6.18 a server could not listen on a port of that range
-/// although a socket was bound to it: probably the kernel had used it for a connection to somewhere as well.
+/// The port is below the range from which the kernel picks. On Linux 6.18 a server could not listen on a port of that
+/// range although a socket was bound to it: probably the kernel had also used the port for an outgoing connection.
 pub struct Port {
     _socket: TcpSocket,
     number: u16,
 }
 
-/// Below these lie the well-known services.
+/// Ports below belong to well-known services.
 const PORTS_FROM: u16 = 10_000;
 
 impl Port {
@@ -39,7 +39,7 @@ impl Port {
             count > 1_000,
             "no ports below those that the kernel picks from"
         );
-        // Test programs that run side by side begin at different places.
+        // Test programs that run at the same time begin at different ports.
         let start = std::process::id().wrapping_mul(97);
         loop {
             let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
@@ -58,25 +58,24 @@ impl Port {
     }
 }
 
-/// `None`: somebody has it, be it another test program that only keeps it.
+/// `None` if another process has the port, or another test program has reserved it.
 fn bind_alone(port: u16) -> Option<TcpSocket> {
     let socket = TcpSocket::new_v4().unwrap();
-    // As long as it is not set nobody else may be bound there.
+    // Without SO_REUSEADDR the bind fails if any other socket is bound to the port.
     socket.set_reuseaddr(false).unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
     socket.set_reuseaddr(true).unwrap();
     Some(socket)
 }
 
-/// Whether this is root, whom some servers refuse to run as and others have to be told.
+/// Whether the user is root. Some servers refuse to run as root, and others need an option for that.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A new directory. Whoever starts a process in it sees to it that it goes away.
+/// A new directory. [`Process`] removes it.
 ///
-/// In memory where there is such a place: a server that syncs each write would make all tests wait for the
-/// disk, and none of them is about what a disk forgets.
+/// It lies in memory where that is possible: a server that syncs each write would make all tests wait for the disk.
 pub fn new_directory(what: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     match memory.is_dir() {
@@ -85,7 +84,7 @@ pub fn new_directory(what: &str) -> PathBuf {
     }
 }
 
-/// The same on a disk.
+/// [`new_directory`] on a disk.
 pub fn new_directory_on_disk(what: &str) -> PathBuf {
     // A test program is target/debug/deps/NAME.
     let program = std::env::current_exe().unwrap();
@@ -102,23 +101,23 @@ fn new_directory_in(place: &Path, what: &str) -> PathBuf {
     dir
 }
 
-/// A new directory without a process, removed when this is dropped and also when this test program ends
-/// otherwise (what lies in a static is never dropped).
+/// A new directory without a process. It is removed when this is dropped, and also when the test program ends: a static
+/// is never dropped.
 pub struct Directory {
     path: PathBuf,
-    janitor: Child,
+    cleanup: Child,
 }
 
 impl Directory {
     pub fn new(what: &str) -> Self {
         let path = new_directory(what);
-        let mut janitor = Command::new("sh");
-        janitor
+        let mut cleanup = Command::new("sh");
+        cleanup
             .args(["-c", r#"read -r word; rm -rf "$1""#, "sh"])
             .arg(&path);
-        janitor.process_group(0).stdin(Stdio::piped());
-        let janitor = janitor.spawn().unwrap();
-        Self { path, janitor }
+        cleanup.process_group(0).stdin(Stdio::piped());
+        let cleanup = cleanup.spawn().unwrap();
+        Self { path, cleanup }
     }
 
     pub fn path(&self) -> &Path {
@@ -128,22 +127,22 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        drop(self.janitor.stdin.take());
-        // It ends by itself now; an error has nobody to go to.
-        let _ = self.janitor.wait();
+        drop(self.cleanup.stdin.take());
+        // The shell ends when its input ends; a destructor cannot return an error.
+        let _ = self.cleanup.wait();
     }
 }
 
-/// `R`, `S`, `T` (stopped), `Z` (it has ended), as in proc(5); `None`: there is no such process (any more).
+/// `R`, `S`, `T` (stopped), `Z` (ended), as in proc(5); `None` if there is no such process (any more).
 pub fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// The parent of the server: kills it at the end of its input, which comes when we say so, when we drop
-/// it, and also when this test program is killed. Being the parent, it cannot hit another process: until it has
-/// waited for its child, nobody else gets that number.
-const WATCHER: &str = r#"
+/// A shell that is the parent of the server. It kills the server when its input ends: when the process is dropped, and
+/// also when this test program is killed. A parent cannot hit another process: until it has waited for its child, the
+/// pid is not used again.
+const PARENT_SHELL: &str = r#"
 dir=$1; shift
 "$@" </dev/null >>"$dir/log" 2>&1 &
 echo $!
@@ -154,27 +153,30 @@ kill -9 $!; wait $!
 
 /// A server process. Dropped, it is killed and its directory removed.
 pub struct Process {
-    watcher: Child,
+    parent: Child,
     pid: Pid,
 }
 
 impl Process {
-    /// Starts `command` (a program and its arguments); what it says goes to `dir/log`.
+    /// Starts `command` (a program and its arguments). Its output goes to `dir/log`.
     pub fn start(dir: &Path, command: &[String]) -> Self {
-        let mut watcher = Command::new("sh");
-        watcher.args(["-c", WATCHER, "sh"]).arg(dir).args(command);
-        // Out of reach of a Ctrl-C at the terminal, which would leave the directory behind.
-        watcher.process_group(0);
-        watcher
+        let mut parent = Command::new("sh");
+        parent
+            .args(["-c", PARENT_SHELL, "sh"])
+            .arg(dir)
+            .args(command);
+        // A Ctrl-C at the terminal must not reach the shell: the directory would stay.
+        parent.process_group(0);
+        parent
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut watcher = watcher.spawn().unwrap();
+        let mut parent = parent.spawn().unwrap();
         let mut line = String::new();
-        let stdout = watcher.stdout.take().unwrap();
+        let stdout = parent.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let pid = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
-        Self { watcher, pid }
+        Self { parent, pid }
     }
 
     pub fn pid(&self) -> u32 {
@@ -189,10 +191,10 @@ impl Process {
         self.state() == 'Z'
     }
 
-    /// SIGSTOP; returns when it stands still.
+    /// SIGSTOP; returns when the process is stopped.
     pub fn stop(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
-        // The small one: for whoever looks on, too.
+        // `t`: stopped while a tracer watches.
         until("the server stands still", || {
             matches!(self.state(), 'T' | 't')
         });
@@ -203,22 +205,22 @@ impl Process {
         kill_process(self.pid, Signal::CONT).unwrap();
     }
 
-    /// SIGKILL; returns when it is gone. Its directory stays.
+    /// SIGKILL; returns when the process has ended. Its directory stays.
     pub fn kill(mut self) {
-        let stdin = self.watcher.stdin.as_mut();
+        let stdin = self.parent.stdin.as_mut();
         stdin.unwrap().write_all(b"keep\n").unwrap();
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.watcher.stdin.take());
-        // It ends by itself now; an error has nobody to go to.
-        let _ = self.watcher.wait();
+        drop(self.parent.stdin.take());
+        // The shell ends when its input ends; a destructor cannot return an error.
+        let _ = self.parent.wait();
     }
 }
 
-/// The end of a server, which may be down: a process that runs takes its directory along.
+/// Ends a server, which may be down, and removes its directory.
 pub fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
     let process = process
         .get_mut()
@@ -228,7 +230,7 @@ pub fn end(process: &mut Mutex<Option<Process>>, dir: &Path) {
     }
 }
 
-/// With owners and rights.
+/// Copies a directory with its owners and permissions.
 pub fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(copied.unwrap().success(), "cp");

@@ -1,22 +1,22 @@
-//! Somebody between a client and its server who writes down what the client says, and may change what the server says.
+//! Records what clients send to a server, and may change the first bytes of the server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What becomes of the first bytes that a server sends on a connection.
+/// Changes the first bytes that a server sends on a connection.
 pub type Tamper = fn(&mut Vec<u8>);
 
-/// Ends with the test program: whoever listens here holds nothing but a port.
+/// A recorder. Its thread ends with the test program, because it holds nothing but a port.
 pub struct Recorder {
     port: u16,
-    /// What clients said, connection by connection.
+    /// What clients sent, by connection.
     received: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Recorder {
-    /// In front of that port of this machine.
+    /// A recorder in front of that port of this machine.
     pub fn in_front_of(target: u16, tamper: Tamper) -> Self {
         Self::start(move |client, note| {
             let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
@@ -36,7 +36,7 @@ impl Recorder {
         })
     }
 
-    /// Nobody is behind it: this is all that a client gets for its first bytes.
+    /// A recorder without a server. It answers the first bytes of a client with `answer`, and sends nothing else.
     pub fn in_place_of_server(answer: &'static [u8]) -> Self {
         Self::start(move |mut client, note| {
             let mut bytes = [0; 4096];
@@ -77,13 +77,13 @@ impl Recorder {
         self.port
     }
 
-    /// What every client said so far.
+    /// What clients have sent so far, by connection.
     pub fn received(&self) -> Vec<Vec<u8>> {
         self.received.lock().unwrap().clone()
     }
 }
 
-/// Until one side hangs up; then the other side is hung up on.
+/// Forwards until one side closes its connection, and then closes both.
 fn carry(from: &mut TcpStream, to: &mut TcpStream, mut look: impl FnMut(&mut Vec<u8>)) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {

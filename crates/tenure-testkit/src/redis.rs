@@ -1,4 +1,4 @@
-//! redis-server in the shapes in which it is run.
+//! Redis: one server, TLS, sentinels, a cluster, independent servers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,25 +7,23 @@ use std::sync::Mutex;
 use super::clock::Clock;
 use super::process::{Directory, Port, Process, new_directory};
 use super::resp::{Connection, Value};
-use super::until;
+use super::skip;
+use super::wait::until;
 
-pub use super::PASSWORD;
-
-/// The user and password of servers that have one, and of their URLs.
-pub const USER: &str = "tenure";
+pub use super::login::{PASSWORD, USER};
 
 /// The name under which the sentinels of [`SentinelSetup`] know their primary.
 pub const SERVICE: &str = "mymaster";
 
-/// Whether there is no redis-server here; then it has said so.
+/// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    super::skip_unless_installed(&["redis-server"])
+    skip::skip_unless_installed(&["redis-server"])
 }
 
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
 pub struct Redis {
     port: Port,
-    /// For TLS or for the cluster bus.
+    /// The port for TLS or for the cluster bus.
     other: Port,
     dir: PathBuf,
     command: Vec<String>,
@@ -41,19 +39,19 @@ impl Redis {
         server
     }
 
-    /// The same with [`USER`] and [`PASSWORD`], and nobody else let in.
+    /// [`start`](Redis::start), and only [`USER`] with [`PASSWORD`] may log in.
     pub fn start_secured(lines: &[&str]) -> Self {
         let mut server = Self::prepare(&[]);
         server.secure_and_launch(lines);
         server
     }
 
-    /// TLS on [`tls_port`](Redis::tls_port), with [`PASSWORD`]. Looks take the ordinary port.
+    /// TLS on [`tls_port`](Redis::tls_port), with [`PASSWORD`]. The test itself uses the ordinary port.
     pub fn start_tls(certificates: &Certificates) -> Self {
         Self::start_tls_as(certificates, "server", false)
     }
 
-    /// The same under another certificate of those, and maybe only for clients that have one too.
+    /// [`start_tls`](Redis::start_tls) with another certificate. `asks`: clients need one, too.
     pub fn start_tls_as(certificates: &Certificates, name: &str, asks: bool) -> Self {
         let mut server = Self::prepare(&[]);
         let file = |name: &str| certificates.file(name).display().to_string();
@@ -68,12 +66,12 @@ impl Redis {
         server
     }
 
-    /// A server whose wall clock the test sets.
+    /// A server with a wall clock that the test sets.
     pub fn start_with_clock(clock: &Clock, lines: &[&str]) -> Self {
         Self::start_with(&clock.command(), lines)
     }
 
-    /// `before`: what stands before the program, to set its environment.
+    /// `before`: words before the program, which set its environment.
     pub fn start_with(before: &[String], lines: &[&str]) -> Self {
         let server = Self::prepare(before);
         server.launch_with(lines);
@@ -87,8 +85,8 @@ impl Redis {
         server
     }
 
-    /// A node that knows no other yet. The port for others is one of ours too: the usual one, 10,000 above, may be taken
-    /// by a connection of anybody.
+    /// A node that knows no other node yet. The port of the cluster bus is reserved, too: the usual one, 10,000 above,
+    /// may be used by any connection.
     pub fn start_in_cluster() -> Self {
         let server = Self::prepare(&[]);
         let bus = format!("cluster-port {}", server.other.number());
@@ -134,7 +132,7 @@ impl Redis {
     /// Starts the process and waits until it answers; its data may not be loaded by then.
     ///
     /// # Panics
-    /// When it runs already, or will not.
+    /// When the server runs already, or does not start.
     pub fn launch(&self) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
@@ -150,19 +148,19 @@ impl Redis {
         *slot = Some(process);
     }
 
-    /// `kill -9`. What it has not written to its directory is gone.
+    /// SIGKILL. What the server has not written to its directory is lost.
     pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
-    /// Kills it and starts it again.
+    /// Kills the server and starts it again.
     pub fn restart(&self) {
         self.kill();
         self.launch();
     }
 
-    /// SIGSTOP: it answers nobody, and the kernel goes on taking what is sent to it.
+    /// SIGSTOP: the server answers no client, and the kernel still accepts what clients send.
     pub fn stop(&self) {
         self.with_process(Process::stop);
     }
@@ -203,12 +201,12 @@ impl Redis {
             .map_or_else(String::new, |password| format!("{USER}:{password}@"))
     }
 
-    /// Where clients find it.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         self.url_by(self.port())
     }
 
-    /// The same by way of another port, that of a proxy.
+    /// The URL with another port, for example of a proxy.
     pub fn url_by(&self, port: u16) -> String {
         format!("redis://{}127.0.0.1:{port}/", self.login())
     }
@@ -217,7 +215,7 @@ impl Redis {
         format!("rediss://{}127.0.0.1:{}/", self.login(), self.tls_port())
     }
 
-    /// A connection out of band, logged in.
+    /// A connection past the library, logged in.
     pub fn connection(&self) -> Connection {
         let mut connection = Connection::open(self.port()).unwrap();
         if let Some(password) = self.password {
@@ -227,16 +225,16 @@ impl Redis {
         connection
     }
 
-    /// Asks out of band. An answer that is an error is an answer.
+    /// Sends a command past the library. An error of the server is an answer.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the server does not answer.
     #[track_caller]
     pub fn ask<A: AsRef<[u8]>>(&self, words: &[A]) -> Value {
         self.connection().ask(words).unwrap()
     }
 
-    /// Orders out of band.
+    /// Sends a command past the library that has to succeed.
     ///
     /// # Panics
     /// When the answer is an error.
@@ -252,7 +250,7 @@ impl Redis {
         self.try_info(section, field).unwrap()
     }
 
-    /// The same of a server that somebody may cut us off from: a sentinel does that to one it demotes.
+    /// [`info`](Redis::info) of a server that may close the connection: a sentinel does that when it demotes a server.
     pub fn try_info(&self, section: &str, field: &str) -> std::io::Result<String> {
         let mut connection = Connection::open(self.port())?;
         if let Some(password) = self.password {
@@ -281,14 +279,14 @@ impl Drop for Redis {
     }
 }
 
-/// A certificate authority, servers' certificates by it, good and bad ones, and an authority that signed nothing.
+/// A certificate authority, good and bad certificates of servers signed by it, and an authority that signed none.
 pub struct Certificates {
     dir: Directory,
 }
 
 impl Certificates {
-    pub fn skip_unless_possible() -> bool {
-        super::skip_unless_installed(&["redis-server", "openssl"])
+    pub fn skip_unless_installed() -> bool {
+        skip::skip_unless_installed(&["redis-server", "openssl"])
     }
 
     pub fn make() -> Self {
@@ -376,7 +374,7 @@ impl SentinelSetup {
         format!("redis+sentinel://{}/{SERVICE}", addresses.join(","))
     }
 
-    /// The port of the primary, as the sentinels have it.
+    /// The port of the primary, as the sentinels report it.
     pub fn primary_port(&self) -> u16 {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
         let address = self.sentinels[0].ask(&words).items();
@@ -424,7 +422,7 @@ impl Cluster {
             .zip(&cluster.nodes)
         {
             let id = cluster.id(master);
-            // It may not have heard of its master yet.
+            // The replica may not know its master yet.
             until("the replica knows its master", || {
                 !matches!(replica.ask(&["CLUSTER", "REPLICATE", &id]), Value::Error(_))
             });
@@ -482,24 +480,25 @@ impl Cluster {
                 from.order(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"]);
             }
         }
-        // First the one that has it now, so that nobody ever says that nobody has it.
+        // The new owner comes first, so that at every moment a node says that it owns the slot.
         for node in [to].into_iter().chain(self.masters()) {
             node.order(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
     }
 
-    /// The slot of a key, as the servers have it.
+    /// The slot of a key, as the servers compute it.
     pub fn slot(&self, key: &str) -> u16 {
         let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]).int();
         u16::try_from(slot).unwrap()
     }
 
-    /// The node that has a slot, as those say that run.
+    /// The owner of a slot, as a running node reports it.
     pub fn owner(&self, slot: u16) -> &Redis {
         self.find_owner(slot).unwrap()
     }
 
-    /// The same while it may be nobody's: one that has just come back knows of no owner before it has heard of one.
+    /// [`owner`](Cluster::owner) while it may be unknown: a node that has just restarted knows no owner before another
+    /// node tells it.
     pub fn find_owner(&self, slot: u16) -> Option<&Redis> {
         let asked = self.nodes.iter().find(|node| node.is_up())?;
         let ranges = asked.ask(&["CLUSTER", "SLOTS"]).items();
@@ -514,7 +513,7 @@ impl Cluster {
     }
 }
 
-/// Masters that know nothing of each other.
+/// Independent masters, as Redlock needs them.
 pub fn independent(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::start(&[])).collect()
 }

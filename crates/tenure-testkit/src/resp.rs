@@ -1,14 +1,14 @@
-//! The protocol of Redis, as far as tests need it: looks that do not go through the library, and the proxy.
+//! The protocol of Redis, as far as the proxy needs it, and a client that is not the library.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use super::TEST_TIMEOUT;
+use super::wait::TEST_TIMEOUT;
 
-/// A value on the wire.
+/// A value of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// `+`, and everything else that is one line: numbers with a fraction, booleans.
+    /// `+`, and other values of one line: numbers with a fraction, booleans.
     Text(String),
     Error(String),
     Int(i64),
@@ -16,12 +16,12 @@ pub enum Value {
     Nil,
     /// Arrays, sets, and maps as key, value, key, value.
     Array(Vec<Value>),
-    /// Comes without having been asked for.
+    /// A push, which is no reply.
     Push(Vec<Value>),
 }
 
 impl Value {
-    /// The first value in `bytes` and its length there; `None`: there is more to come.
+    /// The first value in `bytes`, and its length; `None` if it is not complete.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(2).position(|two| two == b"\r\n")?;
         let line = String::from_utf8_lossy(bytes[..end].get(1..).unwrap_or_default()).into_owned();
@@ -66,7 +66,7 @@ impl Value {
         Some((value, at))
     }
 
-    /// Its text, whatever it is.
+    /// The value as text.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) | Self::Error(text) => text.clone(),

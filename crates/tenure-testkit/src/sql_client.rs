@@ -1,4 +1,4 @@
-//! What an operator sees and does in a database, over a connection of its own.
+//! A client that sends SQL to a server past the library, for example as its administrator.
 
 use std::sync::Mutex;
 
@@ -12,19 +12,19 @@ use tokio::runtime::{Builder, Runtime};
 /// A row, as text.
 pub type Row = Vec<Option<String>>;
 
-/// Blocks this thread; connects again when its server was restarted.
+/// A client that blocks this thread. It connects again when its server was restarted.
 pub struct SqlClient(Mutex<Inner>);
 
 struct Inner {
-    runtime: Own,
-    target: Target,
-    link: Option<Link>,
+    runtime: DetachedRuntime,
+    options: Options,
+    connection: Option<Connection>,
 }
 
-/// May be dropped inside another runtime.
-struct Own(Option<Runtime>);
+/// A runtime that may be dropped inside another runtime.
+struct DetachedRuntime(Option<Runtime>);
 
-impl Drop for Own {
+impl Drop for DetachedRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -32,42 +32,42 @@ impl Drop for Own {
     }
 }
 
-enum Target {
+enum Options {
     MySql(MySqlConnectOptions),
     Postgres(PgConnectOptions),
 }
 
-enum Link {
+enum Connection {
     MySql(MySqlConnection),
     Postgres(PgConnection),
 }
 
 impl SqlClient {
     pub fn mysql(options: MySqlConnectOptions) -> Self {
-        // A test that reads all logs is about ours.
-        Self::new(Target::MySql(options.disable_statement_logging()))
+        // Tests that read all logs are about the library.
+        Self::new(Options::MySql(options.disable_statement_logging()))
     }
 
     pub fn postgres(options: PgConnectOptions) -> Self {
-        Self::new(Target::Postgres(options.disable_statement_logging()))
+        Self::new(Options::Postgres(options.disable_statement_logging()))
     }
 
-    fn new(target: Target) -> Self {
+    fn new(options: Options) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self(Mutex::new(Inner {
-            runtime: Own(Some(runtime)),
-            target,
-            link: None,
+            runtime: DetachedRuntime(Some(runtime)),
+            options,
+            connection: None,
         }))
     }
 
     /// The rows of a statement (of the last one, if there are several).
     ///
     /// # Panics
-    /// When the server says no.
+    /// When the server refuses the statement.
     #[track_caller]
     pub fn rows(&self, sql: &str) -> Vec<Row> {
-        // The server may have been restarted since the last one, and say goodbye first.
+        // The server may have been restarted since the last statement; then the first answer is that it shuts down.
         let is_broken = |err: &sqlx::Error| match err {
             sqlx::Error::Database(said) => said.code().is_some_and(|it| it.starts_with("57P")),
             _ => true,
@@ -93,7 +93,7 @@ impl SqlClient {
         value.flatten().unwrap_or_else(|| panic!("{sql}: no value"))
     }
 
-    /// The same, with the error.
+    /// [`rows`](Self::rows), with the error.
     pub fn try_rows(&self, sql: &str) -> Result<Vec<Row>, sqlx::Error> {
         let mut inner = self
             .0
@@ -101,36 +101,36 @@ impl SqlClient {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let Inner {
             runtime,
-            target,
-            link,
+            options,
+            connection,
         } = &mut *inner;
-        // From a task of another runtime as well: that thread is blocked, as is said.
+        // A thread of its own, because a runtime cannot block on another one. The caller is blocked meanwhile.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let runtime = runtime.0.as_ref().unwrap();
                 runtime.block_on(async {
-                    let mut open = match (link.take(), target) {
-                        (Some(link), _) => link,
-                        (None, Target::MySql(options)) => {
-                            Link::MySql(MySqlConnection::connect_with(options).await?)
+                    let mut open = match (connection.take(), options) {
+                        (Some(connection), _) => connection,
+                        (None, Options::MySql(options)) => {
+                            Connection::MySql(MySqlConnection::connect_with(options).await?)
                         }
-                        (None, Target::Postgres(options)) => {
-                            Link::Postgres(PgConnection::connect_with(options).await?)
+                        (None, Options::Postgres(options)) => {
+                            Connection::Postgres(PgConnection::connect_with(options).await?)
                         }
                     };
                     let rows = match &mut open {
-                        Link::MySql(link) => link
+                        Connection::MySql(connection) => connection
                             .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
                             .await
                             .map(texts),
-                        Link::Postgres(link) => link
+                        Connection::Postgres(connection) => connection
                             .fetch_all(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
                             .await
                             .map(texts),
                     };
                     // A statement that was refused leaves the connection usable; any other error does not.
                     if matches!(rows, Ok(_) | Err(sqlx::Error::Database(_))) {
-                        *link = Some(open);
+                        *connection = Some(open);
                     }
                     rows
                 })
@@ -141,12 +141,12 @@ impl SqlClient {
 }
 
 impl SqlClient {
-    /// Forgets its connection: the children of a PostgreSQL that was killed may answer for a moment.
+    /// Closes the connection: the children of a PostgreSQL that was killed may still answer for a moment.
     pub fn disconnect(&self) {
         let inner = self.0.lock();
         inner
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .link = None;
+            .connection = None;
     }
 }
 

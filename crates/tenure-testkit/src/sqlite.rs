@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _, ValueRef
 
 use super::process::Directory;
 use super::sql_client::Row;
+use super::wait::TEST_TIMEOUT;
 
 /// A database in a file of its own.
 pub struct DatabaseFile {
@@ -37,7 +38,7 @@ impl DatabaseFile {
     /// The rows of a statement, as text; blocks this thread.
     pub fn rows(&self, sql: &str) -> Vec<Row> {
         let (path, sql) = (self.path(), sql.to_owned());
-        // From a task of a runtime as well: that thread is blocked, as is said.
+        // A thread of its own, because a runtime cannot block on another one. The caller is blocked meanwhile.
         let asked = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -72,10 +73,10 @@ impl DatabaseFile {
     }
 }
 
-/// A connection to a file, which waits for others.
+/// A connection to a file. It waits while another connection writes.
 pub async fn open(path: &std::path::Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .busy_timeout(super::TEST_TIMEOUT);
+        .busy_timeout(TEST_TIMEOUT);
     options.connect().await.unwrap()
 }

@@ -12,35 +12,27 @@ use super::jute::Session;
 use super::network::{Host, Network};
 use super::process::{Port, Process, new_directory};
 use super::redis::Certificates;
-use super::until;
+use super::skip;
+use super::wait::until;
 
-pub use super::PASSWORD;
+pub use super::login::{PASSWORD, USER};
 
-/// The user and password of our clients, where they have one.
-pub const USER: &str = "tenure";
-
-/// Where the jars are, or those of another version.
+/// The folder of the jars, which may be those of another version.
 fn jars() -> PathBuf {
     std::env::var_os("TENURE_ZOOKEEPER_JARS").map_or("/usr/share/java".into(), PathBuf::from)
 }
 
-/// Whether there is no ZooKeeper here; then it has said so.
+/// Returns `true`, which ends the test, where the server is not installed; prints that.
 pub fn skip_unless_installed() -> bool {
-    if super::skip_unless_installed(&["java"]) {
-        return true;
-    }
-    let is_there = jars().join("zookeeper.jar").is_file();
-    if !is_there {
-        super::print_missing("zookeeper.jar");
-    }
-    !is_there
+    let jar = jars().join("zookeeper.jar");
+    skip::skip_unless_installed(&["java"]) || skip::skip_unless(jar.is_file(), "zookeeper.jar")
 }
 
 pub fn skip_unless_installed_for_tls() -> bool {
-    skip_unless_installed() || super::skip_unless_installed(&["openssl"])
+    skip_unless_installed() || skip::skip_unless_installed(&["openssl"])
 }
 
-/// In ms: how exactly a server measures sessions. The shortest session is two of them.
+/// `tickTime` in ms: servers measure sessions in ticks, and the shortest session is two ticks.
 pub const TICK: u64 = 200;
 
 /// One server process.
@@ -48,7 +40,7 @@ pub struct Zookeeper {
     host: Host,
     port: Port,
     tls: Option<Port>,
-    /// For followers, and for elections.
+    /// The ports for followers and for elections.
     peers: [Port; 2],
     dir: PathBuf,
     command: Vec<String>,
@@ -56,7 +48,7 @@ pub struct Zookeeper {
 }
 
 impl Zookeeper {
-    /// A server alone, with these lines added to its configuration.
+    /// One server, with these lines added to its configuration.
     pub fn start(lines: &[&str]) -> Self {
         let server = Self::prepare(&Host::here(), &[]);
         server.configure(lines);
@@ -65,7 +57,7 @@ impl Zookeeper {
         server
     }
 
-    /// With these settings of the Java machine as well (`-Dname=value`).
+    /// One server, with these settings of the Java machine as well (`-Dname=value`).
     pub fn start_with(settings: &[&str], lines: &[&str]) -> Self {
         let server = Self::prepare(&Host::here(), settings);
         server.configure(lines);
@@ -74,12 +66,12 @@ impl Zookeeper {
         server
     }
 
-    /// A server whose wall clock the test sets.
+    /// A server with a wall clock that the test sets.
     pub fn start_with_clock(clock: &Clock) -> Self {
         Self::start_after(&clock.command(), &[])
     }
 
-    /// `before`: what stands before the program, to set its environment.
+    /// `before`: words before the program, which set its environment.
     pub fn start_after(before: &[String], settings: &[&str]) -> Self {
         let mut server = Self::prepare(&Host::here(), settings);
         server.command.splice(0..0, before.iter().cloned());
@@ -115,7 +107,7 @@ impl Zookeeper {
 
     fn shakes_hands(&self, port: u16) -> bool {
         let mut client = Command::new("openssl");
-        // Whether its certificate is a good one is not the question here.
+        // Only the handshake matters here; the certificate may be a bad one.
         client.args(["s_client", "-connect", &format!("127.0.0.1:{port}")]);
         client.stdin(Stdio::null());
         let output = client.output().unwrap();
@@ -125,7 +117,7 @@ impl Zookeeper {
     fn prepare(host: &Host, settings: &[&str]) -> Self {
         let dir = new_directory("zookeeper");
         let jar = |name: &str| jars().join(name).display().to_string();
-        // The manifest of the package forgets the last ones, and names the jute of its own version.
+        // The manifest of the package lacks the last ones, and names the jute of its own version.
         let path = [
             "zookeeper-jute.jar",
             "zookeeper.jar",
@@ -181,7 +173,7 @@ impl Zookeeper {
     /// Starts the process.
     ///
     /// # Panics
-    /// When it runs already.
+    /// When the server runs already.
     pub fn begin(&self) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
@@ -199,18 +191,18 @@ impl Zookeeper {
             self.mode().is_some()
         });
         if let Some(port) = &self.tls {
-            // Its first handshake takes longer than a session of a test may be silent.
+            // The first handshake takes longer than a session timeout of a test.
             until("the server speaks TLS", || self.shakes_hands(port.number()));
         }
     }
 
-    /// `kill -9`.
+    /// SIGKILL.
     pub fn kill(&self) {
         let process = self.process.lock().unwrap().take();
         process.expect("it runs").kill();
     }
 
-    /// Kills it and starts it again.
+    /// Kills the server and starts it again.
     pub fn restart(&self) {
         self.kill();
         self.begin();
@@ -222,7 +214,7 @@ impl Zookeeper {
         self.with_process(Process::stop);
     }
 
-    /// SIGCONT; returns when it has read what was sent to it meanwhile.
+    /// SIGCONT; returns when the server has read what clients sent meanwhile.
     pub fn resume(&self) {
         self.with_process(Process::resume);
         until("the server reads", || {
@@ -244,7 +236,7 @@ impl Zookeeper {
         self.port.number()
     }
 
-    /// `host:port`, as clients say it.
+    /// `host:port`, as in URLs.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host.address(), self.port())
     }
@@ -257,7 +249,7 @@ impl Zookeeper {
         &self.dir
     }
 
-    /// The answer to a word of four letters; empty when there is none.
+    /// The answer to a four-letter word; empty if there is none.
     pub fn word(&self, word: &str) -> String {
         let ask = || {
             let mut stream = TcpStream::connect((self.host.address(), self.port())).ok()?;
@@ -271,7 +263,7 @@ impl Zookeeper {
         ask().unwrap_or_default()
     }
 
-    /// `standalone`, `leader`, `follower`, `read-only`; `None` while it serves nobody.
+    /// `standalone`, `leader`, `follower`, `read-only`; `None` while the server serves no client.
     pub fn mode(&self) -> Option<String> {
         let answer = self.word("srvr");
         let mut lines = answer.lines();
@@ -280,7 +272,7 @@ impl Zookeeper {
             .map(ToOwned::to_owned)
     }
 
-    /// A session of the test's own.
+    /// A session of the test, past the library.
     #[track_caller]
     pub fn session(&self) -> Session {
         self.session_as(Some(&format!("{USER}:{PASSWORD}")))
@@ -288,7 +280,7 @@ impl Zookeeper {
 
     #[track_caller]
     pub fn session_as(&self, login: Option<&str>) -> Session {
-        // While they elect a leader it hangs up.
+        // During an election a server closes new connections.
         let mut session = None;
         until("it lets us in", || {
             session = Session::open(&self.address(), login).ok();
@@ -304,21 +296,21 @@ impl Drop for Zookeeper {
     }
 }
 
-/// Bytes that wait for whoever listens on that port, as in proc(5).
+/// The number of bytes that the process behind that port has not read yet, from /proc/net/tcp.
 fn unread(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let of_line = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         let ours = words.get(1)?.ends_with(&format!(":{port:04X}"));
         let unread = words.get(4)?.rsplit(':').next()?;
-        // What listens counts connections there.
+        // A listening socket counts connections in this column.
         let connected = words.get(3) == Some(&"01") || words.get(3) == Some(&"08");
         (ours && connected).then(|| u64::from_str_radix(unread, 16).unwrap())
     };
     table.lines().filter_map(of_line).sum()
 }
 
-/// Three servers that vote.
+/// An ensemble of three servers.
 pub struct Ensemble {
     pub nodes: Vec<Zookeeper>,
 }
@@ -328,7 +320,7 @@ impl Ensemble {
         Self::start_with(&[], &[])
     }
 
-    /// Servers whose wall clock the test sets.
+    /// Servers with a wall clock that the test sets.
     pub fn start_with_clock(clock: &Clock) -> Self {
         Self::begin(&[(); 3].map(|()| Host::here()), &clock.command(), &[], &[])
     }
@@ -337,12 +329,12 @@ impl Ensemble {
         Self::begin(&[(); 3].map(|()| Host::here()), &[], settings, lines)
     }
 
-    /// A server on each host of that network, which answers this machine too.
+    /// A server on each host of that network. This machine reaches them, too.
     pub fn start_on(network: &Network) -> Self {
         Self::begin(&network.hosts, &[], &[], &[])
     }
 
-    /// `before`: what stands before the program, to set its environment.
+    /// `before`: words before the program, which set its environment.
     fn begin(hosts: &[Host], before: &[String], settings: &[&str], lines: &[&str]) -> Self {
         let node = |host: &Host| {
             let mut node = Zookeeper::prepare(host, settings);
@@ -368,8 +360,8 @@ impl Ensemble {
         ensemble
     }
 
-    /// All that run serve, one of them as the leader. A leader that stood still says for a moment more that it leads,
-    /// and then serves nobody until it has found the new one.
+    /// Waits until all running servers serve, one of them as the leader. A leader that was stopped reports for a moment
+    /// that it still leads, and then serves no client until it has found the new one.
     pub fn until_whole(&self) {
         let up = || self.nodes.iter().filter(|node| node.is_up());
         up().for_each(Zookeeper::until_serving);
@@ -386,7 +378,7 @@ impl Ensemble {
         });
     }
 
-    /// Who leads now.
+    /// The index of the leader.
     pub fn leader(&self) -> usize {
         let mut leader = None;
         until("somebody leads", || {

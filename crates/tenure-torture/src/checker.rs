@@ -1,4 +1,5 @@
-//! What went wrong in a run, and whether the store had promised otherwise. Pure: it sees nothing but the history.
+//! Judges a run: what went wrong, and whether the store's table of guarantees allows it. The checker reads nothing but
+//! the history, so a log can be judged again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,79 +8,79 @@ use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
 use crate::history::{Claim, History};
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run says nothing.
-pub const FEWEST_ACQUISITIONS: usize = 20;
+pub const MIN_ACQUISITIONS: usize = 20;
 /// With fewer faults than this a run says nothing.
-pub const FEWEST_FAULTS: usize = 3;
-/// A name may lie free for so long while somebody waits, beside three ttl and the faults that touch it. Generous:
-/// this is to find waits that never end, not slow machines.
-const GAP: Duration = Duration::from_secs(5);
+pub const MIN_FAULTS: usize = 3;
+/// How long a name may be free while a worker waits, in addition to three ttl and the faults in that time. Generous,
+/// because it is to find waits that never end and not slow machines.
+const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A waiter that the machine forgot for a while loses its place, without any fault of ours. So many are chance, and
-/// up to a fiftieth of all acquisitions.
-const STRAY: usize = 5;
+/// A waiter whose process does not run for a while loses its place without a fault of the plan. So many acquisitions
+/// out of turn are chance, and up to a fiftieth of all.
+const MAX_CHANCE_OVERTAKINGS: usize = 5;
 
-/// Two believed at the same time that they hold the name.
+/// Two workers believed at the same time that they hold the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
-    /// Acquisition and worker of the one who had it.
+    /// Acquisition and worker of the earlier holder.
     pub first: (u64, usize),
-    /// Acquisition and worker of the one who got it meanwhile.
+    /// Acquisition and worker of the later holder.
     pub second: (u64, usize),
     /// When that began.
     pub from: u64,
     /// When that ended.
     pub to: u64,
     /// The fault under which the store's table allows it; none: a violation.
-    pub documented: Option<Kind>,
+    pub documented: Option<FaultKind>,
 }
 
-/// Something that has only an instant.
+/// A write or a token that should not be: it has an instant and no duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slip {
+pub struct Anomaly {
     /// Which acquisition.
     pub acquisition: u64,
     /// When.
     pub at: u64,
     /// The fault under which the store's table allows it; none: a violation.
-    pub documented: Option<Kind>,
+    pub documented: Option<FaultKind>,
 }
 
-/// Somebody who came later was served before somebody who waited and had no trouble.
+/// A worker that came later was served before one that waited and had no fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overtaking {
-    /// Who waited, and since when.
+    /// The worker that waited, and since when.
     pub waiter: (usize, u64),
-    /// Who was served.
+    /// The acquisition that was served.
     pub acquisition: u64,
     /// When.
     pub at: u64,
 }
 
-/// All that was found.
+/// Everything that the checker found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Claims that overlap.
     pub overlaps: Vec<Overlap>,
-    /// Tokens that are not greater than one that was granted before they were asked for.
-    pub tokens: Vec<Slip>,
-    /// Writes of former holders, after somebody else had the name. Only a fence keeps them off.
-    pub stale: Vec<Slip>,
-    /// How many of those the fenced register refused.
+    /// Tokens that are not greater than a token that was granted before the request for them.
+    pub tokens: Vec<Anomaly>,
+    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
+    pub stale: Vec<Anomaly>,
+    /// How many late writes the fenced register refused.
     pub stale_refused: usize,
-    /// Those that the fenced register took although it had taken one of the newer holder.
-    pub stale_accepted: Vec<Slip>,
+    /// Late writes that the fenced register accepted after a write of the newer holder.
+    pub stale_accepted: Vec<Anomaly>,
     /// Writes of the newest holder that the fenced register refused.
     pub lawful_refused: usize,
-    /// Those who were served out of turn.
+    /// Acquisitions out of turn.
     pub overtakings: Vec<Overtaking>,
-    /// Whether those are so many that the store cannot be as fair as its table says.
+    /// Whether acquisitions out of turn are so many that the store cannot be as fair as its table says.
     pub unfair: bool,
-    /// The longest time without a holder while somebody waited.
+    /// The longest time without a holder while a worker waited.
     pub longest_gap: u64,
-    /// Gaps beyond all reason, from and to.
+    /// The begin and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
     /// Why the run means nothing, if so.
     pub not_enough: Option<String>,
@@ -108,20 +109,25 @@ impl Findings {
         }
     }
 
-    /// How much was found that the store's table does not allow.
+    /// The number of findings that the store's table does not allow.
     pub fn violations(&self) -> usize {
         let overlaps = self.overlaps.iter();
-        let slips = [&self.tokens, &self.stale, &self.stale_accepted];
-        let slips = slips.into_iter().flatten();
+        let anomalies = [&self.tokens, &self.stale, &self.stale_accepted];
+        let anomalies = anomalies.into_iter().flatten();
         overlaps.filter(|it| it.documented.is_none()).count()
-            + slips.filter(|it| it.documented.is_none()).count()
+            + anomalies.filter(|it| it.documented.is_none()).count()
             + self.gaps.len()
             + usize::from(self.unfair)
     }
 }
 
-/// Judges a history by what the store promises. `asked`: the faults that there should have been.
-pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[Kind]) -> Findings {
+/// Judges a history by what the store promises. `asked`: the faults that the run should have had.
+pub fn check(
+    history: &History,
+    promises: &Guarantees,
+    ttl: Duration,
+    asked: &[FaultKind],
+) -> Findings {
     let judge = Judge {
         history,
         promises,
@@ -142,28 +148,28 @@ pub fn check(history: &History, promises: &Guarantees, ttl: Duration, asked: &[K
     }
     let overtakings = found.overtakings.len();
     found.unfair = matches!(promises.order, Order::Fair)
-        && overtakings > STRAY
+        && overtakings > MAX_CHANCE_OVERTAKINGS
         && overtakings * 50 > history.claims.len();
     found
 }
 
-fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
+fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
     if let Some(worker) = history.vanished.first() {
         return Some(format!(
             "worker {worker} ended by itself; workers.log says why"
         ));
     }
     let acquisitions = history.claims.len();
-    if acquisitions < FEWEST_ACQUISITIONS {
+    if acquisitions < MIN_ACQUISITIONS {
         let last = history.refusal.as_deref();
         let why = last.map_or(String::new(), |why| format!("; a worker was told: {why}"));
         return Some(format!(
-            "only {acquisitions} acquisitions, at least {FEWEST_ACQUISITIONS} are needed{why}"
+            "only {acquisitions} acquisitions, at least {MIN_ACQUISITIONS} are needed{why}"
         ));
     }
     let missing: Vec<_> = asked
         .iter()
-        .filter(|kind| !history.troubles.iter().any(|it| it.kind == **kind))
+        .filter(|kind| !history.faults.iter().any(|it| it.kind == **kind))
         .map(|kind| kind.as_str())
         .collect();
     if !missing.is_empty() {
@@ -172,9 +178,11 @@ fn not_enough(history: &History, asked: &[Kind]) -> Option<String> {
             "there was no {missing}; let it run longer with --for"
         ));
     }
-    let faults = history.troubles.len();
-    (faults < FEWEST_FAULTS).then(|| {
-        format!("only {faults} faults, at least {FEWEST_FAULTS} are needed; let it run longer with --for")
+    let faults = history.faults.len();
+    (faults < MIN_FAULTS).then(|| {
+        format!(
+            "only {faults} faults, at least {MIN_FAULTS} are needed; let it run longer with --for"
+        )
     })
 }
 
@@ -185,19 +193,19 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// The first of the faults that were at work at `at`, or not long before, whose cell says `allows`.
+    /// The first fault that was active at `at`, or shortly before, and under which the table `allows` the finding.
     /// A cell that is not filled in promises nothing.
-    fn excuse(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<Kind> {
+    fn documented_at(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
             .history
-            .troubles
+            .faults
             .iter()
             .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
         near.find(|it| self.any_cell(it.kind, &allows))
             .map(|it| it.kind)
     }
 
-    fn any_cell(&self, kind: Kind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
+    fn any_cell(&self, kind: FaultKind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
         let mut causes = kind.causes().iter();
         causes.any(|cause| allows(self.promises.cell(*cause)))
     }
@@ -212,7 +220,7 @@ impl Judge<'_> {
                     second: (claim.acquisition, claim.worker),
                     from: at,
                     to: first.end.min(claim.end),
-                    documented: self.excuse(at, |cell| {
+                    documented: self.documented_at(at, |cell| {
                         cell.is_none_or(|cell| cell.promise == Promise::Nothing)
                     }),
                 });
@@ -229,19 +237,19 @@ impl Judge<'_> {
             let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
             let greatest = earlier.map(|it| it.token).max();
             if greatest.is_some_and(|greatest| claim.token <= greatest) {
-                let slip = self.token_slip(claim.acquisition, claim.start);
-                found.tokens.push(slip);
+                let anomaly = self.token_anomaly(claim.acquisition, claim.start);
+                found.tokens.push(anomaly);
             }
         }
     }
 
     /// Once a store has forgotten its counter, every later token may be too small.
-    fn token_slip(&self, acquisition: u64, at: u64) -> Slip {
-        let mut earlier = self.history.troubles.iter().filter(|it| it.from <= at);
+    fn token_anomaly(&self, acquisition: u64, at: u64) -> Anomaly {
+        let mut earlier = self.history.faults.iter().filter(|it| it.from <= at);
         let documented = earlier
             .find(|it| self.any_cell(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress)))
             .map(|it| it.kind);
-        Slip {
+        Anomaly {
             acquisition,
             at,
             documented,
@@ -256,16 +264,16 @@ impl Judge<'_> {
             let Some(claim) = of.get(&write.acquisition) else {
                 continue;
             };
-            // Somebody else got the name after us and before this write.
+            // Another worker got the name after this claim and before this write.
             let before = claims.partition_point(|it| it.start < write.at);
             let superseded = before > 0 && claims[before - 1].start > claim.start;
             let acquisition = write.acquisition;
             if superseded {
                 found.stale_refused += usize::from(!write.accepted);
-                found.stale.push(Slip {
+                found.stale.push(Anomaly {
                     acquisition,
                     at: write.at,
-                    documented: self.excuse_for_late(write.at),
+                    documented: self.documented_for_late(write.at),
                 });
             } else {
                 found.lawful_refused += usize::from(!write.accepted);
@@ -274,30 +282,31 @@ impl Judge<'_> {
                 if claim.start < newest_taken {
                     found
                         .stale_accepted
-                        .push(self.token_slip(acquisition, write.at));
+                        .push(self.token_anomaly(acquisition, write.at));
                 }
                 newest_taken = newest_taken.max(claim.start);
             }
         }
     }
 
-    /// A late write is no surprise where a pause allows one: every machine has pauses of its own.
-    fn excuse_for_late(&self, at: u64) -> Option<Kind> {
+    /// A late write needs no planned fault where the table allows one after a pause: every machine has pauses of its
+    /// own.
+    fn documented_for_late(&self, at: u64) -> Option<FaultKind> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
-        match self.any_cell(Kind::Pause, weak) {
-            true => Some(Kind::Pause),
-            false => self.excuse(at, weak),
+        match self.any_cell(FaultKind::Pause, weak) {
+            true => Some(FaultKind::Pause),
+            false => self.documented_at(at, weak),
         }
     }
 
-    /// Only somebody who came a whole ttl later has certainly come later: a request takes a while until it stands in
-    /// the queue. And who was in trouble meanwhile, or shortly before, may have lost its place.
+    /// A request takes a while until it is in the queue, so only a worker that asked a whole ttl later has certainly
+    /// come later. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         for claim in claims {
             let has_trouble = |worker: usize, since: u64| {
-                self.history.troubles.iter().any(|it| {
+                self.history.faults.iter().any(|it| {
                     it.worker.is_none_or(|hit| hit == worker)
                         && it.from <= claim.start
                         && it.to.saturating_add(2 * self.ttl) >= since
@@ -324,7 +333,7 @@ impl Judge<'_> {
         let (began, over) = (self.history.began, self.history.over);
         let mut free_from = began;
         let ends = claims.iter().map(|it| (it.start, it.end));
-        // To the end of the run: a name that nobody gets any more is the longest gap of all.
+        // The last gap ends with the run: a name that no worker gets any more is the longest gap of all.
         for (start, end) in ends.chain([(over, over)]) {
             if start > free_from
                 && let Some((from, to)) = self.longest_wait(name, free_from, start.min(over))
@@ -332,11 +341,11 @@ impl Judge<'_> {
                 found.longest_gap = found.longest_gap.max(to - from);
                 let near = self
                     .history
-                    .troubles
+                    .faults
                     .iter()
                     .filter(|it| it.from <= to && it.to.saturating_add(self.ttl) >= from);
                 let faults: u64 = near.map(|it| it.to - it.from).sum();
-                if to - from > 3 * self.ttl + nanos(GAP) + faults {
+                if to - from > 3 * self.ttl + nanos(GAP_TOLERANCE) + faults {
                     found.gaps.push((from, to));
                 }
             }
@@ -344,10 +353,10 @@ impl Judge<'_> {
         }
     }
 
-    /// The longest time between `from` and `to` in which somebody waited for `name`.
+    /// The longest time between `from` and `to` in which a worker waited for `name`.
     fn longest_wait(&self, name: &str, from: u64, to: u64) -> Option<(u64, u64)> {
-        /// Who was told no asks again after a moment; that counts as one wait.
-        const AGAIN: u64 = 100_000_000;
+        /// A worker that was refused asks again within this time; both requests count as one wait.
+        const RETRY_GAP: u64 = 100_000_000;
         let waits = self.history.waits.iter().filter(|it| it.name == name);
         let mut longest: Option<(u64, u64)> = None;
         let mut open: Option<(u64, u64)> = None;
@@ -357,7 +366,7 @@ impl Judge<'_> {
                 continue;
             }
             let merged = match open {
-                Some((first, last)) if begin <= last + AGAIN => (first, last.max(end)),
+                Some((first, last)) if begin <= last + RETRY_GAP => (first, last.max(end)),
                 _ => (begin, end),
             };
             open = Some(merged);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// One line. All instants are those of [`crate::clock::now`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum Event {
         /// What for.
         name: String,
     },
-    /// It was told no, or got an error.
+    /// The request of a worker was refused, or failed.
     Refused {
         /// When.
         at: u64,
@@ -37,7 +37,7 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// It has the name, as it believes.
+    /// A worker got the name, and believes that it holds.
     Claimed {
         /// When `acquire` had returned.
         at: u64,
@@ -45,16 +45,16 @@ pub enum Event {
         worker: usize,
         /// The name.
         name: String,
-        /// Number of this acquisition, of its own in the run.
+        /// The number of this acquisition, unique in the run.
         acquisition: u64,
         /// Its fencing token.
         token: u64,
-        /// When it had asked.
+        /// When the worker had asked.
         asked: u64,
-        /// Until when it believes so without further news.
+        /// Until when the worker believes that it holds, if nothing else happens.
         deadline: u64,
     },
-    /// It looked, and still believes.
+    /// The holder checked its guard, and still believes that it holds.
     Believed {
         /// When.
         at: u64,
@@ -63,13 +63,13 @@ pub enum Event {
         /// Until when now.
         deadline: u64,
     },
-    /// It does not claim any more: it is about to release, or noticed that it lost.
+    /// The holder does not believe any more that it holds: it is about to release, or it noticed a loss.
     Ended {
         /// When.
         at: u64,
         /// Which acquisition.
         acquisition: u64,
-        /// It lost; else it was done.
+        /// Whether the holder lost the lock; otherwise it releases.
         lost: bool,
     },
     /// A write reached the register.
@@ -95,27 +95,27 @@ pub enum Event {
         /// When it ended.
         until: u64,
         /// What was done.
-        kind: Kind,
+        kind: FaultKind,
         /// To which worker; to the server, if none.
         worker: Option<usize>,
     },
-    /// The store was away, as seen from outside; maybe by our doing.
+    /// The monitor got no answer from the store, maybe because of a fault of the plan.
     Away {
         /// Since when.
         at: u64,
         /// Until when.
         until: u64,
-        /// What was said about it.
+        /// The error that the monitor got.
         why: String,
     },
-    /// The store is not as it was at the begin.
+    /// The store differs from what it was at the begin.
     Noticed {
         /// When that was seen.
         at: u64,
         /// What `tenure check` says.
         what: String,
     },
-    /// A worker ended, and nobody had asked it to.
+    /// A worker process ended by itself.
     Vanished {
         /// When that was noticed.
         at: u64,
@@ -155,26 +155,26 @@ impl Log {
     ///
     /// # Errors
     /// Those of the file.
-    pub fn again(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Appends one line by one call of the system: a process that is killed loses nothing that it has said, and
-    /// lines of several processes do not mix.
+    /// Appends one line by one system call, so that a process that is killed loses no line, and lines of several
+    /// processes do not mix.
     ///
     /// # Errors
     /// Those of the file.
-    pub fn say(&mut self, event: &Event) -> io::Result<()> {
+    pub fn append(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
         self.0.write_all(&line)
     }
 }
 
-/// Reads a log, also while it is written: a last line without an end is not there yet.
+/// Reads a log, also while it is written: a last line without an end is ignored.
 ///
 /// # Errors
-/// Those of the file. A line that is no event is one: what is not understood must not be judged.
+/// Those of the file, and a line that is no event: a log that cannot be read completely must not be judged.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

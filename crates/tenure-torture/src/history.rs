@@ -1,11 +1,11 @@
-//! Events put together: who claimed what from when to when, who waited, who wrote, what was done to them.
+//! The history of a run, made of its events: claims, waits, writes and faults, each with its begin and end.
 
 use std::collections::HashMap;
 
 use crate::event::Event;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
-/// One acquisition, as its owner believed in it.
+/// One acquisition, for the time in which its owner believed that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Its number.
@@ -16,7 +16,7 @@ pub struct Claim {
     pub name: String,
     /// Fencing token.
     pub token: u64,
-    /// When it had asked.
+    /// When the worker had asked.
     pub asked: u64,
     /// When `acquire` had returned.
     pub start: u64,
@@ -24,11 +24,11 @@ pub struct Claim {
     pub end: u64,
 }
 
-/// A fault that was carried out.
+/// A fault that was injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct InjectedFault {
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// To which worker; to the server, if none.
     pub worker: Option<usize>,
     /// When it began.
@@ -44,7 +44,7 @@ pub struct Wait {
     pub worker: usize,
     /// For what.
     pub name: String,
-    /// When it had asked.
+    /// When the worker had asked.
     pub from: u64,
     /// When it was answered, killed, or the run was over.
     pub to: u64,
@@ -72,22 +72,22 @@ pub struct History {
     pub claims: Vec<Claim>,
     /// In the order of their begin.
     pub waits: Vec<Wait>,
-    /// In the order in which they counted.
+    /// In the order in which they reached the register.
     pub writes: Vec<Write>,
     /// In the order of their begin.
-    pub troubles: Vec<Trouble>,
-    /// When the store was away by nobody's doing of ours, in words.
+    pub faults: Vec<InjectedFault>,
+    /// When the store was away without a fault of the plan, in words.
     pub outages: Vec<(u64, String)>,
-    /// What else was seen of it from outside, and when.
+    /// What else the monitor noticed of the store, and when.
     pub notices: Vec<(u64, String)>,
     /// Workers that ended by themselves.
     pub vanished: Vec<usize>,
-    /// What a worker was told when it got no lock, the last time.
+    /// The last error that a worker got instead of a lock.
     pub refusal: Option<String>,
 }
 
 impl History {
-    /// Puts events together, in whatever order the processes wrote them.
+    /// Makes the history of a run, in whatever order the processes wrote the events.
     pub fn of(events: &[Event]) -> Self {
         let mut sorted: Vec<&Event> = events.iter().collect();
         sorted.sort_by_key(|event| at(event));
@@ -102,121 +102,36 @@ impl History {
                 _ => {}
             }
         }
-        let mut open: HashMap<u64, usize> = HashMap::new();
-        let mut waiting: HashMap<usize, usize> = HashMap::new();
-        let mut away = Vec::new();
+        let mut builder = Builder {
+            history: all,
+            ..Builder::default()
+        };
         for event in sorted {
-            match event {
-                Event::Began { .. } | Event::Over { .. } => {}
-                Event::Asked { at, worker, name } => {
-                    waiting.insert(*worker, all.waits.len());
-                    all.waits.push(Wait {
-                        worker: *worker,
-                        name: name.clone(),
-                        from: *at,
-                        to: all.over.max(*at),
-                    });
-                }
-                Event::Refused {
-                    at, worker, why, ..
-                } => {
-                    all.answer(waiting.remove(worker), *at);
-                    all.refusal = Some(why.clone());
-                }
-                Event::Claimed {
-                    at,
-                    worker,
-                    name,
-                    acquisition,
-                    token,
-                    asked,
-                    deadline,
-                } => {
-                    all.answer(waiting.remove(worker), *at);
-                    open.insert(*acquisition, all.claims.len());
-                    all.claims.push(Claim {
-                        acquisition: *acquisition,
-                        worker: *worker,
-                        name: name.clone(),
-                        token: *token,
-                        asked: *asked,
-                        start: *at,
-                        end: *deadline,
-                    });
-                }
-                Event::Believed {
-                    acquisition,
-                    deadline,
-                    ..
-                } => {
-                    if let Some(index) = open.get(acquisition) {
-                        all.claims[*index].end = *deadline;
-                    }
-                }
-                Event::Ended {
-                    at, acquisition, ..
-                } => {
-                    if let Some(index) = open.remove(acquisition) {
-                        all.claims[index].end = all.claims[index].end.min(*at);
-                    }
-                }
-                Event::Wrote {
-                    at,
-                    acquisition,
-                    accepted,
-                } => all.writes.push(Write {
-                    at: *at,
-                    acquisition: *acquisition,
-                    accepted: *accepted,
-                }),
-                Event::Killed { at, worker } => {
-                    all.answer(waiting.remove(worker), *at);
-                    let claims = &mut all.claims;
-                    open.retain(|_, index| {
-                        let claim = &mut claims[*index];
-                        if claim.worker == *worker {
-                            claim.end = claim.end.min(*at);
-                        }
-                        claim.worker != *worker
-                    });
-                }
-                Event::Away { at, until, why } => away.push((*at, *until, why)),
-                Event::Noticed { at, what } => all.notices.push((*at, what.clone())),
-                Event::Vanished { worker, .. } => all.vanished.push(*worker),
-                Event::Fault {
-                    at,
-                    until,
-                    kind,
-                    worker,
-                } => all.troubles.push(Trouble {
-                    kind: *kind,
-                    worker: *worker,
-                    from: *at,
-                    to: *until,
-                }),
-            }
+            builder.add(event);
         }
-        for (from, to, why) in away {
-            all.outage(from, to, why);
+        let mut all = builder.history;
+        for (from, to, why) in builder.outages {
+            all.outage(from, to, &why);
         }
-        // Of what has no end in the log nothing is known after the last line.
+        // Nothing is known after the last line about a claim that has no end in the log.
         for claim in &mut all.claims {
             claim.end = claim.end.min(last);
         }
-        // Granted after its own deadline: claims nothing.
+        // An acquisition that returned after its own deadline claims nothing.
         all.claims.retain(|claim| claim.end > claim.start);
         all
     }
 
-    /// Adds a time in which the store was away, unless it was us, or it is over by the time that the run begins.
+    /// Adds a time in which the store was away, unless a fault of the plan explains it, or it was before or after the
+    /// run.
     fn outage(&mut self, from: u64, to: u64, why: &str) {
-        /// Whoever comes back takes a moment to be seen.
-        const SLACK: u64 = 2_000_000_000;
-        let ours = self.troubles.iter().any(|it| {
-            it.kind.is_around()
-                && it.kind != Kind::Outage
+        /// A store that is back may answer this much later.
+        const RECOVERY_TIME: u64 = 2_000_000_000;
+        let ours = self.faults.iter().any(|it| {
+            it.kind.hits_all_workers()
+                && it.kind != FaultKind::Outage
                 && it.from <= to
-                && from <= it.to.saturating_add(SLACK)
+                && from <= it.to.saturating_add(RECOVERY_TIME)
         });
         if ours || to < self.began || from > self.over {
             return;
@@ -224,19 +139,13 @@ impl History {
         let seconds = (to - from) as f64 / 1e9;
         let text = format!("the store was away for {seconds:.1} s, and not by our doing: {why}");
         self.outages.push((from, text));
-        self.troubles.push(Trouble {
-            kind: Kind::Outage,
+        self.faults.push(InjectedFault {
+            kind: FaultKind::Outage,
             worker: None,
             from,
             to,
         });
-        self.troubles.sort_by_key(|it| it.from);
-    }
-
-    fn answer(&mut self, wait: Option<usize>, at: u64) {
-        if let Some(wait) = wait {
-            self.waits[wait].to = at;
-        }
+        self.faults.sort_by_key(|it| it.from);
     }
 
     /// The names that were asked for, each once.
@@ -246,6 +155,136 @@ impl History {
         names.sort_unstable();
         names.dedup();
         names
+    }
+}
+
+/// A history that is being made, with what has no end yet.
+#[derive(Default)]
+struct Builder {
+    history: History,
+    /// The index of the wait of each worker.
+    waits: HashMap<usize, usize>,
+    /// The index of the claim of each acquisition.
+    claims: HashMap<u64, usize>,
+    /// Faults of the plan explain some of these, and they are all known only at the end.
+    outages: Vec<(u64, u64, String)>,
+}
+
+impl Builder {
+    fn add(&mut self, event: &Event) {
+        let history = &mut self.history;
+        match event {
+            Event::Began { .. } | Event::Over { .. } => {}
+            Event::Asked { at, worker, name } => self.begin_wait(*at, *worker, name),
+            Event::Refused {
+                at, worker, why, ..
+            } => {
+                history.refusal = Some(why.clone());
+                self.end_wait(*worker, *at);
+            }
+            Event::Claimed { .. }
+            | Event::Believed { .. }
+            | Event::Ended { .. }
+            | Event::Killed { .. } => self.add_to_claims(event),
+            Event::Wrote {
+                at,
+                acquisition,
+                accepted,
+            } => history.writes.push(Write {
+                at: *at,
+                acquisition: *acquisition,
+                accepted: *accepted,
+            }),
+            Event::Away { at, until, why } => self.outages.push((*at, *until, why.clone())),
+            Event::Noticed { at, what } => history.notices.push((*at, what.clone())),
+            Event::Vanished { worker, .. } => history.vanished.push(*worker),
+            Event::Fault {
+                at,
+                until,
+                kind,
+                worker,
+            } => history.faults.push(InjectedFault {
+                kind: *kind,
+                worker: *worker,
+                from: *at,
+                to: *until,
+            }),
+        }
+    }
+
+    fn begin_wait(&mut self, at: u64, worker: usize, name: &str) {
+        self.waits.insert(worker, self.history.waits.len());
+        self.history.waits.push(Wait {
+            worker,
+            name: name.to_owned(),
+            from: at,
+            to: self.history.over.max(at),
+        });
+    }
+
+    fn end_wait(&mut self, worker: usize, at: u64) {
+        if let Some(index) = self.waits.remove(&worker) {
+            self.history.waits[index].to = at;
+        }
+    }
+
+    /// Begins, prolongs or ends claims.
+    fn add_to_claims(&mut self, event: &Event) {
+        match event {
+            Event::Claimed {
+                at,
+                worker,
+                name,
+                acquisition,
+                token,
+                asked,
+                deadline,
+            } => {
+                self.end_wait(*worker, *at);
+                self.claims.insert(*acquisition, self.history.claims.len());
+                self.history.claims.push(Claim {
+                    acquisition: *acquisition,
+                    worker: *worker,
+                    name: name.clone(),
+                    token: *token,
+                    asked: *asked,
+                    start: *at,
+                    end: *deadline,
+                });
+            }
+            Event::Believed {
+                acquisition,
+                deadline,
+                ..
+            } => {
+                if let Some(index) = self.claims.get(acquisition) {
+                    self.history.claims[*index].end = *deadline;
+                }
+            }
+            Event::Ended {
+                at, acquisition, ..
+            } => {
+                if let Some(index) = self.claims.remove(acquisition) {
+                    let claim = &mut self.history.claims[index];
+                    claim.end = claim.end.min(*at);
+                }
+            }
+            Event::Killed { at, worker } => self.end_claims_of(*worker, *at),
+            _ => {}
+        }
+    }
+
+    /// A killed worker waits and claims no longer.
+    fn end_claims_of(&mut self, worker: usize, at: u64) {
+        self.end_wait(worker, at);
+        let claims = &mut self.history.claims;
+        self.claims.retain(|_, index| {
+            let claim = &mut claims[*index];
+            if claim.worker == worker {
+                claim.end = claim.end.min(at);
+            }
+            claim.worker != worker
+        });
     }
 }
 

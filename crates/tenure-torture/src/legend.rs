@@ -6,12 +6,11 @@
 use std::fmt::Write as _;
 
 use crate::checker::Verdict;
-use crate::page::escaped;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
-use crate::timeline::{shortened, text_width};
+use crate::text::{escaped, shortened, text_width};
 
-/// Colours for names. More names than these share them.
+/// The number of colours for names. With more names, some share a colour.
 pub(crate) const NAME_COLORS: usize = 8;
 
 /// The number of the colour for `name`.
@@ -33,37 +32,37 @@ enum Pattern {
 }
 
 /// The colour, as a variable of [`STYLE`], and the pattern for a kind of fault.
-const fn look_of(kind: Kind) -> (&'static str, Pattern) {
+const fn style_of(kind: FaultKind) -> (&'static str, Pattern) {
     match kind {
-        Kind::Kill => ("--text", Pattern::Plain),
-        Kind::ServerKill => ("--text", Pattern::Diagonal),
-        Kind::LeaderKill => ("--text", Pattern::Vertical),
-        Kind::Cut => ("--green", Pattern::Backward),
-        Kind::LostReply => ("--green", Pattern::Horizontal),
-        Kind::Garbage => ("--green", Pattern::Dots),
-        Kind::Pause => ("--orange", Pattern::Plain),
-        Kind::ServerPause => ("--orange", Pattern::Diagonal),
-        Kind::LeaderPause => ("--orange", Pattern::Vertical),
-        Kind::Suspend => ("--orange", Pattern::Dots),
-        Kind::ClockForward => ("--gold", Pattern::Backward),
-        Kind::ClockBack => ("--gold", Pattern::Horizontal),
-        Kind::ClientClock => ("--gold", Pattern::Grid),
-        Kind::Delay => ("--sky", Pattern::Plain),
-        Kind::Stall => ("--sky", Pattern::Diagonal),
-        Kind::Trickle => ("--sky", Pattern::Dots),
-        Kind::Vanish => ("--purple", Pattern::Grid),
-        Kind::Outage => ("--purple", Pattern::Vertical),
+        FaultKind::Kill => ("--text", Pattern::Plain),
+        FaultKind::ServerKill => ("--text", Pattern::Diagonal),
+        FaultKind::LeaderKill => ("--text", Pattern::Vertical),
+        FaultKind::Cut => ("--green", Pattern::Backward),
+        FaultKind::LostReply => ("--green", Pattern::Horizontal),
+        FaultKind::Garbage => ("--green", Pattern::Dots),
+        FaultKind::Pause => ("--orange", Pattern::Plain),
+        FaultKind::ServerPause => ("--orange", Pattern::Diagonal),
+        FaultKind::LeaderPause => ("--orange", Pattern::Vertical),
+        FaultKind::Suspend => ("--orange", Pattern::Dots),
+        FaultKind::ClockForward => ("--gold", Pattern::Backward),
+        FaultKind::ClockBack => ("--gold", Pattern::Horizontal),
+        FaultKind::ClientClock => ("--gold", Pattern::Grid),
+        FaultKind::Delay => ("--sky", Pattern::Plain),
+        FaultKind::Stall => ("--sky", Pattern::Diagonal),
+        FaultKind::Trickle => ("--sky", Pattern::Dots),
+        FaultKind::Vanish => ("--purple", Pattern::Grid),
+        FaultKind::Outage => ("--purple", Pattern::Vertical),
     }
 }
 
 /// The fillings for these kinds, for `fill="url(#fault-KIND)"`.
-pub(crate) fn patterns(kinds: impl Iterator<Item = Kind>) -> String {
+pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     let mut kinds: Vec<_> = kinds.collect();
     kinds.sort_unstable();
     kinds.dedup();
     let mut out = String::from("<defs>");
     for kind in kinds {
-        let shape = match look_of(kind).1 {
+        let shape = match style_of(kind).1 {
             Pattern::Plain => "",
             Pattern::Diagonal => "<path d=\"M-2 2L2 -2M0 8L8 0M6 10L10 6\"/>",
             Pattern::Backward => "<path d=\"M-2 6L2 10M0 0L8 8M6 -2L10 2\"/>",
@@ -84,7 +83,7 @@ pub(crate) fn patterns(kinds: impl Iterator<Item = Kind>) -> String {
     out + "</defs>"
 }
 
-/// Swatches of 18 by 12 pixels, as SVG, and what they mean. Only of what is in the drawing.
+/// Swatches of 18 by 12 pixels, as SVG, and what they mean. Only what is in the drawing has one.
 pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
     let swatch = |class: &str, y: u64, height: u64| {
         format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")
@@ -121,10 +120,10 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         items.push((swatch("gap", 4, 5), text));
     }
     let outages = report.outages().0;
-    let outages = (outages > 0).then_some((Kind::Outage, outages));
+    let outages = (outages > 0).then_some((FaultKind::Outage, outages));
     for (kind, count) in report.fault_counts().into_iter().chain(outages) {
         let cross = match kind {
-            Kind::Kill => "<path class=\"cross\" d=\"M4 1l10 10m0 -10l-10 10\"/>",
+            FaultKind::Kill => "<path class=\"cross\" d=\"M4 1l10 10m0 -10l-10 10\"/>",
             _ => "",
         };
         let fill = format!("fault {kind}\" fill=\"url(#fault-{kind})");
@@ -165,14 +164,14 @@ pub(crate) fn verdict_class(report: &Report) -> &'static str {
 }
 
 /// Every kind that a run can have.
-fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().chain([Kind::Outage])
+fn kinds() -> impl Iterator<Item = FaultKind> {
+    FaultKind::ALL.into_iter().chain([FaultKind::Outage])
 }
 
 /// Colours for both schemes, and the look of the timeline: for the picture and for the page.
 pub(crate) fn style() -> String {
     kinds().fold(STYLE.to_owned(), |mut style, kind| {
-        let _ = write!(style, ".{kind}{{color:var({})}}", look_of(kind).0);
+        let _ = write!(style, ".{kind}{{color:var({})}}", style_of(kind).0);
         style
     })
 }
@@ -210,7 +209,7 @@ mod tests {
     /// Green looks like grey, gold like orange, and purple like blue.
     #[test]
     fn no_two_kinds_of_faults_look_alike_without_red_and_green() {
-        let look = |kind| match look_of(kind) {
+        let look = |kind| match style_of(kind) {
             ("--green", pattern) => ("--text", pattern),
             ("--gold", pattern) => ("--orange", pattern),
             ("--purple", pattern) => ("--sky", pattern),
@@ -223,7 +222,7 @@ mod tests {
     #[test]
     fn every_color_of_a_fault_is_known_in_both_schemes() {
         for kind in kinds() {
-            let definition = format!("{}:#", look_of(kind).0);
+            let definition = format!("{}:#", style_of(kind).0);
             assert_eq!(STYLE.matches(&definition).count(), 2, "{kind}");
         }
     }

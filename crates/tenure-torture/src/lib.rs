@@ -1,16 +1,16 @@
-//! Tries to break a lock on the store of its user, and draws what happened.
+//! Tries to break a lock on the store of its user, judges the result, and draws what happened.
 //!
 //! A run has worker processes that take names, hold them, write to a register and give them back ([`worker`]); a
-//! schedule of faults from one seed ([`mod@plan`]), carried out against whoever holds just now ([`nemesis`]); and a
-//! log of what happened ([`event`]), which is judged afterwards by what the store promises ([`checker`]).
+//! schedule of faults from one seed ([`mod@plan`]), injected into the worker that holds at that moment ([`nemesis`]);
+//! and a log of what happened ([`event`]), which is judged afterwards by what the store promises ([`checker`]).
 //!
 //! Four things are easily done wrong:
 //!
-//! - A gap that is measured between holders misses the name that nobody ever gets again; so it ends with the run.
-//! - Faults that come too often make everything look safe, since nothing is granted. So there is a least number of
-//!   acquisitions, and "not enough" is a verdict of its own.
-//! - Without work between the look at the guard and the write, a pause never falls in between.
-//! - Many small messages over a socket wait for each other. So each is one write, without delay.
+//! - A gap that is measured between holders misses a name that no worker gets again; so the last gap ends with the run.
+//! - With too many faults a run looks safe because nothing is granted. So there is a least number of acquisitions, and
+//!   "not enough" is a verdict of its own.
+//! - A pause hardly ever falls between the check of the guard and the write. So a worker works in between.
+//! - Small messages over a socket wait for each other's acknowledgement. So each is one write, without delay.
 
 #![cfg_attr(
     test,
@@ -19,20 +19,22 @@
 
 pub mod checker;
 pub mod clock;
-pub mod crew;
 pub mod event;
 pub mod history;
 mod legend;
-pub mod link;
-pub mod lookout;
+pub mod monitor;
 pub mod nemesis;
-pub mod page;
-pub mod place;
 pub mod plan;
+pub mod processes;
+pub mod proxy;
 pub mod random;
 pub mod register;
 pub mod report;
+pub mod report_page;
 pub mod runner;
+pub mod server_url;
+mod sync;
+pub mod text;
 pub mod timeline;
 pub mod worker;
 
@@ -43,11 +45,11 @@ use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind};
 
-use lookout::Lookout;
+use monitor::StoreMonitor;
 use report::Report;
 use runner::Setup;
 
-/// A lease that is no shorter than this is none at all: locks that live as long as their process.
+/// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
 
 /// Whether there is anything to torture at this URL, before anything is touched.
@@ -64,12 +66,12 @@ pub fn check(url: &str) -> Result<(), Error> {
     }
 }
 
-/// A whole run on a real store: looks whether it grants at all, lets workers and faults loose until time is over or
-/// `stop` is raised, judges, and writes the page and the picture. `shown`: the store as it may be named in public. `tell` hears of
-/// each fault as it begins.
+/// A whole run on a real store: checks that the store grants at all, runs workers and faults until the time is over or
+/// `stop` is set, judges, and writes the page and the picture. `shown`: the store as it may be named in public. `tell`
+/// is called with each fault when it begins.
 ///
 /// # Errors
-/// Those of connecting and of a first acquisition; that something of the system was refused.
+/// Those of connecting and of a first acquisition, and those of processes, ports and files.
 pub async fn torture(
     setup: Setup,
     shown: String,
@@ -82,14 +84,14 @@ pub async fn torture(
     let mut setup = setup;
     setup.ttl = lease(&client, &names[0], setup.ttl).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
-    let (_, left_out) = runner::possible(&setup.url, setup.site.as_deref());
+    let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
     let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
-    let mut lookout = Lookout::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
-    lookout.begin().await;
+    let mut monitor = StoreMonitor::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
+    monitor.remember_state().await;
     let gone = {
         let (inner, names) = (setup.clone(), names.clone());
-        // Threads and processes of its own, and it waits for them.
+        // The run starts threads and processes and blocks until they have ended.
         let run = move || runner::run(&inner, &names, &stop, &mut tell);
         let run = tokio::task::spawn_blocking(run);
         tokio::select! {
@@ -97,10 +99,10 @@ pub async fn torture(
                 let broke_off = |error| Error::new(ErrorKind::Backend, "the run broke off").with_source(error);
                 ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?
             }
-            never = lookout.watch() => match never {},
+            never = monitor.run() => match never {},
         }
     };
-    lookout.finish();
+    monitor.finish();
     let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
     let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
@@ -118,14 +120,14 @@ pub async fn torture(
         page: setup.out.join("page.html"),
         picture: setup.out.join("timeline.svg"),
     };
-    std::fs::write(&report.page, page::page(&report))
+    std::fs::write(&report.page, report_page::report_page(&report))
         .and_then(|()| std::fs::write(&report.picture, timeline::picture(&report)))
         .map_err(|error| refused(&setup, error))?;
     Ok(report)
 }
 
-/// The lease that the store really gives, which may be longer than what was asked for: faults have to outlast it.
-/// A store that grants nothing now says so here, and so does another run on it.
+/// The lease that the store really gives. It may be longer than requested, and faults have to last longer than it.
+/// A store that grants nothing, or that another run uses, is noticed here.
 async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
     // The first request opens connections; a short lease may not last for that.
     drop(client.inspect(name).await?);
@@ -143,13 +145,13 @@ async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, E
     })
 }
 
-/// What is still held or waited for when all leases of the run are over.
+/// The names that are still held or waited for when all leases of the run are over.
 async fn left_over(client: &Client, names: &[String], ttl: Duration) -> Vec<String> {
     let end = clock::now() + clock::nanos(ttl * 3 + Duration::from_secs(5));
     loop {
         let mut left = Vec::new();
         for name in names {
-            // Where nobody can look, nothing can be said.
+            // A store without inspection can show nothing.
             if let Ok(status) = client.inspect(name).await
                 && (status.is_held() || status.queue.is_some_and(|queue| !queue.is_empty()))
             {

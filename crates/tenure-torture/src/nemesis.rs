@@ -1,4 +1,5 @@
-//! Carries out the plan, against whoever holds the lock at that moment. Blind faults would need many times longer.
+//! Injects the faults of the plan into the worker that holds the lock at that moment. Faults for arbitrary workers
+//! would need many times longer to find a bug.
 
 use std::io;
 use std::sync::Arc;
@@ -7,64 +8,70 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::clock::now;
-use crate::crew::Crew;
 use crate::event::{Event, Log};
-use crate::link::{Link, Trouble};
-use crate::plan::{Kind, Planned};
+use crate::plan::{FaultKind, PlannedFault};
+use crate::processes::WorkerProcesses;
+use crate::proxy::{ConnectionFault, Proxy};
 use crate::register::Register;
 use crate::worker::worker_of;
 
-/// Who wrote at most this long ago holds now, in nanoseconds.
-const FRESH: u64 = 20_000_000;
+/// A worker that wrote to the register at most this long ago is taken for the holder, in nanoseconds.
+const HOLDER_MAX_AGE: u64 = 20_000_000;
 
-/// What is around the workers, for callers who run it themselves: servers and clocks.
-pub trait Site: Send + Sync {
-    /// The faults that it can make.
-    fn kinds(&self) -> Vec<Kind>;
-    /// Begins one. A clock jumps by `lasts`. Workers that are to sleep stand still already, and go on after
-    /// [`end`](Site::end).
-    fn begin(&self, kind: Kind, lasts: Duration);
-    /// Ends it: all is as before, but for clocks that have jumped and leaders that were replaced.
-    fn end(&self, kind: Kind);
+/// Servers and clocks around the workers, for callers that run them.
+pub trait Environment: Send + Sync {
+    /// The faults that can be made here.
+    fn kinds(&self) -> Vec<FaultKind>;
+    /// Begins a fault. A clock jumps by `lasts`. Workers that are to sleep are stopped before, and resumed after
+    /// `end`.
+    fn begin(&self, kind: FaultKind, lasts: Duration);
+    /// Ends a fault. Clocks that have jumped and leaders that were replaced stay as they are.
+    fn end(&self, kind: FaultKind);
 }
 
 /// A fault that has begun.
-struct Running {
-    planned: Planned,
+struct RunningFault {
+    planned: PlannedFault,
     worker: Option<usize>,
     began: u64,
     over: u64,
 }
 
-/// The plan, and how far it is.
+/// The plan, its position, and the faults that are active.
 pub struct Nemesis {
     began: u64,
-    plan: std::iter::Peekable<std::vec::IntoIter<Planned>>,
-    running: Vec<Running>,
-    site: Option<Arc<dyn Site>>,
+    plan: std::iter::Peekable<std::vec::IntoIter<PlannedFault>>,
+    running: Vec<RunningFault>,
+    environment: Option<Arc<dyn Environment>>,
     log: Log,
 }
 
 impl Nemesis {
     /// Starts the plan at the instant `began`.
-    pub fn new(began: u64, plan: Vec<Planned>, site: Option<Arc<dyn Site>>, log: Log) -> Self {
+    pub fn new(
+        began: u64,
+        plan: Vec<PlannedFault>,
+        environment: Option<Arc<dyn Environment>>,
+        log: Log,
+    ) -> Self {
         Self {
             began,
             plan: plan.into_iter().peekable(),
             running: Vec::new(),
-            site,
+            environment,
             log,
         }
     }
 
-    /// Does what is due, and tells of each fault that begins. Called again and again.
+    /// Ends and begins the faults that are due. `tell` is called with each fault that begins. The runner calls this
+    /// every few milliseconds.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
     pub fn step(
         &mut self,
-        crew: &mut Crew,
-        links: &[Link],
+        workers: &mut WorkerProcesses,
+        proxies: &[Proxy],
         register: &Register,
         names: &[String],
         tell: &mut dyn FnMut(&str),
@@ -75,7 +82,7 @@ impl Nemesis {
             .partition(|fault| fault.over <= now);
         self.running = running;
         for fault in over {
-            self.end(fault, crew, links)?;
+            self.end(fault, workers, proxies)?;
         }
         let Some(next) = self.plan.peek().copied() else {
             return Ok(());
@@ -83,33 +90,36 @@ impl Nemesis {
         if self.began + next.at > now {
             return Ok(());
         }
-        let worker = match next.kind.is_around() {
-            // Nobody may be woken or replaced by another fault while all sleep.
-            true if next.kind == Kind::Suspend && !self.running.is_empty() => return Ok(()),
+        let worker = match next.kind.hits_all_workers() {
+            // While all workers sleep, no other fault may resume or replace one.
+            true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
             true => None,
-            // Nobody has it: the fault waits until somebody does.
-            false => match register.holder(&names[next.name], FRESH).map(worker_of) {
+            // Without a holder the fault waits until a worker holds.
+            false => match register
+                .holder(&names[next.name], HOLDER_MAX_AGE)
+                .map(worker_of)
+            {
                 Some(worker) if !self.is_in_trouble(worker) => Some(worker),
                 _ => return Ok(()),
             },
         };
         self.plan.next();
-        // What had to wait moves all that follows, or it would come in one heap.
+        // A fault that had to wait moves all that follow, so that they do not come all at once.
         self.began = now - next.at;
         tell(&match worker {
             Some(worker) => format!("{} of worker {worker}, which holds", next.kind),
             None => next.kind.to_string(),
         });
-        self.begin(next, worker, crew, links)
+        self.begin(next, worker, workers, proxies)
     }
 
-    /// Ends what still goes on.
+    /// Ends the faults that are active.
     ///
     /// # Errors
     /// Those of starting a worker, and of the log.
-    pub fn finish(&mut self, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
+    pub fn finish(&mut self, workers: &mut WorkerProcesses, proxies: &[Proxy]) -> io::Result<()> {
         for fault in std::mem::take(&mut self.running) {
-            self.end(fault, crew, links)?;
+            self.end(fault, workers, proxies)?;
         }
         Ok(())
     }
@@ -122,35 +132,39 @@ impl Nemesis {
 
     fn begin(
         &mut self,
-        planned: Planned,
+        planned: PlannedFault,
         worker: Option<usize>,
-        crew: &Crew,
-        links: &[Link],
+        workers: &WorkerProcesses,
+        proxies: &[Proxy],
     ) -> io::Result<()> {
         let began = now();
-        let link = |trouble| {
-            if let Some(link) = worker.and_then(|worker| links.get(worker)) {
-                link.set(trouble);
+        let proxy = |fault| {
+            if let Some(proxy) = worker.and_then(|worker| proxies.get(worker)) {
+                proxy.set(fault);
             }
         };
-        match (planned.kind, worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::STOP),
-            (Kind::Kill, Some(worker), _) => self.kill(worker, crew)?,
-            (Kind::Delay, ..) => link(Trouble::Delay(Duration::from_nanos(planned.late))),
-            (Kind::Stall, ..) => link(Trouble::Stall),
-            (Kind::Cut, ..) => link(Trouble::Cut),
-            (Kind::LostReply, ..) => link(Trouble::LostReply),
-            (Kind::Garbage, ..) => link(Trouble::Garbage),
-            (Kind::Trickle, ..) => link(Trouble::Trickle),
-            (Kind::Vanish, ..) => link(Trouble::Vanish),
-            (Kind::Suspend, _, Some(site)) => {
-                crew.signal_all(Signal::STOP);
-                site.begin(Kind::Suspend, Duration::from_nanos(planned.lasts));
+        match (planned.kind, worker, &self.environment) {
+            (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::STOP),
+            (FaultKind::Kill, Some(worker), _) => self.kill(worker, workers)?,
+            (FaultKind::Delay, ..) => {
+                proxy(ConnectionFault::Delay(Duration::from_nanos(planned.late)))
             }
-            (kind, _, Some(site)) => site.begin(kind, Duration::from_nanos(planned.lasts)),
+            (FaultKind::Stall, ..) => proxy(ConnectionFault::Stall),
+            (FaultKind::Cut, ..) => proxy(ConnectionFault::Cut),
+            (FaultKind::LostReply, ..) => proxy(ConnectionFault::LostReply),
+            (FaultKind::Garbage, ..) => proxy(ConnectionFault::Garbage),
+            (FaultKind::Trickle, ..) => proxy(ConnectionFault::Trickle),
+            (FaultKind::Vanish, ..) => proxy(ConnectionFault::Vanish),
+            (FaultKind::Suspend, _, Some(environment)) => {
+                workers.signal_all(Signal::STOP);
+                environment.begin(FaultKind::Suspend, Duration::from_nanos(planned.lasts));
+            }
+            (kind, _, Some(environment)) => {
+                environment.begin(kind, Duration::from_nanos(planned.lasts))
+            }
             _ => {}
         }
-        self.running.push(Running {
+        self.running.push(RunningFault {
             planned,
             worker,
             began,
@@ -159,36 +173,41 @@ impl Nemesis {
         Ok(())
     }
 
-    fn kill(&mut self, worker: usize, crew: &Crew) -> io::Result<()> {
-        // Before it is done, so that no claim is counted for longer than it was believed in.
-        self.log.say(&Event::Killed { at: now(), worker })?;
-        crew.signal(worker, Signal::KILL);
+    fn kill(&mut self, worker: usize, workers: &WorkerProcesses) -> io::Result<()> {
+        // The event comes before the signal, so that no claim is counted for longer than its owner believed in it.
+        self.log.append(&Event::Killed { at: now(), worker })?;
+        workers.signal(worker, Signal::KILL);
         Ok(())
     }
 
-    fn end(&mut self, fault: Running, crew: &mut Crew, links: &[Link]) -> io::Result<()> {
-        match (fault.planned.kind, fault.worker, &self.site) {
-            (Kind::Pause, Some(worker), _) => crew.signal(worker, Signal::CONT),
-            (Kind::Kill, Some(worker), _) => crew.replace(worker)?,
+    fn end(
+        &mut self,
+        fault: RunningFault,
+        workers: &mut WorkerProcesses,
+        proxies: &[Proxy],
+    ) -> io::Result<()> {
+        match (fault.planned.kind, fault.worker, &self.environment) {
+            (FaultKind::Pause, Some(worker), _) => workers.signal(worker, Signal::CONT),
+            (FaultKind::Kill, Some(worker), _) => workers.replace(worker)?,
             (kind, Some(worker), _) => {
-                if kind == Kind::Vanish {
-                    self.kill(worker, crew)?;
+                if kind == FaultKind::Vanish {
+                    self.kill(worker, workers)?;
                 }
-                if let Some(link) = links.get(worker) {
-                    link.set(Trouble::None);
+                if let Some(proxy) = proxies.get(worker) {
+                    proxy.set(ConnectionFault::None);
                 }
-                if kind == Kind::Vanish {
-                    crew.replace(worker)?;
+                if kind == FaultKind::Vanish {
+                    workers.replace(worker)?;
                 }
             }
-            (Kind::Suspend, _, Some(site)) => {
-                site.end(Kind::Suspend);
-                crew.signal_all(Signal::CONT);
+            (FaultKind::Suspend, _, Some(environment)) => {
+                environment.end(FaultKind::Suspend);
+                workers.signal_all(Signal::CONT);
             }
-            (kind, None, Some(site)) => site.end(kind),
+            (kind, None, Some(environment)) => environment.end(kind),
             _ => {}
         }
-        self.log.say(&Event::Fault {
+        self.log.append(&Event::Fault {
             at: fault.began,
             until: now(),
             kind: fault.planned.kind,

@@ -1,7 +1,7 @@
 //! From a seed, the schedule of faults. No clock, no I/O: the same seed is the same plan.
 //!
-//! A seed fixes what is done and when, not who holds the lock at that moment. So it repeats the trouble, and
-//! not each interleaving.
+//! A seed determines which faults come and when, and not which worker holds the lock at that moment. So it repeats the
+//! faults, and not each interleaving.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,8 +17,8 @@ use crate::random::Random;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// The holder stands still for longer than the ttl and goes on.
+pub enum FaultKind {
+    /// The holder is stopped for longer than the ttl and resumed.
     Pause,
     /// The holder is killed; another process takes its place.
     Kill,
@@ -34,14 +34,14 @@ pub enum Kind {
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
-    /// The holder's host is gone, without a word: nothing of it arrives any more, and nobody acknowledges what is
-    /// sent to it. Later another one takes its place.
+    /// The holder's host is gone: nothing of it arrives any more, and what is sent to it is not acknowledged. Later
+    /// another process takes its place.
     Vanish,
-    /// The server stands still for longer than the ttl and goes on.
+    /// The server is stopped for longer than the ttl and resumed.
     ServerPause,
     /// The server is killed and started again.
     ServerKill,
-    /// The leader of several servers stands still until another one leads, and goes on.
+    /// The leader of several servers is stopped until another one leads, and resumed.
     LeaderPause,
     /// The leader of several servers is killed, and started again when another one leads.
     LeaderKill,
@@ -51,15 +51,15 @@ pub enum Kind {
     ClockBack,
     /// The wall clock of all workers jumps forward by more than the ttl, and later back.
     ClientClock,
-    /// The machine of the workers sleeps for longer than the ttl: all of them stand still, and so does the clock
-    /// that most programs measure time on.
+    /// The machine of the workers sleeps for longer than the ttl: all workers stand still, and so does the clock on
+    /// which most programs measure time.
     Suspend,
-    /// The store was away, and not by our doing. Nobody can plan that.
+    /// The store was away without a fault of the plan. It is never planned.
     Outage,
 }
 
-impl Kind {
-    /// All that can be planned.
+impl FaultKind {
+    /// All kinds that can be planned.
     pub const ALL: [Self; 17] = [
         Self::Pause,
         Self::Kill,
@@ -80,7 +80,7 @@ impl Kind {
         Self::Suspend,
     ];
 
-    /// The word for it on the command line.
+    /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -104,8 +104,8 @@ impl Kind {
         }
     }
 
-    /// Whether it happens between a worker and its store.
-    pub const fn is_link(self) -> bool {
+    /// Whether the fault happens between a worker and its store.
+    pub const fn is_of_connection(self) -> bool {
         matches!(
             self,
             Self::Delay
@@ -118,12 +118,12 @@ impl Kind {
         )
     }
 
-    /// Whether it happens to what is around the workers, and so to all of them at once.
-    pub const fn is_around(self) -> bool {
-        !self.is_link() && !matches!(self, Self::Pause | Self::Kill)
+    /// Whether the fault happens to servers or clocks, and so to all workers at once.
+    pub const fn hits_all_workers(self) -> bool {
+        !self.is_of_connection() && !matches!(self, Self::Pause | Self::Kill)
     }
 
-    /// The rows of the guarantee table that say what still holds; of several, the one that says least.
+    /// The rows of the guarantee table that say what still holds. Of several rows the one that promises least counts.
     pub const fn causes(self) -> &'static [Fault] {
         match self {
             Self::Pause => &[Fault::HolderPaused],
@@ -147,13 +147,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for FaultKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -167,16 +167,16 @@ impl FromStr for Kind {
 
 /// One fault to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedFault {
     /// When, in nanoseconds after the start.
     pub at: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// For how many nanoseconds.
     pub lasts: u64,
-    /// How late each message is, for [`Kind::Delay`].
+    /// How late each message is, for [`FaultKind::Delay`].
     pub late: u64,
-    /// To the holder of which name, by its number.
+    /// The number of the name whose holder gets the fault.
     pub name: usize,
 }
 
@@ -185,18 +185,18 @@ pub struct Planned {
 /// Faults start about one ttl apart. Closer ones would hide bugs: where nothing is ever granted, nothing overlaps.
 pub fn plan(
     seed: u64,
-    kinds: &[Kind],
+    kinds: &[FaultKind],
     ttl: Duration,
     lasts: Duration,
     names: usize,
-) -> Vec<Planned> {
+) -> Vec<PlannedFault> {
     let ttl = nanos(ttl).max(1);
     let mut random = Random::new(seed);
     let mut part = |low: u64, high: u64| random.between(ttl / 10 * low, ttl / 10 * high);
     let mut plan = Vec::new();
     let mut at = part(5, 10);
-    let mut turn: Vec<Kind> = Vec::new();
-    // The last faults have a ttl left to show what they did.
+    let mut turn: Vec<FaultKind> = Vec::new();
+    // After the last fault a ttl is left, in which its effect can be seen.
     let end = nanos(lasts).saturating_sub(ttl);
     while at < end && !kinds.is_empty() {
         if turn.is_empty() {
@@ -205,32 +205,32 @@ pub fn plan(
         let pick = part(0, 10) as usize % turn.len();
         let kind = turn.swap_remove(pick);
         let lasts = match kind {
-            // For longer than the ttl: the store gives the name to somebody else meanwhile.
-            Kind::Pause
-            | Kind::Stall
-            | Kind::Trickle
-            | Kind::Vanish
-            | Kind::ServerPause
-            | Kind::Suspend => part(12, 20),
-            // Another one leads after a while that is not ours to know; whoever carries it out sees to that.
-            Kind::LeaderPause | Kind::LeaderKill => part(12, 20),
-            // Not for so long, but by so much.
-            Kind::ClockForward | Kind::ClockBack | Kind::ClientClock => part(12, 20),
-            Kind::Delay => part(10, 20),
-            Kind::LostReply | Kind::Garbage => part(2, 10),
-            Kind::Kill | Kind::Cut | Kind::Outage => part(0, 5),
-            // Up again within the leases that it may have forgotten.
-            Kind::ServerKill => part(0, 3),
+            // For longer than the ttl, so that the store gives the name to another worker meanwhile.
+            FaultKind::Pause
+            | FaultKind::Stall
+            | FaultKind::Trickle
+            | FaultKind::Vanish
+            | FaultKind::ServerPause
+            | FaultKind::Suspend => part(12, 20),
+            // How long an election takes is not known here; the environment waits for it.
+            FaultKind::LeaderPause | FaultKind::LeaderKill => part(12, 20),
+            // By this much, and not for this long.
+            FaultKind::ClockForward | FaultKind::ClockBack | FaultKind::ClientClock => part(12, 20),
+            FaultKind::Delay => part(10, 20),
+            FaultKind::LostReply | FaultKind::Garbage => part(2, 10),
+            FaultKind::Kill | FaultKind::Cut | FaultKind::Outage => part(0, 5),
+            // The server is back within the leases that it may have forgotten.
+            FaultKind::ServerKill => part(0, 3),
         };
-        plan.push(Planned {
+        plan.push(PlannedFault {
             at,
             kind,
             lasts,
             late: part(0, 2),
             name: part(0, 10) as usize % names.max(1),
         });
-        // What hits all leaves some time for everybody to come back.
-        at += match kind.is_around() {
+        // After a fault of all workers there is time for all of them to connect again.
+        at += match kind.hits_all_workers() {
             true => lasts + part(15, 25),
             false => part(8, 16),
         };

@@ -1,34 +1,30 @@
-//! The thing that the lock is to protect: a register that everybody may write to, on a loopback port.
+//! What the lock protects: a register on a loopback port, to which every worker may write.
 //!
-//! It has two sides. The unfenced one takes every write; the fenced one refuses a token that is less than one
-//! it has seen. Which writes were late is for the checker to say, which knows all claims.
+//! The register has two sides. The unfenced side accepts every write; the fenced side refuses a token that is less than
+//! the greatest one so far. The checker, which knows all claims, decides which writes were late.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::clock::now;
 use crate::event::{Event, Log};
-
-/// A lock that a panic elsewhere does not poison.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::sync::lock;
 
 #[derive(Default)]
-struct Cells {
+struct Values {
     /// Of each name, the greatest token on the fenced side.
     greatest: HashMap<String, u64>,
-    /// Of each name, who wrote last, and when.
+    /// Of each name, the acquisition of the last write, and when it came.
     last: HashMap<String, (u64, u64)>,
 }
 
-/// The service. Its port closes when this is dropped.
+/// The register. Dropping it closes its port.
 pub struct Register {
     address: SocketAddr,
-    cells: Arc<Mutex<Cells>>,
+    values: Arc<Mutex<Values>>,
     closed: Arc<AtomicBool>,
 }
 
@@ -41,19 +37,19 @@ impl Register {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let register = Self {
             address: listener.local_addr()?,
-            cells: Arc::default(),
+            values: Arc::default(),
             closed: Arc::default(),
         };
-        let (cells, closed) = (register.cells.clone(), register.closed.clone());
+        let (values, closed) = (register.values.clone(), register.closed.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if closed.load(Ordering::SeqCst) {
                     return;
                 }
-                // Without a log of its own a connection is not served; its worker sees it close.
-                if let Ok(log) = log.again() {
-                    let cells = cells.clone();
-                    std::thread::spawn(move || serve(&stream, &cells, log));
+                // Without a log a connection is not served; its worker finds it closed.
+                if let Ok(log) = log.try_clone() {
+                    let values = values.clone();
+                    std::thread::spawn(move || serve(&stream, &values, log));
                 }
             }
         });
@@ -67,7 +63,7 @@ impl Register {
 
     /// The acquisition that wrote last under `name`, unless that is longer ago than `within` nanoseconds.
     pub fn holder(&self, name: &str, within: u64) -> Option<u64> {
-        let (acquisition, at) = *lock(&self.cells).last.get(name)?;
+        let (acquisition, at) = *lock(&self.values).last.get(name)?;
         (now().saturating_sub(at) < within).then_some(acquisition)
     }
 }
@@ -75,13 +71,13 @@ impl Register {
 impl Drop for Register {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::SeqCst);
-        // Wakes the thread that waits for connections, which then sees that it is over.
+        // Wakes the thread that accepts connections, so that it ends.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-/// Takes lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`, the word of the fenced side.
-fn serve(stream: &TcpStream, cells: &Mutex<Cells>, mut log: Log) {
+/// Reads lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`: whether the fenced side accepted it.
+fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
     // Else small messages wait for each other's acknowledgement, 40 ms a write.
     let _ = stream.set_nodelay(true);
     let mut lines = BufReader::new(stream).lines();
@@ -93,19 +89,19 @@ fn serve(stream: &TcpStream, cells: &Mutex<Cells>, mut log: Log) {
             return;
         };
         let said = {
-            let mut cells = lock(cells);
+            let mut values = lock(values);
             let at = now();
-            cells.last.insert(name.clone(), (acquisition, at));
-            let greatest = cells.greatest.entry(name).or_default();
+            values.last.insert(name.clone(), (acquisition, at));
+            let greatest = values.greatest.entry(name).or_default();
             let accepted = token >= *greatest;
             *greatest = token.max(*greatest);
-            // Under the lock, so that the log has the writes in the order in which they counted.
+            // Under the lock, so that the log has the writes in the order in which they reached the register.
             let wrote = Event::Wrote {
                 at,
                 acquisition,
                 accepted,
             };
-            log.say(&wrote).map(|()| accepted)
+            log.append(&wrote).map(|()| accepted)
         };
         let answer: &[u8] = match said {
             Ok(true) => b"yes\n",

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::checker::{Findings, Verdict};
+use crate::checker::{Anomaly, Findings, Verdict};
 use crate::history::History;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 
 /// All about one run.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Report {
     pub left_out: Option<String>,
     /// The events.
     pub events: PathBuf,
-    /// The page, with the timeline and all that was found.
+    /// The page, with the timeline and the findings.
     pub page: PathBuf,
     /// The timeline as an SVG file.
     pub picture: PathBuf,
@@ -49,20 +49,20 @@ impl Report {
         }
     }
 
-    /// How many faults there were of each kind, those that there were.
-    pub fn fault_counts(&self) -> Vec<(Kind, usize)> {
+    /// The number of faults of each kind that was injected.
+    pub fn fault_counts(&self) -> Vec<(FaultKind, usize)> {
         let count = |kind| {
-            let troubles = self.history.troubles.iter();
-            (kind, troubles.filter(|it| it.kind == kind).count())
+            let faults = self.history.faults.iter();
+            (kind, faults.filter(|it| it.kind == kind).count())
         };
-        let counts = Kind::ALL.into_iter().map(count);
+        let counts = FaultKind::ALL.into_iter().map(count);
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// How often the store was away by somebody else's doing, and for how many seconds in all.
+    /// How often the store was away without a fault of the plan, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
-        let troubles = self.history.troubles.iter();
-        let outages: Vec<_> = troubles.filter(|it| it.kind == Kind::Outage).collect();
+        let faults = self.history.faults.iter();
+        let outages: Vec<_> = faults.filter(|it| it.kind == FaultKind::Outage).collect();
         let nanos: u64 = outages.iter().map(|it| it.to - it.from).sum();
         (outages.len(), nanos as f64 / 1e9)
     }
@@ -72,18 +72,26 @@ impl Report {
         (self.history.over - self.history.began) as f64 / 1e9
     }
 
-    /// What was done, what was found, and where it lies.
+    /// What was done, what was found, and where the files are.
     pub fn lines(&self) -> [String; 3] {
-        let counts: Vec<_> = self
-            .fault_counts()
-            .iter()
-            .map(|(kind, count)| format!("{count} {kind}"))
-            .collect();
+        let files = format!(
+            "events: {}  page: {}  picture: {}",
+            self.events.display(),
+            self.page.display(),
+            self.picture.display()
+        );
+        [self.line_of_faults(), self.line_of_findings(), files]
+    }
+
+    fn line_of_faults(&self) -> String {
+        let counts = self.fault_counts();
+        let injected: usize = counts.iter().map(|(_, count)| count).sum();
+        let counts = counts.iter().map(|(kind, count)| format!("{count} {kind}"));
+        let counts: Vec<_> = counts.collect();
         let faults = match counts.is_empty() {
             true => String::new(),
             false => format!(" ({})", counts.join(", ")),
         };
-        let made: usize = self.fault_counts().iter().map(|(_, count)| count).sum();
         let (times, seconds) = self.outages();
         let outages = match times {
             0 => String::new(),
@@ -92,25 +100,35 @@ impl Report {
                 "; the store was away {times} times, {seconds:.1} s in all, not by our doing"
             ),
         };
+        format!(
+            "{} acquisitions, {injected} faults{faults} in {:.1} s; seed {}; store {}{outages}",
+            self.history.claims.len(),
+            self.seconds(),
+            self.seed,
+            self.store,
+        )
+    }
+
+    fn line_of_findings(&self) -> String {
         let found = &self.findings;
-        let documented = |all: usize, worse: usize| match (all, worse) {
+        let counts = |all: usize, worse: usize| match (all, worse) {
             (0, _) => "0".to_owned(),
             (all, 0) => format!("{all} as documented"),
             (all, worse) if all == worse => format!("{all} NOT documented"),
             (all, worse) => format!("{all}, {worse} NOT documented"),
         };
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
-        };
+        let of_anomalies =
+            |anomalies: &[Anomaly]| counts(anomalies.len(), not_documented(anomalies));
         let overlaps = found.overlaps.iter();
         let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
         let mut line = format!(
-            "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; out of turn {}{}; longest gap {:.1} s{}",
+            "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; \
+             out of turn {}{}; longest gap {:.1} s{}",
             self.verdict_text(),
-            documented(found.overlaps.len(), overlaps),
-            documented(found.stale.len(), worse(&found.stale)),
-            documented(found.stale_accepted.len(), worse(&found.stale_accepted)),
-            documented(found.tokens.len(), worse(&found.tokens)),
+            counts(found.overlaps.len(), overlaps),
+            of_anomalies(&found.stale),
+            of_anomalies(&found.stale_accepted),
+            of_anomalies(&found.tokens),
             found.overtakings.len(),
             if found.unfair { " (NOT FAIR)" } else { "" },
             found.longest_gap as f64 / 1e9,
@@ -123,30 +141,12 @@ impl Report {
         if !self.left_over.is_empty() {
             line += &format!("; left over: {}", self.left_over.join(", "));
         }
-        [
-            format!(
-                "{} acquisitions, {made} faults{faults} in {:.1} s; seed {}; store {}{outages}",
-                self.history.claims.len(),
-                self.seconds(),
-                self.seed,
-                self.store,
-            ),
-            line,
-            format!(
-                "events: {}  page: {}  picture: {}",
-                self.events.display(),
-                self.page.display(),
-                self.picture.display()
-            ),
-        ]
+        line
     }
 
     /// The same for programs.
     pub fn json(&self) -> Value {
         let found = &self.findings;
-        let worse = |slips: &[crate::checker::Slip]| {
-            slips.iter().filter(|it| it.documented.is_none()).count()
-        };
         let overlaps = found.overlaps.iter();
         let faults = self.fault_counts();
         let faults: serde_json::Map<String, Value> = faults
@@ -172,12 +172,12 @@ impl Report {
             "overlaps": found.overlaps.len(),
             "overlaps_not_documented": overlaps.filter(|it| it.documented.is_none()).count(),
             "late_writes": found.stale.len(),
-            "late_writes_not_documented": worse(&found.stale),
+            "late_writes_not_documented": not_documented(&found.stale),
             "late_writes_refused_by_fence": found.stale_refused,
             "late_writes_past_fence": found.stale_accepted.len(),
-            "late_writes_past_fence_not_documented": worse(&found.stale_accepted),
+            "late_writes_past_fence_not_documented": not_documented(&found.stale_accepted),
             "token_regressions": found.tokens.len(),
-            "token_regressions_not_documented": worse(&found.tokens),
+            "token_regressions_not_documented": not_documented(&found.tokens),
             "out_of_turn": found.overtakings.len(),
             "unfair": found.unfair,
             "longest_gap_ms": found.longest_gap / 1_000_000,
@@ -188,4 +188,10 @@ impl Report {
             "picture": self.picture,
         })
     }
+}
+
+/// How many of these the store's table does not allow.
+fn not_documented(anomalies: &[Anomaly]) -> usize {
+    let anomalies = anomalies.iter();
+    anomalies.filter(|it| it.documented.is_none()).count()
 }

@@ -1,4 +1,4 @@
-//! One run, from the first worker to the last: what comes of it is a file of events.
+//! One run: starts the workers, steps the nemesis, ends both. The result is a file of events.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use rustix::process::getpid;
 
 use crate::clock::{nanos, now};
-use crate::crew::{Crew, Program};
 use crate::event::{Event, Log};
-use crate::link::{self, Gone, Link};
-use crate::nemesis::{Nemesis, Site};
-use crate::place::Place;
-use crate::plan::{Kind, plan};
+use crate::nemesis::{Environment, Nemesis};
+use crate::plan::{FaultKind, plan};
+use crate::processes::{Program, WorkerProcesses};
+use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
+use crate::server_url::ServerUrl;
 use crate::worker::Settings;
 
-/// Time between two looks at what is due.
-const TICK: Duration = Duration::from_millis(2);
+/// The time between two steps of the nemesis.
+const STEP_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What to do.
 #[derive(Clone)]
@@ -40,13 +40,13 @@ pub struct Setup {
     /// The longest hold of a worker.
     pub hold: Duration,
     /// What to do to them; see [`possible`].
-    pub faults: Vec<Kind>,
-    /// A directory that is there, for the events and the page.
+    pub faults: Vec<FaultKind>,
+    /// The directory for the events and the page.
     pub out: PathBuf,
     /// What a worker is.
     pub program: Program,
-    /// What is around them, where the caller runs it.
-    pub site: Option<Arc<dyn Site>>,
+    /// Servers and clocks, if the caller runs them.
+    pub environment: Option<Arc<dyn Environment>>,
 }
 
 /// The file of events in the directory of a run.
@@ -54,41 +54,46 @@ pub fn events_of(out: &Path) -> PathBuf {
     out.join("events.jsonl")
 }
 
-/// What workers had to complain about.
-pub fn talk_of(out: &Path) -> PathBuf {
+/// The standard error of the workers.
+pub fn worker_log_of(out: &Path) -> PathBuf {
     out.join("workers.log")
 }
 
-/// The faults that can be made on this store, and in words which are left out and why.
-pub fn possible(url: &str, site: Option<&dyn Site>) -> (Vec<Kind>, Option<String>) {
-    let place = Place::of(url);
-    let deaf = link::can_deafen();
-    let around = site.map_or_else(Vec::new, Site::kinds);
-    let kinds = Kind::ALL.into_iter();
+/// The faults that can be injected on this store, and a text about those that are left out.
+pub fn possible(
+    url: &str,
+    environment: Option<&dyn Environment>,
+) -> (Vec<FaultKind>, Option<String>) {
+    let server_url = ServerUrl::parse(url);
+    let can_vanish = proxy::can_drop_incoming_packets();
+    let around = environment.map_or_else(Vec::new, Environment::kinds);
+    let kinds = FaultKind::ALL.into_iter();
     let kinds = kinds.filter(|kind| match kind {
-        Kind::Vanish => place.is_ok() && deaf.is_ok(),
-        kind if kind.is_link() => place.is_ok(),
-        kind if kind.is_around() => around.contains(kind),
+        FaultKind::Vanish => server_url.is_ok() && can_vanish.is_ok(),
+        kind if kind.is_of_connection() => server_url.is_ok(),
+        kind if kind.hits_all_workers() => around.contains(kind),
         _ => true,
     });
-    let left_out = match (&place, &deaf) {
+    let left_out = match (&server_url, &can_vanish) {
         (Err(why), _) => Some(format!("faults of the connection: {why}")),
-        (_, Err(why)) => Some(format!("{}: this system refuses it ({why})", Kind::Vanish)),
+        (_, Err(why)) => Some(format!(
+            "{}: this system refuses it ({why})",
+            FaultKind::Vanish
+        )),
         _ => None,
     };
     (kinds.collect(), left_out)
 }
 
-/// The names that a run locks. The same in each run: stores keep a record of every name,
-/// some of them for ever.
+/// The names that a run locks. They are the same in each run, because some stores keep a record of every name for ever.
 pub fn names(setup: &Setup) -> Vec<String> {
     (0..setup.names)
         .map(|number| format!("tenure-torture-{number}"))
         .collect()
 }
 
-/// Lets workers work and faults happen, until time is over or `stop` is raised; returns when all workers are
-/// gone. `tell` hears of each fault as it begins. What is returned must be kept for as long as the store is looked at.
+/// Runs workers and injects faults until the time is over or `stop` is set; returns when all workers are gone. `tell`
+/// is called with each fault when it begins. The result must be kept for as long as the store is inspected.
 ///
 /// # Errors
 /// Those of the system: no port, no process, no file.
@@ -97,22 +102,22 @@ pub fn run(
     names: &[String],
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
-) -> io::Result<Gone> {
+) -> io::Result<VanishedConnections> {
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
-    let register = Register::open(log.again()?)?;
-    let talk = OpenOptions::new()
+    let register = Register::open(log.try_clone()?)?;
+    let worker_log = OpenOptions::new()
         .append(true)
         .create(true)
-        .open(talk_of(&setup.out))?;
-    let links = links(setup)?;
-    let mut crew = Crew::new(setup.program.clone(), talk);
+        .open(worker_log_of(&setup.out))?;
+    let proxies = proxies(setup)?;
+    let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
     for worker in 0..setup.workers {
-        let url = match (links.get(worker), Place::of(&setup.url)) {
-            (Some(link), Ok(place)) => place.with(link.addresses()),
+        let url = match (proxies.get(worker), ServerUrl::parse(&setup.url)) {
+            (Some(proxy), Ok(server_url)) => server_url.with_servers(proxy.addresses()),
             _ => setup.url.clone(),
         };
-        crew.start(Settings {
+        workers.start(Settings {
             url,
             worker,
             life: 0,
@@ -126,7 +131,7 @@ pub fn run(
         })?;
     }
     let began = now();
-    log.say(&Event::Began { at: began })?;
+    log.append(&Event::Began { at: began })?;
     let plan = plan(
         setup.seed,
         &setup.faults,
@@ -134,30 +139,30 @@ pub fn run(
         setup.lasts,
         setup.names,
     );
-    let mut nemesis = Nemesis::new(began, plan, setup.site.clone(), log.again()?);
+    let mut nemesis = Nemesis::new(began, plan, setup.environment.clone(), log.try_clone()?);
     let end = began.saturating_add(nanos(setup.lasts));
     while now() < end && !stop.load(Ordering::SeqCst) {
-        nemesis.step(&mut crew, &links, &register, names, tell)?;
-        std::thread::sleep(TICK);
+        nemesis.step(&mut workers, &proxies, &register, names, tell)?;
+        std::thread::sleep(STEP_INTERVAL);
     }
-    nemesis.finish(&mut crew, &links)?;
-    // All that were killed on purpose have been replaced by now.
-    for worker in crew.ended() {
-        log.say(&Event::Vanished { at: now(), worker })?;
+    nemesis.finish(&mut workers, &proxies)?;
+    // Workers that were killed by a fault have been replaced by now.
+    for worker in workers.ended() {
+        log.append(&Event::Vanished { at: now(), worker })?;
     }
-    log.say(&Event::Over { at: now() })?;
-    crew.end(setup.ttl * 2 + Duration::from_secs(3));
-    drop(crew);
+    log.append(&Event::Over { at: now() })?;
+    workers.end(setup.ttl * 2 + Duration::from_secs(3));
+    drop(workers);
     drop(register);
-    Ok(links.iter().map(Link::gone).collect())
+    Ok(proxies.iter().map(Proxy::take_vanished).collect())
 }
 
-/// A link for each worker, or none at all.
-fn links(setup: &Setup) -> io::Result<Vec<Link>> {
-    let wanted = setup.faults.iter().any(|kind| kind.is_link());
-    match Place::of(&setup.url) {
-        Ok(place) if wanted => (0..setup.workers)
-            .map(|_| Link::open(&place.servers))
+/// A proxy for each worker, or none at all.
+fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
+    let wanted = setup.faults.iter().any(|kind| kind.is_of_connection());
+    match ServerUrl::parse(&setup.url) {
+        Ok(server_url) if wanted => (0..setup.workers)
+            .map(|_| Proxy::open(&server_url.servers))
             .collect(),
         _ => Ok(Vec::new()),
     }
@@ -166,7 +171,7 @@ fn links(setup: &Setup) -> io::Result<Vec<Link>> {
 /// Makes the directory of a run.
 ///
 /// # Errors
-/// Those of the directory, and when a run has left its events there.
+/// Those of the directory, and one if it has the events of another run.
 pub fn prepare(out: &Path) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     if events_of(out).exists() {
@@ -175,5 +180,5 @@ pub fn prepare(out: &Path) -> io::Result<()> {
             "it has the events of another run",
         ));
     }
-    File::create(talk_of(out)).map(drop)
+    File::create(worker_log_of(out)).map(drop)
 }

@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use crate::history::{Claim, Trouble};
+use crate::history::{Claim, InjectedFault};
 use crate::legend;
-use crate::page::escaped;
-use crate::plan::Kind;
+use crate::plan::FaultKind;
 use crate::report::Report;
+use crate::text::{escaped, shortened, text_width};
 
 /// Height of a row, in pixels like all lengths here.
 pub(crate) const ROW: f64 = 36.0;
@@ -23,31 +23,29 @@ pub(crate) const LABELS: f64 = 84.0;
 const MAX_WIDTH: f64 = 30_000.0;
 /// Width of the picture.
 const PICTURE_WIDTH: f64 = 900.0;
-/// Average width of a character of a label, measured with DejaVu Sans, which is a wide font.
-const CHARACTER: f64 = 6.8;
 /// Lines for labels in the row of the store.
 const STORE_LINES: usize = 3;
 /// Late writes and repeated tokens that are marked. The table of the page and the events have all of them.
 const MAX_MARKS: usize = 500;
 
-/// What a bar has to say, and where the bar is.
-pub(crate) struct Tip {
+/// The tooltip of a bar, and where the bar is.
+pub(crate) struct Tooltip {
     /// Left, top, width and height.
     pub(crate) area: [f64; 4],
     pub(crate) text: String,
 }
 
-/// A timeline that is being drawn.
+/// The drawing of a run.
 pub(crate) struct Timeline<'a> {
     report: &'a Report,
     pixels_per_second: f64,
     names: Vec<&'a str>,
     workers: usize,
     has_store_row: bool,
-    /// Texts go into the SVG as `<title>`, else into `tips`.
+    /// Texts go into the SVG as `<title>`, else into `tooltips`.
     has_titles: bool,
     pub(crate) svg: String,
-    pub(crate) tips: Vec<Tip>,
+    pub(crate) tooltips: Vec<Tooltip>,
 }
 
 impl<'a> Timeline<'a> {
@@ -66,43 +64,43 @@ impl<'a> Timeline<'a> {
         let history = &report.history;
         let waits = history.waits.iter().map(|wait| wait.worker);
         let claims = history.claims.iter().map(|claim| claim.worker);
-        let troubled = history.troubles.iter().filter_map(|it| it.worker);
+        let troubled = history.faults.iter().filter_map(|it| it.worker);
         let last = waits.chain(claims).chain(troubled).max();
         Self {
             report,
             pixels_per_second: 60.0,
             names: history.names(),
             workers: last.map_or(1, |last| last + 1),
-            has_store_row: history.troubles.iter().any(|it| it.worker.is_none()),
+            has_store_row: history.faults.iter().any(|it| it.worker.is_none()),
             has_titles,
             svg: String::new(),
-            tips: Vec::new(),
+            tooltips: Vec::new(),
         }
     }
 
     /// The line for the label of each fault: a line for each worker, and some for the store, which take turns.
     fn label_lines(&self) -> Vec<usize> {
         let mut around = 0;
-        let troubles = self.report.history.troubles.iter();
-        let line = |trouble: &Trouble| match trouble.worker {
+        let faults = self.report.history.faults.iter();
+        let line = |fault: &InjectedFault| match fault.worker {
             Some(worker) => STORE_LINES + worker,
             None => {
                 around += 1;
                 around % STORE_LINES
             }
         };
-        troubles.map(line).collect()
+        faults.map(line).collect()
     }
 
     /// Pixels per second with which no label of a fault runs into the next one of its line.
     fn scale_for_labels(&self) -> f64 {
         let mut previous = vec![None; STORE_LINES + self.workers];
         let mut scale: f64 = 0.0;
-        let troubles = self.report.history.troubles.iter();
-        for (trouble, line) in troubles.zip(self.label_lines()) {
-            let label = (trouble.from, text_width(trouble.kind.as_str()) + 6.0);
+        let faults = self.report.history.faults.iter();
+        for (fault, line) in faults.zip(self.label_lines()) {
+            let label = (fault.from, text_width(fault.kind.as_str()) + 6.0);
             if let Some((from, width)) = previous[line].replace(label) {
-                let between = trouble.from.saturating_sub(from) as f64 / 1e9;
+                let between = fault.from.saturating_sub(from) as f64 / 1e9;
                 scale = scale.max(width / between.max(0.001));
             }
         }
@@ -146,7 +144,7 @@ impl<'a> Timeline<'a> {
         format!("{:.3} s, from {from:.3} s to {to:.3} s", to - from)
     }
 
-    /// A rectangle, and what it has to say.
+    /// A rectangle and its tooltip.
     fn bar(&mut self, class: &str, area: [f64; 4], text: String) {
         let [x, y, width, height] = area;
         let _ = write!(
@@ -157,16 +155,16 @@ impl<'a> Timeline<'a> {
             let _ = write!(self.svg, "><title>{}</title></rect>", escaped(&text));
         } else {
             self.svg += "/>";
-            self.tips.push(Tip { area, text });
+            self.tooltips.push(Tooltip { area, text });
         }
     }
 
     fn draw(&mut self) {
-        let kinds = self.report.history.troubles.iter().map(|it| it.kind);
+        let kinds = self.report.history.faults.iter().map(|it| it.kind);
         self.svg += &legend::patterns(kinds);
         self.axis();
-        for trouble in &self.report.history.troubles {
-            self.fault(trouble);
+        for fault in &self.report.history.faults {
+            self.fault(fault);
         }
         for wait in &self.report.history.waits {
             let (x, width) = self.span(wait.from, wait.to);
@@ -215,17 +213,17 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// A band over the row of the worker that it hits, or over all rows.
-    fn fault(&mut self, trouble: &Trouble) {
-        let kind = trouble.kind;
-        let (x, width) = self.span(trouble.from, trouble.to);
-        let top = self.top(trouble.worker);
-        let times = self.times(trouble.from, trouble.to);
-        let text = match trouble.worker {
+    /// A band over the row of the worker that has the fault, or over all rows.
+    fn fault(&mut self, fault: &InjectedFault) {
+        let kind = fault.kind;
+        let (x, width) = self.span(fault.from, fault.to);
+        let top = self.top(fault.worker);
+        let times = self.times(fault.from, fault.to);
+        let text = match fault.worker {
             Some(worker) => format!("fault {kind} of worker {worker}: {times}"),
             None => format!("fault {kind}: {times}"),
         };
-        let (height, wide) = match trouble.worker {
+        let (height, wide) = match fault.worker {
             Some(_) => (ROW, ""),
             None => (self.height() - AXIS - 2.0, " wide"),
         };
@@ -239,15 +237,15 @@ impl<'a> Timeline<'a> {
         self.bar(&format!("cap {kind}"), [x, top, width, 14.0], text);
     }
 
-    /// Labels lie on all bands. One that would run into the next is left out: the tooltip says the same.
+    /// Labels lie on all bands. A label that would run into the next one is left out: the tooltip says the same.
     fn fault_labels(&mut self) {
         let edge = self.width() - 1.0;
         let mut next = vec![edge; STORE_LINES + self.workers];
-        let troubles = self.report.history.troubles.iter();
-        for (trouble, line) in troubles.zip(self.label_lines()).rev() {
-            let kind = trouble.kind.as_str();
+        let faults = self.report.history.faults.iter();
+        for (fault, line) in faults.zip(self.label_lines()).rev() {
+            let kind = fault.kind.as_str();
             let limit = &mut next[line];
-            let begin = self.x(trouble.from);
+            let begin = self.x(fault.from);
             // The last one of a line may start earlier than its band, so that it ends with the line.
             let start = match *limit < edge {
                 true => begin + 3.0,
@@ -261,7 +259,7 @@ impl<'a> Timeline<'a> {
                 } else {
                     0.0
                 };
-                let y = self.top(trouble.worker) + 11.0 + below;
+                let y = self.top(fault.worker) + 11.0 + below;
                 let _ = write!(
                     self.svg,
                     "<text class=\"label\" x=\"{start:.1}\" y=\"{y:.1}\">{kind}</text>"
@@ -290,9 +288,9 @@ impl<'a> Timeline<'a> {
 
     /// A cross where a process ended.
     fn kills(&mut self) {
-        let killed = self.report.history.troubles.iter();
-        for trouble in killed.filter(|it| it.kind == Kind::Kill) {
-            let (x, y) = (self.x(trouble.from), self.top(trouble.worker) + 23.0);
+        let killed = self.report.history.faults.iter();
+        for fault in killed.filter(|it| it.kind == FaultKind::Kill) {
+            let (x, y) = (self.x(fault.from), self.top(fault.worker) + 23.0);
             let _ = write!(
                 self.svg,
                 "<path class=\"cross\" d=\"M{:.1} {:.1}l10 10m0 -10l-10 10\"/>",
@@ -330,30 +328,32 @@ impl<'a> Timeline<'a> {
     /// Late writes and tokens that are not greater, each on the row of its worker.
     fn marks(&mut self) {
         let found = &self.report.findings;
-        let slips = [
+        let anomalies = [
             ("token not greater than an earlier one", &found.tokens),
             ("late write, without a fence", &found.stale),
             ("late write past the fence", &found.stale_accepted),
         ];
-        let slips = slips
+        let anomalies = anomalies
             .iter()
-            .flat_map(|(what, slips)| slips.iter().map(move |slip| (*what, slip)));
-        for (what, slip) in slips.take(MAX_MARKS) {
+            .flat_map(|(what, anomalies)| anomalies.iter().map(move |anomaly| (*what, anomaly)));
+        for (what, anomaly) in anomalies.take(MAX_MARKS) {
             let claims = &self.report.history.claims;
-            let claim = claims.iter().find(|it| it.acquisition == slip.acquisition);
+            let claim = claims
+                .iter()
+                .find(|it| it.acquisition == anomaly.acquisition);
             let Some(worker) = claim.map(|claim| claim.worker) else {
                 continue;
             };
-            let (class, why) = match slip.documented {
+            let (class, why) = match anomaly.documented {
                 Some(kind) => ("late", format!("as documented for {kind}")),
                 None => ("late bad", "NOT documented".to_owned()),
             };
             let text = format!(
                 "worker {worker}: {what}, {why}: at {:.3} s",
-                self.seconds(slip.at)
+                self.seconds(anomaly.at)
             );
             let area = [
-                self.x(slip.at) - 2.0,
+                self.x(anomaly.at) - 2.0,
                 self.top(Some(worker)) + 28.0,
                 4.0,
                 7.0,
@@ -440,21 +440,4 @@ fn headlines(report: &Report, workers: usize) -> [String; 2] {
         report.verdict_text()
     );
     [first, second].map(|line| escaped(&line))
-}
-
-/// Signs beyond Latin are wide at most.
-pub(crate) fn text_width(text: &str) -> f64 {
-    let widths = text
-        .chars()
-        .map(|sign| if sign < '\u{300}' { 1.0 } else { 2.2 });
-    widths.sum::<f64>() * CHARACTER
-}
-
-/// A name as far as it fits into a tooltip.
-pub(crate) fn shortened(name: &str) -> String {
-    const MAX_CHARACTERS: usize = 60;
-    match name.char_indices().nth(MAX_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
-    }
 }

@@ -1,4 +1,4 @@
-//! What one worker process does: take the name, believe in it, write to the register, give it back.
+//! A worker process: acquires a name, writes to the register while it believes that it holds, and releases.
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
@@ -14,18 +14,18 @@ use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
 use crate::random::Random;
 
-/// The environment variable with a worker's [`Settings`]. Not an argument: those are for everybody to see, and
-/// the URL may hold a password.
+/// The environment variable with a worker's [`Settings`]. Arguments are visible to all users, and the URL may hold a
+/// password.
 pub const VARIABLE: &str = "TENURE_TORTURE_WORKER";
 
-/// All that a worker is told.
+/// The settings of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// The store.
     pub url: String,
-    /// Its number.
+    /// The number of the worker.
     pub worker: usize,
-    /// How many processes had this number before it.
+    /// How many processes had this number before.
     pub life: u64,
     /// Names to lock.
     pub names: Vec<String>,
@@ -37,9 +37,9 @@ pub struct Settings {
     pub register: SocketAddr,
     /// Where events go.
     pub events: PathBuf,
-    /// Seed for what it does.
+    /// The seed for its choices.
     pub seed: u64,
-    /// The runner, without which it ends.
+    /// The pid of the runner. A worker ends with it.
     pub runner: i32,
 }
 
@@ -48,27 +48,27 @@ pub fn worker_of(acquisition: u64) -> usize {
     (acquisition >> 44) as usize
 }
 
-/// The lock under test, as a worker sees it. [`Tenure`] is the real one; the broken ones are in the tests.
+/// The lock under test. [`Tenure`] is the real one; those with bugs are in the tests.
 pub trait Locks {
     /// A hold of it.
     type Held: Held;
-    /// Takes `name`, or waits, or says why not.
+    /// Acquires `name`, if necessary after a wait; an error says why not.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>>;
     /// Leaves nothing behind.
     fn close(self) -> impl Future<Output = ()>;
 }
 
-/// A hold, as its owner believes.
+/// A hold as its owner knows it.
 pub trait Held {
     /// The fencing token.
     fn token(&self) -> u64;
-    /// Until when its owner believes to hold; `None` when it knows that it lost.
+    /// Until when the owner believes that it holds; `None` when it knows that it lost.
     fn deadline(&mut self) -> impl Future<Output = Option<u64>>;
-    /// Gives it back; an error has nobody to go to.
+    /// Releases the lock. The checker judges by the history, so an error is not returned.
     fn release(self) -> impl Future<Output = ()>;
 }
 
-/// The library, by its public API.
+/// The library through its public API.
 pub struct Tenure {
     client: tenure::Client,
     ttl: Duration,
@@ -106,14 +106,14 @@ impl Held for tenure::Guard {
     }
 
     async fn deadline(&mut self) -> Option<u64> {
-        // Before the look at the time left: should we stand still in between, we claim less, not more.
+        // Read before the time left: if this process is stopped in between, it claims less and not more.
         let now = now();
         self.is_held()
             .then(|| now.saturating_add(nanos(self.remaining())))
     }
 
     async fn release(self) {
-        // Lost already, or nobody knows: the checker sees what comes of it.
+        // The lock may be lost already, or the outcome is unknown; the checker judges by the history.
         let _ = Self::release(self).await;
     }
 }
@@ -124,7 +124,7 @@ impl Held for tenure::Guard {
 /// What kept it from working; for its log.
 pub fn main() -> Result<(), String> {
     run(async |settings: Settings| {
-        // A store that is in trouble just now is one to come back to.
+        // A store that does not answer now may answer later.
         let mut wait = Duration::from_millis(20);
         loop {
             match Tenure::connect(&settings).await {
@@ -173,7 +173,7 @@ pub fn run<L: Locks>(connect: impl AsyncFn(Settings) -> Result<L, String>) -> Re
     done
 }
 
-/// Turns when standard input ends, which is how the runner says that it is over.
+/// Becomes `true` when standard input ends, by which the runner ends a worker.
 fn end_of_input() -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     std::thread::spawn(move || {
@@ -185,21 +185,26 @@ fn end_of_input() -> watch::Receiver<bool> {
     receiver
 }
 
+/// Acquires, holds and releases until `stop` is set.
 async fn work<L: Locks>(
     settings: &Settings,
     locks: &L,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let Settings { worker, life, .. } = *settings;
-    let mut log = Log::open(&settings.events)?;
     let register = TcpStream::connect(settings.register).await?;
     register.set_nodelay(true)?;
-    let mut random = Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48);
-    let mut acquisition = (worker as u64) << 44 | life << 24;
+    let mut work = Work {
+        settings,
+        log: Log::open(&settings.events)?,
+        register,
+        random: Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48),
+        acquisition: (worker as u64) << 44 | life << 24,
+    };
     while !*stop.borrow() {
-        let name = &settings.names[random.number() as usize % settings.names.len()];
+        let name = &settings.names[work.random.number() as usize % settings.names.len()];
         let asked = now();
-        log.say(&Event::Asked {
+        work.log.append(&Event::Asked {
             at: asked,
             worker,
             name: name.clone(),
@@ -209,72 +214,108 @@ async fn work<L: Locks>(
             _ = stop.changed() => break,
         };
         let at = now();
-        let mut held = match acquired {
-            Ok(held) => held,
+        match acquired {
+            Ok(held) => work.hold(name, held, [asked, at], &stop).await?,
             Err(why) => {
-                log.say(&Event::Refused {
+                work.log.append(&Event::Refused {
                     at,
                     worker,
                     name: name.clone(),
                     why,
                 })?;
-                pause(random.between(2, 30)).await;
-                continue;
+                pause(work.random.between(2, 30)).await;
             }
-        };
-        acquisition += 1;
-        // Lost between the grant and here: a claim of no length.
+        }
+    }
+    Ok(())
+}
+
+/// The state of a worker between its acquisitions.
+struct Work<'a> {
+    settings: &'a Settings,
+    log: Log,
+    register: TcpStream,
+    random: Random,
+    /// The number of the last acquisition.
+    acquisition: u64,
+}
+
+impl Work<'_> {
+    /// One acquisition, from the grant to the release.
+    async fn hold<H: Held>(
+        &mut self,
+        name: &str,
+        mut held: H,
+        [asked, at]: [u64; 2],
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        self.acquisition += 1;
+        let acquisition = self.acquisition;
+        // A lock that was lost since the grant is a claim without a length.
         let deadline = held.deadline().await.unwrap_or(at);
-        log.say(&Event::Claimed {
+        self.log.append(&Event::Claimed {
             at,
-            worker,
-            name: name.clone(),
+            worker: self.settings.worker,
+            name: name.to_owned(),
             acquisition,
             token: held.token(),
             asked,
             deadline,
         })?;
-        // Mostly short, so that much is granted; now and then long enough for renewals.
-        let hold = match random.between(0, 4) {
-            0 => random.between(settings.hold_ms / 2, settings.hold_ms),
-            _ => random.between(5, settings.hold_ms / 10),
+        let longest = self.settings.hold_ms;
+        // Mostly short, so that many acquisitions happen; one in four is long enough for renewals.
+        let hold = match self.random.between(0, 4) {
+            0 => self.random.between(longest / 2, longest),
+            _ => self.random.between(5, longest / 10),
         };
         let until = at + hold * 1_000_000;
-        let lost = loop {
-            let at = now();
-            let Some(deadline) = held.deadline().await else {
-                break true;
-            };
-            // Also the last time: a client that believes again after its deadline has passed is wrong.
-            log.say(&Event::Believed {
-                at,
-                acquisition,
-                deadline,
-            })?;
-            if at >= until || *stop.borrow() {
-                break false;
-            }
-            // Work between the look and the write: without it a pause never falls in between.
-            pause(random.between(0, 6)).await;
-            write(&register, name, held.token(), acquisition).await?;
-            pause(random.between(1, 6)).await;
-        };
-        log.say(&Event::Ended {
+        let lost = self.write_until(until, name, &mut held, stop).await?;
+        self.log.append(&Event::Ended {
             at: now(),
             acquisition,
             lost,
         })?;
         held.release().await;
-        pause(random.between(0, 5)).await;
+        pause(self.random.between(0, 5)).await;
+        Ok(())
     }
-    Ok(())
+
+    /// Writes to the register while the worker believes that it holds; returns whether it lost the lock.
+    async fn write_until<H: Held>(
+        &mut self,
+        until: u64,
+        name: &str,
+        held: &mut H,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<bool> {
+        loop {
+            let at = now();
+            let Some(deadline) = held.deadline().await else {
+                return Ok(true);
+            };
+            // Also the last time: a client that believes again after its deadline has a bug.
+            self.log.append(&Event::Believed {
+                at,
+                acquisition: self.acquisition,
+                deadline,
+            })?;
+            if at >= until || *stop.borrow() {
+                return Ok(false);
+            }
+            // Work between the check and the write, so that a pause can fall in between.
+            pause(self.random.between(0, 6)).await;
+            write(&self.register, name, held.token(), self.acquisition).await?;
+            pause(self.random.between(1, 6)).await;
+        }
+    }
 }
 
 async fn pause(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// One write to the register, and its answer. One message, one call of the system.
+/// One write to the register, and its answer. A message in two system calls would wait for an acknowledgement in
+/// between.
 async fn write(register: &TcpStream, name: &str, token: u64, acquisition: u64) -> io::Result<()> {
     let line = format!("{name} {token} {acquisition}\n");
     let mut rest = line.as_bytes();

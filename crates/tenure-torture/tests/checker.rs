@@ -8,7 +8,7 @@ use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event::{self, Event, Log};
 use tenure_torture::history::History;
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_secs(1);
@@ -59,12 +59,12 @@ fn wrote(at: u64, claimed_at: u64, accepted: bool) -> Event {
     }
 }
 
-fn fault(kind: Kind, at: u64, until: u64) -> Event {
+fn fault(kind: FaultKind, at: u64, until: u64) -> Event {
     Event::Fault {
         at: at * MS,
         until: until * MS,
         kind,
-        worker: (!kind.is_around()).then_some(0),
+        worker: (!kind.hits_all_workers()).then_some(0),
     }
 }
 
@@ -90,7 +90,7 @@ fn good(count: u64) -> Vec<Event> {
             ended(at + 90, at + 10, false),
         ]);
     }
-    events.extend((0..3).map(|at| fault(Kind::Pause, at, at + 1)));
+    events.extend((0..3).map(|at| fault(FaultKind::Pause, at, at + 1)));
     events
 }
 
@@ -108,7 +108,7 @@ fn the_order_in_which_processes_wrote_makes_no_difference() {
     assert_eq!(History::of(&events), {
         let mut history = History::of(&good(30));
         // Pauses are in the order of their begin either way, and so is all else.
-        history.troubles.sort_by_key(|it| it.from);
+        history.faults.sort_by_key(|it| it.from);
         history
     });
 }
@@ -124,7 +124,7 @@ fn too_little_is_not_enough_and_says_why() {
     let found = judge(&events, Promise::Effects);
     assert!(found.not_enough.unwrap().contains("0 faults"));
 
-    let kinds = [Kind::Pause, Kind::Stall];
+    let kinds = [FaultKind::Pause, FaultKind::Stall];
     let history = History::of(&good(30));
     let found = check(&history, &promises(Promise::Effects), TTL, &kinds);
     assert!(found.not_enough.unwrap().contains("no stall"));
@@ -148,7 +148,7 @@ fn what_a_worker_was_told_is_shown_when_nobody_got_anything() {
 }
 
 /// The second gets the name while the first still believes.
-fn overlapping(during: Option<Kind>) -> Vec<Event> {
+fn overlapping(during: Option<FaultKind>) -> Vec<Event> {
     let mut events = good(30);
     events.extend([
         asked(3_000, 0),
@@ -166,7 +166,7 @@ fn overlapping(during: Option<Kind>) -> Vec<Event> {
 #[test]
 fn an_overlap_is_a_violation() {
     for promise in [Promise::Claims, Promise::Effects] {
-        let found = judge(&overlapping(Some(Kind::ServerKill)), promise);
+        let found = judge(&overlapping(Some(FaultKind::ServerKill)), promise);
         assert_eq!(found.verdict(), Verdict::Violation);
         let [overlap] = &found.overlaps[..] else {
             panic!("{found:?}")
@@ -178,8 +178,8 @@ fn an_overlap_is_a_violation() {
 
 #[test]
 fn an_overlap_under_a_fault_that_allows_it_is_as_documented() {
-    let found = judge(&overlapping(Some(Kind::ServerKill)), Promise::Nothing);
-    assert_eq!(found.overlaps[0].documented, Some(Kind::ServerKill));
+    let found = judge(&overlapping(Some(FaultKind::ServerKill)), Promise::Nothing);
+    assert_eq!(found.overlaps[0].documented, Some(FaultKind::ServerKill));
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
 }
 
@@ -278,7 +278,7 @@ fn a_token_that_goes_back_after_a_fault_that_allows_it_is_as_documented() {
     let cells = Fault::ALL.map(|fault| Cell::new(fault, Promise::Nothing, "").token_regress());
     let promises = Guarantees::new("hand", Order::Fair, cells.to_vec());
     let found = check(&History::of(&events), &promises, TTL, &[]);
-    assert_eq!(found.tokens[0].documented, Some(Kind::Pause));
+    assert_eq!(found.tokens[0].documented, Some(FaultKind::Pause));
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
 }
 
@@ -381,7 +381,7 @@ fn who_was_in_trouble_may_lose_its_turn() {
     events.push(Event::Fault {
         at: 100 * MS,
         until: 3_900 * MS,
-        kind: Kind::Stall,
+        kind: FaultKind::Stall,
         worker: Some(9),
     });
     let found = judge(&events, Promise::Effects);
@@ -418,7 +418,7 @@ fn an_outage_that_nobody_planned_is_told_and_judged_by_what_it_may_have_been() {
     assert_eq!(found.overlaps[0].documented, None, "there was no fault");
     events.push(away(3_300, 3_400));
     let found = judge(&events, Promise::Nothing);
-    assert_eq!(found.overlaps[0].documented, Some(Kind::Outage));
+    assert_eq!(found.overlaps[0].documented, Some(FaultKind::Outage));
     let found = judge(&events, Promise::Claims);
     assert_eq!(found.overlaps[0].documented, None);
     let outages = History::of(&events).outages;
@@ -430,10 +430,10 @@ fn an_outage_that_nobody_planned_is_told_and_judged_by_what_it_may_have_been() {
 #[test]
 fn an_outage_of_our_own_making_is_none() {
     let mut events = good(30);
-    events.extend([fault(Kind::ServerKill, 500, 600), away(520, 900)]);
+    events.extend([fault(FaultKind::ServerKill, 500, 600), away(520, 900)]);
     let history = History::of(&events);
     assert!(history.outages.is_empty());
-    assert!(history.troubles.iter().all(|it| it.kind != Kind::Outage));
+    assert!(history.faults.iter().all(|it| it.kind != FaultKind::Outage));
 }
 
 #[test]
@@ -470,10 +470,10 @@ fn a_log_is_read_as_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events");
     let mut log = Log::create(&path).unwrap();
-    let mut events = overlapping(Some(Kind::LostReply));
+    let mut events = overlapping(Some(FaultKind::LostReply));
     events.push(claimed(1, 2, 3, u64::MAX, 4));
     for event in &events {
-        log.say(event).unwrap();
+        log.append(event).unwrap();
     }
     assert_eq!(event::read(&path).unwrap(), events);
     assert!(Log::create(&path).is_err(), "a log is never written over");

@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use tenure_torture::checker::{Findings, Overlap, Slip};
-use tenure_torture::history::{Claim, History, Trouble, Wait};
-use tenure_torture::page::{escaped, page};
-use tenure_torture::plan::Kind;
+use tenure_torture::checker::{Anomaly, Findings, Overlap};
+use tenure_torture::history::{Claim, History, InjectedFault, Wait};
+use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
+use tenure_torture::report_page::report_page;
+use tenure_torture::text::escaped;
 use tenure_torture::timeline::picture;
 
 const EVIL: &str = "<script>alert('x')</script>&\"\u{1b}";
@@ -40,10 +41,10 @@ fn report() -> Report {
                 from: second,
                 to: 2 * second,
             }],
-            troubles: Kind::ALL
-                .map(|kind| Trouble {
+            faults: FaultKind::ALL
+                .map(|kind| InjectedFault {
                     kind,
-                    worker: (!kind.is_around()).then_some(0),
+                    worker: (!kind.hits_all_workers()).then_some(0),
                     from: second,
                     to: 2 * second,
                 })
@@ -58,10 +59,10 @@ fn report() -> Report {
                 to: 3 * second,
                 documented: None,
             }],
-            tokens: vec![Slip {
+            tokens: vec![Anomaly {
                 acquisition: 2,
                 at: 2 * second,
-                documented: Some(Kind::ServerKill),
+                documented: Some(FaultKind::ServerKill),
             }],
             not_enough: Some(EVIL.into()),
             ..Findings::default()
@@ -76,7 +77,7 @@ fn report() -> Report {
 
 #[test]
 fn what_is_hostile_is_text() {
-    let page = page(&report());
+    let page = report_page(&report());
     assert!(!page.contains("<script"), "{page}");
     assert!(!page.contains('\u{1b}'));
     assert!(page.contains(&escaped(EVIL)));
@@ -85,7 +86,7 @@ fn what_is_hostile_is_text() {
 
 #[test]
 fn all_that_was_found_is_there() {
-    let page = page(&report());
+    let page = report_page(&report());
     for word in [
         "seed 42",
         "VIOLATION",
@@ -98,7 +99,7 @@ fn all_that_was_found_is_there() {
     ] {
         assert!(page.contains(word), "{word}");
     }
-    for kind in Kind::ALL {
+    for kind in FaultKind::ALL {
         assert!(page.contains(&format!("class=\"fault {kind}\"")), "{kind}");
     }
 }
@@ -108,7 +109,7 @@ fn a_run_in_which_nothing_happened_can_be_drawn() {
     let mut report = report();
     report.history = History::default();
     report.findings = Findings::default();
-    let page = page(&report);
+    let page = report_page(&report);
     assert!(page.contains("<svg") && !page.contains("NaN") && !page.contains("inf"));
     let picture = picture(&report);
     assert!(!picture.contains("NaN") && !picture.contains("inf"));
@@ -120,7 +121,7 @@ fn every_bar_says_who_and_when() {
     for claim in &mut report.history.claims {
         claim.name = "orders/🦀".into();
     }
-    let (page, picture) = (page(&report), picture(&report));
+    let (page, picture) = (report_page(&report), picture(&report));
     for text in [
         "worker 0 holds orders/🦀 with token 7: 2.000 s, from 1.000 s to 3.000 s",
         &format!(
@@ -146,7 +147,7 @@ fn a_long_name_is_cut_in_the_drawing() {
     for claim in &mut report.history.claims {
         claim.name = long.clone();
     }
-    for drawing in [page(&report), picture(&report)] {
+    for drawing in [report_page(&report), picture(&report)] {
         assert!(!drawing.contains(&long));
         assert!(drawing.contains(&format!("{}…", "🦀".repeat(60))));
     }
@@ -167,7 +168,7 @@ fn the_picture_stands_alone() {
     ] {
         assert!(!picture.contains(foreign), "{foreign}");
     }
-    for kind in Kind::ALL {
+    for kind in FaultKind::ALL {
         assert!(
             picture.contains(&format!("<pattern id=\"fault-{kind}\"")),
             "{kind}"

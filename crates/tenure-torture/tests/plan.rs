@@ -1,27 +1,29 @@
-//! The plan: the same seed is the same trouble, and all that was asked for comes.
+//! The plan: the same seed is the same fault, and all that was asked for comes.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::time::Duration;
 
-use tenure_torture::plan::{Kind, Planned, plan};
+use tenure_torture::plan::{FaultKind, PlannedFault, plan};
 
 const TTL: Duration = Duration::from_secs(1);
 const LASTS: Duration = Duration::from_secs(60);
 
-fn of(seed: u64, kinds: &[Kind]) -> Vec<Planned> {
+fn of(seed: u64, kinds: &[FaultKind]) -> Vec<PlannedFault> {
     plan(seed, kinds, TTL, LASTS, 3)
 }
 
 #[test]
 fn the_same_seed_is_the_same_plan_and_another_is_another() {
-    assert_eq!(of(7, &Kind::ALL), of(7, &Kind::ALL));
-    assert_ne!(of(7, &Kind::ALL), of(8, &Kind::ALL));
+    assert_eq!(of(7, &FaultKind::ALL), of(7, &FaultKind::ALL));
+    assert_ne!(of(7, &FaultKind::ALL), of(8, &FaultKind::ALL));
 }
 
 #[test]
 fn a_printed_seed_means_the_same_in_every_version() {
-    let first: Vec<_> = of(7, &[Kind::Pause, Kind::Kill]).drain(..4).collect();
+    let first: Vec<_> = of(7, &[FaultKind::Pause, FaultKind::Kill])
+        .drain(..4)
+        .collect();
     let shown: Vec<_> = first
         .iter()
         .map(|it| (it.at / 1_000_000, it.kind.as_str(), it.lasts / 1_000_000))
@@ -31,8 +33,8 @@ fn a_printed_seed_means_the_same_in_every_version() {
 
 #[test]
 fn each_kind_comes_in_each_turn_and_none_that_was_not_asked_for() {
-    for count in 1..=Kind::ALL.len() {
-        let kinds = &Kind::ALL[..count];
+    for count in 1..=FaultKind::ALL.len() {
+        let kinds = &FaultKind::ALL[..count];
         for turn in of(3, kinds).chunks_exact(count) {
             let mut turn: Vec<_> = turn.iter().map(|it| it.kind).collect();
             turn.sort_unstable();
@@ -46,10 +48,13 @@ fn each_kind_comes_in_each_turn_and_none_that_was_not_asked_for() {
 fn faults_have_the_length_that_they_need_and_do_not_come_in_heaps() {
     let ttl = TTL.as_nanos() as u64;
     for seed in 0..50 {
-        let plan = of(seed, &Kind::ALL);
+        let plan = of(seed, &FaultKind::ALL);
         assert!(plan.len() >= 20);
         for it in &plan {
-            if matches!(it.kind, Kind::Pause | Kind::Stall | Kind::ServerPause) {
+            if matches!(
+                it.kind,
+                FaultKind::Pause | FaultKind::Stall | FaultKind::ServerPause
+            ) {
                 assert!(it.lasts > ttl, "{it:?}");
             }
             assert!(it.name < 3);
@@ -63,10 +68,15 @@ fn faults_have_the_length_that_they_need_and_do_not_come_in_heaps() {
 
 #[test]
 fn words_are_read_as_they_are_written() {
-    for kind in Kind::ALL {
+    for kind in FaultKind::ALL {
         assert_eq!(kind.as_str().parse(), Ok(kind));
     }
-    assert!("earthquake".parse::<Kind>().unwrap_err().contains("pause"));
+    assert!(
+        "earthquake"
+            .parse::<FaultKind>()
+            .unwrap_err()
+            .contains("pause")
+    );
 }
 
 /// First of seed 7: start in ms, kind, length in ms.

@@ -16,7 +16,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use tenure::backend::{Answer, Backend as _, Hold, Request};
-use tenure::file::Backend;
+use tenure::file::Store;
 use tenure::{LockName, OwnerId};
 
 struct Unpark(Thread);
@@ -48,7 +48,7 @@ fn request(name: &LockName) -> Request {
     request
 }
 
-async fn acquire(backend: &Backend, request: Request) -> Hold {
+async fn acquire(backend: &Store, request: Request) -> Hold {
     let request = Arc::new(request);
     let Answer::Granted(grant) = backend.acquire(request.clone()).await.unwrap() else {
         panic!("busy")
@@ -107,7 +107,7 @@ fn time(rounds: u32, mut pair: impl FnMut()) -> f64 {
 }
 
 fn pairs(dir: &Path, rounds: u32) {
-    let backend = Backend::open(dir.join("locks")).unwrap();
+    let backend = Store::open(dir.join("locks")).unwrap();
     let name = LockName::new("nightly-report").unwrap();
     let hand = ByHand(dir.join("hand"));
     let kept = hand.open();
@@ -223,7 +223,7 @@ fn ping_pong(kind: &str, dir: &Path, rounds: u32) {
             }
         }
         _ => {
-            let backend = Backend::open(dir.join("locks")).unwrap();
+            let backend = Store::open(dir.join("locks")).unwrap();
             let name = LockName::new("ping-pong").unwrap();
             let work = async {
                 for _ in 0..rounds {
@@ -313,9 +313,9 @@ fn main() {
     ));
     std::fs::create_dir_all(&dir).unwrap();
     let rounds = pair_rounds.min(2_000);
-    let open = time(rounds, || drop(Backend::open(dir.join("locks")).unwrap()));
+    let open = time(rounds, || drop(Store::open(dir.join("locks")).unwrap()));
     println!("open a directory that exists: {open:.1} µs");
-    let backend = Backend::open(dir.join("locks")).unwrap();
+    let backend = Store::open(dir.join("locks")).unwrap();
     let mut fresh = 0;
     let first = time(rounds.min(200), || {
         let name = LockName::new(format!("fresh-{fresh}")).unwrap();

@@ -139,7 +139,7 @@ async fn open(url: &str) -> Result<Client, Error> {
                 .into(),
         ),
         #[cfg(all(feature = "file", unix))]
-        "file" => Client::from_backend(file::Backend::open(&directory(rest)?)?),
+        "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
             Client::from_backend(redis::Backend::connect(url).await?)
@@ -155,7 +155,7 @@ async fn open(url: &str) -> Result<Client, Error> {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Client::from_backend(etcd::Backend::connect(url).await?),
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => Client::from_backend(zookeeper::Backend::connect(url).await?),
+        "zookeeper" => Client::from_backend(zookeeper::Store::connect(url).await?),
         #[cfg(feature = "mysql")]
         "mysql" => open_database(url).await,
         #[cfg(feature = "postgres")]

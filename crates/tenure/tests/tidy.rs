@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/house.rs"]
 mod house;
 #[path = "tidy/source.rs"]
@@ -222,7 +224,12 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
 type Violation = (String, usize, String);
 
 fn violations(tree: &Tree) -> Vec<String> {
-    let found = [architecture(tree), house::rules(tree)].concat();
+    let found = [
+        architecture(tree),
+        circles::circles(tree),
+        house::rules(tree),
+    ]
+    .concat();
     found
         .iter()
         .map(|(path, line, what)| format!("{path}:{line}: {what}"))
@@ -302,4 +309,27 @@ fn every_rule_sees_what_is_planted() {
     assert_eq!(page("file"), "");
     assert!(page("fly").contains("rs:1: [features] no row for `file`"));
     assert!(page("fly").contains("rs:12: [features] `fly` is not in the manifest"));
+}
+
+#[test]
+fn a_circle_of_imports_is_seen_and_a_chain_is_none() {
+    let circle_with = |last: &str| {
+        let files = [
+            ("store/mod.rs", "mod a; use self::a::A;"),
+            ("store/a.rs", "use super::b::B;"),
+            ("store/b.rs", last),
+        ];
+        let file = |(name, text): (&str, &str)| (format!("crates/x/src/{name}"), text.to_owned());
+        let found = circles::circles(&Tree::new(files.map(file)));
+        let found = found
+            .iter()
+            .filter(|(path, ..)| path.starts_with("crates/x/"));
+        found.map(|(_, _, what)| what.clone()).collect::<Vec<_>>()
+    };
+    assert!(circle_with("use crate::other::A;").is_empty());
+    let found = circle_with("fn f() -> super::a::A {}");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("[circle] crates/x/src/store/a.rs, crates/x/src/store/b.rs;"));
+    let found = circle_with("use super::X;");
+    assert!(found[0].contains("store/mod.rs"), "{found:?}");
 }

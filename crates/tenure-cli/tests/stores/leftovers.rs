@@ -16,11 +16,10 @@ use rustix::process::Signal;
 
 use crate::support::{Store, Talk};
 use tenure_testkit::etcd::{self, Etcd};
-use tenure_testkit::jute;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::proxy::Direction;
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::redis::Redis;
 use tenure_testkit::sql_client::Row;
 use tenure_testkit::sqlite::DatabaseFile;
@@ -335,7 +334,7 @@ fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
 fn a_signal_while_a_session_is_being_opened_leaves_none() {
     needs!(zookeeper);
     let server = Zookeeper::start(&[]);
-    let proxy = jute::proxy(server.port());
+    let proxy = Proxy::zookeeper(server.port());
     let url = format!("zookeeper://127.0.0.1:{}/?tls=off&ttl={TTL}", proxy.port());
     let store = Store::at(url);
     proxy.hold(Direction::Down, true);

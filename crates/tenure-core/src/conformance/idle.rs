@@ -4,6 +4,7 @@
 //! host runs something else, or too many tests run at once. A test cannot prevent that after it has begun, so it
 //! begins when the machine is idle. No test is repeated, and no failure is ignored.
 
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ const CHECK_VALIDITY: Duration = Duration::from_millis(200);
 
 /// How long all tests of a process may wait together. After that the tests begin on a busy machine.
 const TOTAL_WAIT_LIMIT: Duration = Duration::from_secs(120);
+
+/// The time that the tests of a process waited is printed when it reaches this, and again whenever it has doubled.
+const FIRST_PRINTED_WAIT: Duration = Duration::from_secs(5);
 
 /// How many threads may run or be ready to run for each processor, this one not counted.
 const MAX_RUNNING_PER_PROCESSOR: u64 = 2;
@@ -45,7 +49,29 @@ pub(crate) fn wait_for_idle_machine() {
         }
     }
     let beyond_a_sample = start.elapsed().saturating_sub(SAMPLE_INTERVAL);
-    *last = (Some(Instant::now()), waited + beyond_a_sample);
+    let total = waited + beyond_a_sample;
+    if is_printed(waited, total) {
+        print_wait(total);
+    }
+    *last = (Some(Instant::now()), total);
+}
+
+/// Whether a limit lies between the two sums: few lines show how the time grew, and nothing runs at the end of a
+/// process that could print its total.
+fn is_printed(before: Duration, total: Duration) -> bool {
+    let mut limit = FIRST_PRINTED_WAIT;
+    while limit <= before {
+        limit *= 2;
+    }
+    total >= limit
+}
+
+/// Prints past the capture of output, as the `SKIP` lines of tests: a test that passes shows the time, too.
+fn print_wait(total: Duration) {
+    let seconds = total.as_secs();
+    let line = format!("\nWAIT the tests of this process waited {seconds} s for an idle machine\n");
+    // A closed standard error has no reader, so an error does not matter.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// How the processors spent their time since the start of the system, in hundredths of a second.
@@ -86,4 +112,24 @@ fn is_crowded() -> bool {
         .nth(3)
         .and_then(|it| it.split_once('/')?.0.parse().ok());
     running.is_some_and(|running: u64| running > 1 + MAX_RUNNING_PER_PROCESSOR * processors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_printed_at_five_seconds_and_whenever_it_has_doubled() {
+        let mut waited = Duration::ZERO;
+        let mut printed = Vec::new();
+        for _ in 0..60 {
+            let total = waited + Duration::from_secs(1);
+            if is_printed(waited, total) {
+                printed.push(total.as_secs());
+            }
+            waited = total;
+        }
+        assert_eq!(printed, [5, 10, 20, 40]);
+        assert!(is_printed(Duration::ZERO, Duration::from_secs(120)));
+    }
 }

@@ -1,6 +1,7 @@
 //! The acquisitions of one client that a store has to remember, by their owner.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Mutex;
 
 use crate::fence::{OwnerId, RandomAlready};
@@ -17,6 +18,12 @@ impl<T> Default for HoldRegistry<T> {
     }
 }
 
+impl<T> fmt::Debug for HoldRegistry<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HoldRegistry").field(&self.len()).finish()
+    }
+}
+
 impl<T> HoldRegistry<T> {
     /// Remembers `entry` for `owner`, instead of what was remembered for it before.
     pub fn insert(&self, owner: OwnerId, entry: T) {
@@ -26,6 +33,16 @@ impl<T> HoldRegistry<T> {
     /// Forgets `owner`, and returns what was remembered.
     pub fn remove(&self, owner: OwnerId) -> Option<T> {
         lock(&self.0).remove(&owner)
+    }
+
+    /// How many owners are remembered.
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    /// Whether no owner is remembered.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
     }
 
     /// Whether `owner` is remembered.
@@ -90,7 +107,8 @@ mod tests {
         registry.for_each(|_, it| *it = 0);
         assert_eq!(registry.remove(one), Some(0));
         assert!(!registry.contains(one) && registry.contains(two));
+        assert_eq!(registry.len(), 1);
         assert_eq!(registry.take_all(), [(two, 0)]);
-        assert!(registry.take_all().is_empty());
+        assert!(registry.is_empty() && registry.take_all().is_empty());
     }
 }

@@ -16,11 +16,11 @@ use store::Store;
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_torture::checker::{self, Findings, Verdict};
 use tenure_torture::clock::now;
-use tenure_torture::crew::Program;
 use tenure_torture::event::{self, Event};
 use tenure_torture::history::History;
-use tenure_torture::nemesis::Site;
-use tenure_torture::plan::Kind;
+use tenure_torture::nemesis::Environment;
+use tenure_torture::plan::FaultKind;
+use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::VARIABLE;
 
@@ -44,7 +44,7 @@ fn promises() -> Guarantees {
 }
 
 /// Tortures a client with this mistake until a violation was seen, or so many faults were made.
-fn torture(bug: Bug, faults: &[Kind], most: usize) -> Findings {
+fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     let dir = tempfile::tempdir().unwrap();
     let late = match bug {
         Bug::DeadlineFromReply => Duration::from_millis(150),
@@ -68,7 +68,7 @@ fn torture(bug: Bug, faults: &[Kind], most: usize) -> Findings {
                 .to_vec(),
             environment: store.clock.environment(),
         },
-        site: Some(store as Arc<dyn Site>),
+        environment: Some(store as Arc<dyn Environment>),
     };
     let names = runner::names(&setup);
     let stop = AtomicBool::new(false);
@@ -86,7 +86,7 @@ fn torture(bug: Bug, faults: &[Kind], most: usize) -> Findings {
             loop {
                 let (history, found) = look();
                 let caught = bug.is_one() && found.violations() > 0;
-                let made = history.troubles.len();
+                let made = history.faults.len();
                 if caught || made > most && found.not_enough.is_none() {
                     let time = Duration::from_nanos(history.over - history.began);
                     println!("{bug:?}: {made} faults in {time:?}, caught: {caught}");
@@ -107,7 +107,7 @@ const MANY: usize = 100;
 #[test]
 fn sound_clients_are_not_accused() {
     for bug in [Bug::None, Bug::NoneListening, Bug::NoneQueueing] {
-        let found = torture(bug, &[Kind::Pause, Kind::Kill], 5);
+        let found = torture(bug, &[FaultKind::Pause, FaultKind::Kill], 5);
         assert_eq!(found.verdict(), Verdict::Ok, "{bug:?}: {found:?}");
         assert_eq!(found.overlaps, []);
     }
@@ -115,7 +115,7 @@ fn sound_clients_are_not_accused() {
 
 #[track_caller]
 fn assert_overlap(bug: Bug) {
-    let found = torture(bug, &[Kind::Pause], MANY);
+    let found = torture(bug, &[FaultKind::Pause], MANY);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
@@ -142,21 +142,21 @@ fn a_renewal_without_owner_is_caught() {
 
 #[test]
 fn a_clock_that_sleeps_with_the_machine_is_caught() {
-    let found = torture(Bug::ClockThatSleeps, &[Kind::Suspend], MANY);
+    let found = torture(Bug::ClockThatSleeps, &[FaultKind::Suspend], MANY);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
 
 #[test]
 fn the_same_sleep_with_a_clock_that_goes_on_is_not_accused() {
-    let found = torture(Bug::None, &[Kind::Suspend], 5);
+    let found = torture(Bug::None, &[FaultKind::Suspend], 5);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     assert_eq!(found.overlaps, []);
 }
 
 #[test]
 fn a_token_that_the_server_forgets_is_caught() {
-    let found = torture(Bug::PlainCounterToken, &[Kind::ServerKill], MANY);
+    let found = torture(Bug::PlainCounterToken, &[FaultKind::ServerKill], MANY);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.tokens.is_empty());
     assert_eq!(found.overlaps, [], "it waits until old leases are over");
@@ -164,7 +164,7 @@ fn a_token_that_the_server_forgets_is_caught() {
 
 #[test]
 fn no_restart_guard_is_caught() {
-    let found = torture(Bug::NoRestartGuard, &[Kind::ServerKill], MANY);
+    let found = torture(Bug::NoRestartGuard, &[FaultKind::ServerKill], MANY);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
     assert_eq!(found.tokens, [], "its token outlives the loss");
@@ -172,14 +172,14 @@ fn no_restart_guard_is_caught() {
 
 #[test]
 fn the_same_restarts_with_guard_and_token_are_not_accused() {
-    let found = torture(Bug::None, &[Kind::ServerKill], 5);
+    let found = torture(Bug::None, &[FaultKind::ServerKill], 5);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     assert_eq!((found.tokens.len(), found.overlaps.len()), (0, 0));
 }
 
 #[track_caller]
 fn assert_stuck(bug: Bug) {
-    let found = torture(bug, &[Kind::Kill], MANY);
+    let found = torture(bug, &[FaultKind::Kill], MANY);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.gaps.is_empty(), "{found:?}");
     assert_eq!(found.overlaps, []);

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_torture::clock::now;
-use tenure_torture::nemesis::Site;
-use tenure_torture::plan::Kind;
+use tenure_torture::nemesis::Environment;
+use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
 
@@ -58,13 +58,13 @@ impl Store {
     }
 }
 
-impl Site for Store {
-    fn kinds(&self) -> Vec<Kind> {
-        vec![Kind::ServerKill, Kind::Suspend]
+impl Environment for Store {
+    fn kinds(&self) -> Vec<FaultKind> {
+        vec![FaultKind::ServerKill, FaultKind::Suspend]
     }
 
-    fn begin(&self, kind: Kind, _: Duration) {
-        if kind == Kind::Suspend {
+    fn begin(&self, kind: FaultKind, _: Duration) {
+        if kind == FaultKind::Suspend {
             return self.clock.fall_asleep();
         }
         *self.data.lock().unwrap() = Data {
@@ -73,8 +73,8 @@ impl Site for Store {
         };
     }
 
-    fn end(&self, kind: Kind) {
-        if kind == Kind::Suspend {
+    fn end(&self, kind: FaultKind) {
+        if kind == FaultKind::Suspend {
             return self.clock.wake_up();
         }
         let mut data = self.data.lock().unwrap();

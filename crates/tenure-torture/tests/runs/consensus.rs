@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 use crate::Run;
 use tenure_testkit::clock::Clock;
@@ -36,7 +36,7 @@ fn etcd_of_three() {
     let etcd = Etcd::start_after(&clock.traced_command(), 3, &[]);
     let url = format!("{}?timeout=1s", etcd.url());
     let run = Run::on("etcd of three", url, Some(Box::new(etcd)), Some(clock)).ttl(TTL);
-    nothing_overlaps(run.without(&[Kind::LeaderPause]));
+    nothing_overlaps(run.without(&[FaultKind::LeaderPause]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 use crate::{Run, text};
 use tenure_testkit::clock::Clock;
@@ -21,13 +21,13 @@ const TABLE: &str = "?mode=table&tls=off&timeout=1s";
 const SHEDLOCK: &str = "?mode=table&dialect=shedlock&tls=off&timeout=1s";
 
 /// What breaks a connection frees the locks of its session, before their holder can know.
-const VOID_FOR_SESSIONS: [Kind; 6] = [
-    Kind::Delay,
-    Kind::Stall,
-    Kind::Cut,
-    Kind::LostReply,
-    Kind::Garbage,
-    Kind::Trickle,
+const VOID_FOR_SESSIONS: [FaultKind; 6] = [
+    FaultKind::Delay,
+    FaultKind::Stall,
+    FaultKind::Cut,
+    FaultKind::LostReply,
+    FaultKind::Garbage,
+    FaultKind::Trickle,
 ];
 
 fn mysql(name: &'static str, options: &str) -> Run {
@@ -54,14 +54,14 @@ macro_rules! on {
             fn sessions() {
                 needs!($server, "cc");
                 let mut faults = vec![
-                    Kind::Pause,
-                    Kind::Kill,
-                    Kind::Vanish,
-                    Kind::ClientClock,
-                    Kind::Suspend,
+                    FaultKind::Pause,
+                    FaultKind::Kill,
+                    FaultKind::Vanish,
+                    FaultKind::ClientClock,
+                    FaultKind::Suspend,
                 ];
                 if stringify!($database) == "mysql" {
-                    faults.push(Kind::ClockForward);
+                    faults.push(FaultKind::ClockForward);
                 }
                 let run = super::$database("sessions", TRUSTED).only(&faults);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
@@ -71,7 +71,7 @@ macro_rules! on {
             #[test]
             fn sessions_whose_clock_goes_back() {
                 needs!($server, "cc");
-                let run = super::$database("sessions, back", TRUSTED).only(&[Kind::ClockBack]);
+                let run = super::$database("sessions, back", TRUSTED).only(&[FaultKind::ClockBack]);
                 let report = run.go(|made, found| made > 3 && found.not_enough.is_none());
                 assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
                 assert_eq!(report.findings.overlaps, []);
@@ -81,7 +81,7 @@ macro_rules! on {
             fn sessions_with_the_guard() {
                 needs!($server, "cc");
                 let run = super::$database("sessions, guard", GUARDED);
-                let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+                let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 
@@ -90,7 +90,8 @@ macro_rules! on {
                 needs!($server, "cc");
                 // Whoever looks less often at its connection learns later that it is gone.
                 let options = format!("{TRUSTED}&validate=2s");
-                super::$database("sessions, no guard", &options).lets_two_hold(Kind::ServerKill);
+                super::$database("sessions, no guard", &options)
+                    .lets_two_hold(FaultKind::ServerKill);
             }
 
             #[test]
@@ -103,14 +104,14 @@ macro_rules! on {
             #[test]
             fn sessions_that_are_cut_let_two_hold() {
                 needs!($server, "cc");
-                super::$database("sessions, cut", TRUSTED).lets_two_hold(Kind::Cut);
+                super::$database("sessions, cut", TRUSTED).lets_two_hold(FaultKind::Cut);
             }
 
             #[test]
             fn a_table() {
                 needs!($server, "cc");
                 let run = super::$database("table", TABLE).ttl(SHORT);
-                let run = run.without(&[Kind::ClockForward]);
+                let run = run.without(&[FaultKind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 
@@ -119,7 +120,7 @@ macro_rules! on {
                 needs!($server, "cc");
                 for options in [TABLE, SHEDLOCK] {
                     let run = super::$database("table, clock", options).ttl(SHORT);
-                    run.lets_two_hold(Kind::ClockForward);
+                    run.lets_two_hold(FaultKind::ClockForward);
                 }
             }
 
@@ -127,7 +128,7 @@ macro_rules! on {
             fn the_table_of_shedlock() {
                 needs!($server, "cc");
                 let run = super::$database("shedlock", SHEDLOCK).ttl(SHORT);
-                let run = run.without(&[Kind::ClockForward]);
+                let run = run.without(&[FaultKind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
         }
@@ -139,7 +140,7 @@ macro_rules! on {
 fn postgres_whose_clock_jumps_forward_lets_two_hold() {
     needs!(postgres, "cc");
     let run = postgres("sessions, clock", TRUSTED);
-    run.lets_two_hold(Kind::ClockForward);
+    run.lets_two_hold(FaultKind::ClockForward);
 }
 
 on!(mysql, mariadb);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 use crate::Run;
 use tenure_testkit::clock::Clock;
@@ -39,7 +39,7 @@ fn sqlite(name: &'static str, clock: Option<Clock>) -> (Run, DatabaseFile) {
 fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
     needs!("cc");
     let (run, _file) = sqlite("sqlite", Some(Clock::make()));
-    let run = run.without(&[Kind::ClockForward]);
+    let run = run.without(&[FaultKind::ClockForward]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
@@ -48,7 +48,7 @@ fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
 fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
     needs!("cc");
     let (run, _file) = sqlite("sqlite, clock", Some(Clock::make()));
-    run.lets_two_hold(Kind::ClockForward);
+    run.lets_two_hold(FaultKind::ClockForward);
     let (run, _file) = sqlite("sqlite, clock of a client", None);
-    run.lets_two_hold(Kind::ClientClock);
+    run.lets_two_hold(FaultKind::ClientClock);
 }

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use site::{Around, Store};
 use tenure_torture::checker::{Findings, Verdict, check};
-use tenure_torture::crew::Program;
 use tenure_torture::event;
 use tenure_torture::history::History;
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
+use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::VARIABLE;
@@ -88,7 +88,7 @@ impl Run {
                     .to_vec(),
                 environment: around.environment(),
             },
-            site: Some(Arc::new(around)),
+            environment: Some(Arc::new(around)),
         };
         Self { setup, dir, name }
     }
@@ -100,7 +100,7 @@ impl Run {
     }
 
     /// Only these faults.
-    pub(crate) fn only(mut self, faults: &[Kind]) -> Self {
+    pub(crate) fn only(mut self, faults: &[FaultKind]) -> Self {
         for kind in faults {
             assert!(self.setup.faults.contains(kind), "{kind} is not possible");
         }
@@ -109,7 +109,7 @@ impl Run {
     }
 
     /// All but these.
-    pub(crate) fn without(mut self, faults: &[Kind]) -> Self {
+    pub(crate) fn without(mut self, faults: &[FaultKind]) -> Self {
         self.setup.faults.retain(|kind| !faults.contains(kind));
         self
     }
@@ -127,7 +127,7 @@ impl Run {
 
     /// Until two held at once, under this fault. Were it never to happen, the table would be wrong, or the harness blind.
     #[track_caller]
-    pub(crate) fn lets_two_hold(mut self, kind: Kind) -> Done {
+    pub(crate) fn lets_two_hold(mut self, kind: FaultKind) -> Done {
         self.setup.faults = vec![kind];
         // Held for long, so that the fault falls into a hold and not between two.
         self.setup.hold = self.setup.ttl;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_torture::plan::Kind;
+use tenure_torture::plan::FaultKind;
 
 use crate::Run;
 use crate::site::Masters;
@@ -25,7 +25,7 @@ fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
 }
 
 /// Overlaps are documented for these, so they would hide others.
-const VOID: [Kind; 2] = [Kind::ServerKill, Kind::ClockForward];
+const VOID: [FaultKind; 2] = [FaultKind::ServerKill, FaultKind::ClockForward];
 
 #[test]
 fn redis_alone() {
@@ -48,7 +48,7 @@ fn redis_with_the_format_of_redisson() {
 #[test]
 fn redis_that_forgets_lets_two_hold() {
     needs!(redis, "cc");
-    run("redis, no guard", TRUSTED, &[]).lets_two_hold(Kind::ServerKill);
+    run("redis, no guard", TRUSTED, &[]).lets_two_hold(FaultKind::ServerKill);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn redis_that_forgets_with_the_guard() {
     needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, guard", &format!("{GUARDED}{dialect}"), &[]);
-        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
         assert_eq!(run.keeps_its_promise().findings.overlaps, []);
     }
 }
@@ -67,7 +67,7 @@ fn redis_with_its_log_on_disk() {
     for (fsync, options) in [("everysec", GUARDED), ("always", "?timeout=1s")] {
         let fsync = format!("appendfsync {fsync}");
         let run = run("redis, log", options, &["appendonly yes", &fsync]);
-        let run = run.only(&[Kind::ServerKill, Kind::Pause]);
+        let run = run.only(&[FaultKind::ServerKill, FaultKind::Pause]);
         assert_eq!(run.keeps_its_promise().findings.overlaps, []);
     }
 }
@@ -77,7 +77,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
     needs!(redis, "cc");
     for dialect in DIALECTS {
         let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
-        let report = run.lets_two_hold(Kind::ClockForward);
+        let report = run.lets_two_hold(FaultKind::ClockForward);
         assert_eq!(report.findings.tokens, []);
         assert_eq!(report.findings.stale_accepted, []);
     }
@@ -89,7 +89,7 @@ fn sentinel() {
     let watched = SentinelSetup::start(500);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
-        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .only(&[FaultKind::Pause, FaultKind::Kill, FaultKind::LeaderKill])
         .keeps_its_promise();
 }
 
@@ -99,7 +99,7 @@ fn cluster() {
     let cluster = Cluster::start(true);
     let url = format!("{}{TRUSTED}", cluster.url());
     Run::on("cluster", url, Some(Box::new(cluster)), None)
-        .only(&[Kind::Pause, Kind::Kill, Kind::LeaderKill])
+        .only(&[FaultKind::Pause, FaultKind::Kill, FaultKind::LeaderKill])
         .keeps_its_promise();
 }
 
@@ -116,7 +116,7 @@ fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> R
 #[test]
 fn redlock_of_five() {
     needs!(redis, "cc");
-    let run = redlock("redlock", GUARDED, 5, &[]).without(&[Kind::ClockForward]);
+    let run = redlock("redlock", GUARDED, 5, &[]).without(&[FaultKind::ClockForward]);
     let report = run.keeps_its_promise();
     assert_eq!(report.findings.overlaps, []);
     assert_eq!(report.fault_counts().len(), 14);
@@ -126,12 +126,12 @@ fn redlock_of_five() {
 fn redlock_with_its_logs_on_disk() {
     needs!(redis, "cc");
     let lines = ["appendonly yes", "appendfsync always"];
-    let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[Kind::ServerKill]);
+    let run = redlock("redlock, log", "?timeout=1s", 5, &lines).only(&[FaultKind::ServerKill]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
 #[test]
 fn redlock_whose_clocks_jump_forward_lets_two_hold() {
     needs!(redis, "cc");
-    redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(Kind::ClockForward);
+    redlock("redlock, clock", TRUSTED, 3, &[]).lets_two_hold(FaultKind::ClockForward);
 }

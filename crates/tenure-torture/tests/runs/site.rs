@@ -1,11 +1,11 @@
-//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the trouble with them.
+//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the fault with them.
 
 use std::ffi::OsString;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tenure_torture::nemesis::Site;
-use tenure_torture::plan::Kind;
+use tenure_torture::nemesis::Environment;
+use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{Etcd, Member};
@@ -273,53 +273,53 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap() + 1
 }
 
-impl Site for Around {
-    fn kinds(&self) -> Vec<Kind> {
-        let mut kinds = vec![Kind::Suspend];
+impl Environment for Around {
+    fn kinds(&self) -> Vec<FaultKind> {
+        let mut kinds = vec![FaultKind::Suspend];
         if self.store.is_some() || self.server_clock.is_none() {
-            kinds.push(Kind::ClientClock);
+            kinds.push(FaultKind::ClientClock);
         }
         if let Some(store) = &self.store {
-            kinds.extend([Kind::ServerPause, Kind::ServerKill]);
+            kinds.extend([FaultKind::ServerPause, FaultKind::ServerKill]);
             if store.leader().is_some() {
-                kinds.extend([Kind::LeaderPause, Kind::LeaderKill]);
+                kinds.extend([FaultKind::LeaderPause, FaultKind::LeaderKill]);
             }
         }
         if self.server_clock.is_some() {
-            kinds.extend([Kind::ClockForward, Kind::ClockBack]);
+            kinds.extend([FaultKind::ClockForward, FaultKind::ClockBack]);
         }
         kinds
     }
 
-    fn begin(&self, kind: Kind, lasts: Duration) {
+    fn begin(&self, kind: FaultKind, lasts: Duration) {
         match kind {
-            Kind::ServerPause => self.hit_some(|it| it.stop()),
-            Kind::ServerKill => self.hit_some(|it| it.kill()),
-            Kind::LeaderPause => self.hit_leader(|it| it.stop()),
-            Kind::LeaderKill => self.hit_leader(|it| it.kill()),
-            Kind::ClockForward => self.jump(lasts, 1),
-            Kind::ClockBack => self.jump(lasts, -1),
-            Kind::ClientClock => self.worker_clock.set(seconds(lasts)),
-            Kind::Suspend => self.clock_of_workers().fall_asleep(),
+            FaultKind::ServerPause => self.hit_some(|it| it.stop()),
+            FaultKind::ServerKill => self.hit_some(|it| it.kill()),
+            FaultKind::LeaderPause => self.hit_leader(|it| it.stop()),
+            FaultKind::LeaderKill => self.hit_leader(|it| it.kill()),
+            FaultKind::ClockForward => self.jump(lasts, 1),
+            FaultKind::ClockBack => self.jump(lasts, -1),
+            FaultKind::ClientClock => self.worker_clock.set(seconds(lasts)),
+            FaultKind::Suspend => self.clock_of_workers().fall_asleep(),
             kind => panic!("{kind} is not about servers and clocks"),
         }
     }
 
-    fn end(&self, kind: Kind) {
+    fn end(&self, kind: FaultKind) {
         match kind {
-            Kind::ServerPause => self.heal(|it| it.resume()),
-            Kind::ServerKill => self.heal(|it| it.start()),
-            Kind::LeaderPause | Kind::LeaderKill => {
+            FaultKind::ServerPause => self.heal(|it| it.resume()),
+            FaultKind::ServerKill => self.heal(|it| it.start()),
+            FaultKind::LeaderPause | FaultKind::LeaderKill => {
                 // Another one leads before it is back, or nothing has failed over.
                 let new = self.store().leader();
                 assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
                 match kind {
-                    Kind::LeaderPause => self.heal(|it| it.resume()),
+                    FaultKind::LeaderPause => self.heal(|it| it.resume()),
                     _ => self.heal(|it| it.start()),
                 }
             }
-            Kind::ClientClock => self.worker_clock.set(0),
-            Kind::Suspend => self.clock_of_workers().wake_up(),
+            FaultKind::ClientClock => self.worker_clock.set(0),
+            FaultKind::Suspend => self.clock_of_workers().wake_up(),
             _ => {}
         }
     }

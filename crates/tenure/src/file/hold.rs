@@ -1,157 +1,113 @@
-//! Taking a name whose kernel lock was won, and giving it back.
+//! One hold: recording it once the kernel lock was won, and releasing it.
 //!
-//! The order of steps is what makes it safe:
+//! The order of the steps makes a hold safe:
 //!
 //! 1. the kernel lock on the file of the name is ours (exclusive or shared);
 //! 2. the grant is written into the file;
-//! 3. the path is looked at again: does it still lead to that file? Only then the grant counts.
+//! 3. the path still leads to that file. Only then the grant counts.
 //!
-//! Whoever replaces a file (`break`) first puts the new one in place and then looks whether the record in the old one
-//! changed. As we write before we look, and it replaces before it looks, at least one of the two sees the other.
-//! Whoever removes a file (cleaning) holds its kernel lock exclusively while doing so; who was blocked on it meanwhile
-//! wins a file that no path leads to, and starts again.
+//! A process that replaces a file (`break`) first puts the new file in place and then reads the record in the old one
+//! again. A holder writes before it reads the path, and a breaker replaces before it reads the record, so at least one of
+//! the two sees the other. A process that removes a file (`sweep.rs`) has its kernel lock exclusively meanwhile; a
+//! process that was blocked on that lock wins a file that no path leads to, and starts again.
 //!
-//! Shared holders and permits all hold the file of the name in shared mode. They count tokens in it one at a time,
-//! inside the directory's mutex; an exclusive holder needs no mutex, since it excludes all of them.
-//! Each of them also holds a side file of its own exclusively, which tells who it is and whether it still lives.
+//! Shared holders and permits all hold the file of the name in shared mode. They count tokens in the file one at a time,
+//! inside the directory's mutex; an exclusive holder needs no mutex, since the holder excludes all others.
+//! Each shared holder also holds a side file of its own exclusively, which says who the holder is and whether the
+//! holder still lives.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::backend::{Release, Request};
 use tenure_core::error::{self, Error};
-use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt;
 
-use super::Inner;
-use super::dir::{Dir, Id, Locked, Opened, Spot};
+use super::directory::{Directory, FileId, LockPath, Opened};
+use super::idle_files::IdleFile;
+use super::kernel_lock::{KernelLock, Kind};
 use super::names::{self, SideKind};
-use super::record::{self, Body, Contents, Head, Pen, State};
+use super::record::{self, Body, Contents, Head, RecordWriter, State};
 
-/// A name that we hold.
+/// A name that this client holds.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: u64,
-    dir: Arc<Dir>,
-    spot: Spot,
-    id: Id,
-    pen: Pen,
+    dir: Arc<Directory>,
+    lock_path: LockPath,
+    id: FileId,
+    writer: RecordWriter,
     /// Lock delay in µs.
     delay: u64,
-    side: Option<Side>,
+    side: Option<SideFile>,
     // Last: a side file is free before its name is.
-    lock: Locked,
+    lock: KernelLock,
 }
 
 /// The file of one shared holder or permit.
 #[derive(Debug)]
-struct Side {
-    lock: Locked,
-    id: Id,
-    spot: Spot,
+struct SideFile {
+    lock: KernelLock,
+    id: FileId,
+    lock_path: LockPath,
 }
 
 /// What came of a kernel lock that was won.
-pub(super) enum Taken {
+pub(super) enum TakeOutcome {
     /// We hold the name.
     Held(Box<Held>),
-    /// Nobody holds it, but it stays taken for that long. The lock is still ours.
-    Reserved(Locked, Duration),
-    /// All permits are out; `doubtful` when one of them seemed to be free.
-    NoPermit { doubtful: bool },
-    /// The lock was on a file that is not the right one any more. Open it again.
+    /// The name has no holder, but stays reserved for that long. The kernel lock is still ours.
+    Reserved(KernelLock, Duration),
+    /// All permits are out; `is_ambiguous` when one of them seemed to be free.
+    NoPermit { is_ambiguous: bool },
+    /// The path leads to another file now, or to none: open the file again.
     Again,
-}
-
-/// The kernel's two kinds of locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    Exclusive,
-    Shared,
-}
-
-impl Kind {
-    pub(super) fn of(mode: Mode) -> Self {
-        match mode {
-            Mode::Exclusive => Self::Exclusive,
-            _ => Self::Shared,
-        }
-    }
-
-    pub(super) fn try_lock(self, file: &File) -> Result<(), TryLockError> {
-        match self {
-            Self::Exclusive => file.try_lock(),
-            Self::Shared => file.try_lock_shared(),
-        }
-    }
-
-    /// Blocks until the lock is ours.
-    pub(super) fn lock(self, file: &File) -> io::Result<()> {
-        loop {
-            let locked = match self {
-                Self::Exclusive => file.lock(),
-                Self::Shared => file.lock_shared(),
-            };
-            match locked {
-                Err(err) if err.kind() == ErrorKind::Interrupted => {}
-                done => return done,
-            }
-        }
-    }
-}
-
-/// Refuses what this backend cannot combine, before anything is touched.
-pub(super) fn refuse_unsupported(request: &Request) -> Result<(), Error> {
-    let reserves = !request.min_hold.is_zero() || !request.lock_delay.is_zero();
-    if reserves && request.mode != Mode::Exclusive {
-        return Err(Error::new(
-            error::ErrorKind::Unsupported,
-            "`min_hold` and `lock_delay` of a file lock need exclusive mode; leave them out, \
-             hold the name exclusively, or use `memory:`, which has them for all modes",
-        ));
-    }
-    Ok(())
 }
 
 /// Records the grant for `request` in the file behind `lock`, and confirms it.
 pub(super) fn take(
-    inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
-) -> Result<Taken, Error> {
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
+    held_locks: usize,
+) -> Result<TakeOutcome, Error> {
     match request.mode {
-        Mode::Exclusive => take_exclusive(inner, dir, request, spot, lock, id),
-        Mode::Permits { limit } => {
-            take_shared(inner, dir, request, spot, lock, id, Some(limit.get()))
-        }
+        Mode::Exclusive => take_exclusive(dir, request, lock_path, lock, id, held_locks),
+        Mode::Permits { limit } => take_shared(
+            dir,
+            request,
+            lock_path,
+            lock,
+            id,
+            held_locks,
+            Some(limit.get()),
+        ),
         // Shared. The driver refuses a mode that our guarantees do not name.
-        _ => take_shared(inner, dir, request, spot, lock, id, None),
+        _ => take_shared(dir, request, lock_path, lock, id, held_locks, None),
     }
 }
 
 fn take_exclusive(
-    inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
-) -> Result<Taken, Error> {
-    let trouble =
-        |what: &'static str| move |err| dir.trouble(what, &spot.file, err, inner.hold_count());
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
+    held_locks: usize,
+) -> Result<TakeOutcome, Error> {
+    let system_error =
+        |what: &'static str| move |err| dir.system_error(what, &lock_path.file, err, held_locks);
     let file = lock.file();
-    let contents = read(dir, spot, file, inner)?;
+    let contents = read(dir, lock_path, file, held_locks)?;
     let now = rt::wall_micros();
-    if let Some(left) = reserved(&contents, file, now).map_err(trouble("write"))? {
-        return Ok(Taken::Reserved(lock, left));
+    if let Some(left) = reserved(&contents, file, now).map_err(system_error("write"))? {
+        return Ok(TakeOutcome::Reserved(lock, left));
     }
     let since = rt::wall_micros();
     let head = Head {
@@ -165,19 +121,19 @@ fn take_exclusive(
         delay: micros(request.lock_delay),
         ..Head::default()
     };
-    let mut pen =
-        grant(dir, request, spot, file, &contents, head, State::Free).map_err(trouble("write"))?;
-    if !leads_to(&spot.path, id) {
-        // Nobody will look here again, save one who replaced the file a moment ago and may yet put it back.
-        let _ = pen.free(file, 0, 0);
-        return Ok(Taken::Again);
+    let mut writer = grant(dir, request, lock_path, file, &contents, head, State::Free)
+        .map_err(system_error("write"))?;
+    if !leads_to(&lock_path.path, id) {
+        // Only a breaker that replaced the file a moment ago reads this file again, and may yet put it back.
+        let _ = writer.free(file, 0, 0);
+        return Ok(TakeOutcome::Again);
     }
-    Ok(Taken::Held(Box::new(Held {
-        token: pen.token(),
+    Ok(TakeOutcome::Held(Box::new(Held {
+        token: writer.token(),
         dir: dir.clone(),
-        spot: spot.clone(),
+        lock_path: lock_path.clone(),
         id,
-        pen,
+        writer,
         delay: micros(request.lock_delay),
         side: None,
         lock,
@@ -185,101 +141,121 @@ fn take_exclusive(
 }
 
 fn take_shared(
-    inner: &Inner,
-    dir: &Arc<Dir>,
+    dir: &Arc<Directory>,
     request: &Request,
-    spot: &Spot,
-    lock: Locked,
-    id: Id,
+    lock_path: &LockPath,
+    lock: KernelLock,
+    id: FileId,
+    held_locks: usize,
     limit: Option<u32>,
-) -> Result<Taken, Error> {
-    let fds = inner.hold_count();
-    let trouble = |what: &'static str, file: &Spot| {
+) -> Result<TakeOutcome, Error> {
+    let system_error = |what: &'static str, file: &LockPath| {
         let file = file.file.clone();
-        move |err| dir.trouble(what, &file, err, fds)
+        move |err| dir.system_error(what, &file, err, held_locks)
     };
     let (kind, count) = match limit {
         None => (SideKind::Shared, u32::MAX),
         Some(limit) => (SideKind::Permit, limit),
     };
-    let side = match find_side(dir, spot, kind, count, fds)? {
-        Ok(side) => side,
-        Err(doubtful) => return Ok(Taken::NoPermit { doubtful }),
+    let side = match find_side(dir, lock_path, kind, count, held_locks)? {
+        SideOutcome::Locked(side) => side,
+        SideOutcome::AllTaken { is_ambiguous } => {
+            return Ok(TakeOutcome::NoPermit { is_ambiguous });
+        }
     };
-    let pen = {
-        let _section = dir.enter(fds)?;
+    let writer = {
+        let _section = dir.enter(held_locks)?;
         let file = lock.file();
-        let contents = read(dir, spot, file, inner)?;
-        let left = reserved(&contents, file, rt::wall_micros()).map_err(trouble("write", spot))?;
+        let contents = read(dir, lock_path, file, held_locks)?;
+        let left = reserved(&contents, file, rt::wall_micros())
+            .map_err(system_error("write", lock_path))?;
         if let Some(left) = left {
-            return Ok(Taken::Reserved(lock, left));
+            return Ok(TakeOutcome::Reserved(lock, left));
         }
         let head = Head {
             boot: boot(),
             state: State::Shared,
             ..Head::default()
         };
-        grant(dir, request, spot, file, &contents, head, State::Shared)
-            .map_err(trouble("write", spot))?
+        grant(
+            dir,
+            request,
+            lock_path,
+            file,
+            &contents,
+            head,
+            State::Shared,
+        )
+        .map_err(system_error("write", lock_path))?
     };
-    let body = body(request, pen.token());
-    record::write_side(side.lock.file(), pen.token(), Some(&body))
-        .map_err(trouble("write", &side.spot))?;
-    if !leads_to(&spot.path, id) || !leads_to(&side.spot.path, side.id) {
-        let _ = record::write_side(side.lock.file(), pen.token(), None);
-        return Ok(Taken::Again);
+    let body = body(request, writer.token());
+    record::write_side(side.lock.file(), writer.token(), Some(&body))
+        .map_err(system_error("write", &side.lock_path))?;
+    if !leads_to(&lock_path.path, id) || !leads_to(&side.lock_path.path, side.id) {
+        let _ = record::write_side(side.lock.file(), writer.token(), None);
+        return Ok(TakeOutcome::Again);
     }
-    Ok(Taken::Held(Box::new(Held {
-        token: pen.token(),
+    Ok(TakeOutcome::Held(Box::new(Held {
+        token: writer.token(),
         dir: dir.clone(),
-        spot: spot.clone(),
+        lock_path: lock_path.clone(),
         id,
-        pen,
+        writer,
         delay: 0,
         side: Some(side),
         lock,
     })))
 }
 
-/// Locks the first free side file. `Err(doubtful)` when none is: then `doubtful` says
-/// whether one was locked by somebody who does not hold it, and so will be free in a moment.
+/// What came of looking for a free side file.
+enum SideOutcome {
+    Locked(SideFile),
+    /// `is_ambiguous`: one of them is locked and not held, so it will be free in a moment.
+    AllTaken {
+        is_ambiguous: bool,
+    },
+}
+
+/// Locks the first free side file.
 fn find_side(
-    dir: &Dir,
-    spot: &Spot,
+    dir: &Directory,
+    lock_path: &LockPath,
     kind: SideKind,
     count: u32,
-    fds: usize,
-) -> Result<Result<Side, bool>, Error> {
-    let mut doubtful = false;
+    held_locks: usize,
+) -> Result<SideOutcome, Error> {
+    let mut is_ambiguous = false;
     for index in 0..count {
-        let side = Spot::new(dir.path(), names::side(&spot.file, kind, index));
-        let Opened::File(file, id) = dir.open_lock(&side, fds)? else {
-            doubtful = true;
+        let side = LockPath::new(dir.path(), names::side(&lock_path.file, kind, index));
+        let Opened::File(file, id) = dir.open_lock(&side, held_locks)? else {
+            is_ambiguous = true;
             continue;
         };
         match file.try_lock() {
             Ok(()) => {
-                let lock = Locked::new(file);
+                let lock = KernelLock::new(file);
                 if leads_to(&side.path, id) {
-                    return Ok(Ok(Side {
+                    return Ok(SideOutcome::Locked(SideFile {
                         lock,
                         id,
-                        spot: side,
+                        lock_path: side,
                     }));
                 }
-                doubtful = true;
+                is_ambiguous = true;
             }
             Err(TryLockError::WouldBlock) => {
                 let contents = record::read(&file);
-                doubtful |= !contents.is_ok_and(|contents| is_held(&contents));
+                is_ambiguous |= !contents.is_ok_and(|contents| is_held(&contents));
             }
-            Err(TryLockError::Error(err)) => return Err(dir.trouble("lock", &side.file, err, fds)),
+            Err(TryLockError::Error(err)) => {
+                return Err(dir.system_error("lock", &side.file, err, held_locks));
+            }
         }
     }
-    Ok(Err(doubtful))
+    Ok(SideOutcome::AllTaken { is_ambiguous })
 }
 
-/// Whether the record says that somebody holds.
+/// Whether the record names a holder.
 pub(super) fn is_held(contents: &Contents) -> bool {
     contents
         .head()
@@ -287,21 +263,21 @@ pub(super) fn is_held(contents: &Contents) -> bool {
 }
 
 fn grant(
-    dir: &Dir,
+    dir: &Directory,
     request: &Request,
-    spot: &Spot,
+    lock_path: &LockPath,
     file: &File,
     contents: &Contents,
     head: Head,
     meanwhile: State,
-) -> io::Result<Pen> {
+) -> io::Result<RecordWriter> {
     let mut plan = contents.plan(rt::wall_micros(), head.boot, || dir.floor())?;
     if plan.raise {
-        let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&spot.file);
+        let nameless = !matches!(contents, Contents::Valid(_)) && names::is_hashed(&lock_path.file);
         let name = nameless.then(|| request.name.as_str());
         plan.raise(file, head.boot, meanwhile, name)?;
         if !contents.is_whole() {
-            // The file may have been created just now, perhaps by somebody who died before this.
+            // The file may have been created just now, perhaps by a process that died before it synced the directory.
             dir.sync()?;
         }
     }
@@ -312,14 +288,19 @@ fn grant(
     }
 }
 
-fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, Error> {
+fn read(
+    dir: &Directory,
+    lock_path: &LockPath,
+    file: &File,
+    held_locks: usize,
+) -> Result<Contents, Error> {
     let contents = record::read(file)
-        .map_err(|err| dir.trouble("read", &spot.file, err, inner.hold_count()))?;
+        .map_err(|err| dir.system_error("read", &lock_path.file, err, held_locks))?;
     match contents {
-        Contents::Foreign => Err(foreign(dir, &spot.file)),
+        Contents::Foreign => Err(foreign(dir, &lock_path.file)),
         Contents::Torn => {
             tracing::warn!(
-                path = %dir.path().join(&spot.file).display(),
+                path = %dir.path().join(&lock_path.file).display(),
                 "the lock file is damaged; its next token follows the clock"
             );
             Ok(contents)
@@ -328,8 +309,8 @@ fn read(dir: &Dir, spot: &Spot, file: &File, inner: &Inner) -> Result<Contents, 
     }
 }
 
-/// The refusal to overwrite what somebody else wrote.
-pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
+/// The refusal to overwrite what another program wrote.
+pub(super) fn foreign(dir: &Directory, file: &str) -> Error {
     Error::new(
         error::ErrorKind::Denied,
         format!(
@@ -340,8 +321,8 @@ pub(super) fn foreign(dir: &Dir, file: &str) -> Error {
     )
 }
 
-/// How long the name stays taken though nobody holds it. Called with the lock held, so that a record that says
-/// "held exclusively" is a dead man's.
+/// How long the name stays reserved without a holder. The caller has the kernel lock, so a record that says "held
+/// exclusively" is that of a dead holder.
 fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Duration>> {
     let Contents::Valid(found) = contents else {
         return Ok(None);
@@ -349,12 +330,12 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     let head = &found.head;
     let (mut until, mut span) = (head.until, head.span);
     // Written with an end `span` after its time: more than that is left only if the wall clock went back.
-    // How much of it has passed nobody knows, so it begins once more.
+    // How much of the reservation has passed is unknown, so the reservation begins once more.
     if until.saturating_sub(now) > span {
         until = now.saturating_add(span);
     }
     if head.state == State::Exclusive && head.delay > 0 {
-        // Nobody knows when the holder died; the delay counts from when that was found out.
+        // The time of the death is unknown, so the delay counts from now.
         let end = now.saturating_add(head.delay);
         if end > until {
             (until, span) = (end, head.delay);
@@ -362,7 +343,7 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     }
     let changed = until != head.until || (head.state == State::Exclusive && head.delay > 0);
     if changed && until > now {
-        found.bury(file, until, span)?;
+        found.free_after_death(file, until, span)?;
     }
     Ok((until > now).then(|| Duration::from_micros(until - now)))
 }
@@ -373,7 +354,7 @@ fn body<'a>(request: &'a Request, token: u64) -> Body<'a> {
         Mode::Permits { limit } => ("permit", Some(limit.get())),
         _ => ("shared", None),
     };
-    // Enough to tell holders apart; who reads the file learns 32 of the 128 bits at most.
+    // Enough to tell holders apart; a reader of the file learns 32 of the 128 bits at most.
     let digest = record::check(request.owner.as_bytes()) >> 32;
     Body {
         host: Cow::Borrowed(&request.holder.host),
@@ -397,8 +378,8 @@ impl Held {
         if self.leads_here()? {
             return Ok(true);
         }
-        // Who breaks a lock may find that it came too late and put the file back; until it leaves the mutex,
-        // nothing is decided. A directory without a mutex to enter is no directory of locks any more.
+        // A breaker may find that it came too late and put the file back; until it leaves the mutex, nothing is decided.
+        // A directory without a mutex is no directory of locks any more.
         match self.dir.enter(0) {
             Ok(_section) => self.leads_here(),
             Err(_) => Ok(false),
@@ -406,7 +387,7 @@ impl Held {
     }
 
     fn leads_here(&self) -> io::Result<bool> {
-        let same = |spot: &Spot, id| match Id::at(&spot.path) {
+        let same = |lock_path: &LockPath, id| match FileId::at(&lock_path.path) {
             Ok(there) => Ok(there == id),
             Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Ok(false)
@@ -416,36 +397,36 @@ impl Held {
         let side = self
             .side
             .as_ref()
-            .map_or(Ok(true), |side| same(&side.spot, side.id));
-        Ok(same(&self.spot, self.id)? && side?)
+            .map_or(Ok(true), |side| same(&side.lock_path, side.id));
+        Ok(same(&self.lock_path, self.id)? && side?)
     }
 
-    /// Gives the name back. `unclean`: the hold had ended before, so that the lock delay applies.
-    pub(super) fn give_back(self, unclean: bool) -> Release {
-        self.give_back_and_keep(unclean).0
+    /// Releases the name. `unclean`: the hold had ended before, so that the lock delay applies.
+    pub(super) fn release(self, unclean: bool) -> Release {
+        self.release_and_keep_file(unclean).0
     }
 
     /// Gives the name back, and hands out the open file of an exclusive hold for the next time.
-    pub(super) fn give_back_and_keep(mut self, unclean: bool) -> (Release, Option<Idle>) {
-        // An error (no rights on a parent any more, say) is no reason to believe that somebody took it.
+    pub(super) fn release_and_keep_file(mut self, unclean: bool) -> (Release, Option<IdleFile>) {
+        // An error (no rights on a parent directory any more, for example) does not mean that the name was taken.
         let ours = self.is_current().unwrap_or(true);
         if ours {
             let written = match &self.side {
                 Some(side) => record::write_side(side.lock.file(), self.token, None),
                 None => {
-                    let (mut until, mut span) = self.pen.reservation();
+                    let (mut until, mut span) = self.writer.reservation();
                     if unclean && self.delay > 0 {
                         let end = rt::wall_micros().saturating_add(self.delay);
                         if end > until {
                             (until, span) = (end, self.delay);
                         }
                     }
-                    self.pen.free(self.lock.file(), until, span)
+                    self.writer.free(self.lock.file(), until, span)
                 }
             };
             if let Err(err) = written {
                 // The kernel lock decides; the next holder takes us for dead.
-                tracing::warn!(file = %self.spot.file, error = %err, "could not note the release in the lock file");
+                tracing::warn!(file = %self.lock_path.file, error = %err, "could not note the release in the lock file");
             }
         }
         if !ours {
@@ -454,52 +435,18 @@ impl Held {
         if self.side.is_some() {
             return (Release::Released, None);
         }
-        let (spot, id) = (self.spot, self.id);
-        let idle = self.lock.unlock().map(|file| Idle { spot, file, id });
+        let (lock_path, id) = (self.lock_path, self.id);
+        let idle = self.lock.unlock().map(|file| IdleFile {
+            lock_path,
+            file,
+            id,
+        });
         (Release::Released, idle)
     }
 }
 
-/// The open file of a name that is not held: opening and checking it is what takes longest.
-#[derive(Debug)]
-pub(super) struct Idle {
-    pub(super) spot: Spot,
-    pub(super) file: File,
-    pub(super) id: Id,
-}
-
-/// Most files that a client keeps open for names that it does not hold.
-const MAX_IDLE: usize = 32;
-
-/// The files of the names held lately.
-#[derive(Debug, Default)]
-pub(super) struct IdleFiles(Mutex<HashMap<LockName, Idle>>);
-
-impl IdleFiles {
-    pub(super) fn take(&self, name: &LockName) -> Option<Idle> {
-        rt::lock(&self.0).remove(name)
-    }
-
-    pub(super) fn put(&self, name: &LockName, idle: Idle) {
-        let mut files = rt::lock(&self.0);
-        if files.len() >= MAX_IDLE {
-            // Any other will do: a program that uses more names than this gains nothing from keeping some.
-            if let Some(other) = files.keys().next().cloned() {
-                files.remove(&other);
-            }
-        }
-        files.insert(name.clone(), idle);
-    }
-
-    /// Closes them all; says whether there were any.
-    pub(super) fn clear(&self) -> bool {
-        let files = std::mem::take(&mut *rt::lock(&self.0));
-        !files.is_empty()
-    }
-}
-
-fn leads_to(path: &std::ffi::CString, id: Id) -> bool {
-    Id::at(path).is_ok_and(|there| there == id)
+fn leads_to(path: &std::ffi::CString, id: FileId) -> bool {
+    FileId::at(path).is_ok_and(|there| there == id)
 }
 
 /// A duration as the record keeps it, rounded up: a reservation may not end early.
@@ -521,14 +468,14 @@ pub(super) fn boot() -> u64 {
     })
 }
 
-/// Whether `file`, whose lock is taken, has a record that does not explain by whom.
-pub(super) fn is_doubtful(file: &File, wanted: Kind) -> bool {
+/// Whether `file`, whose kernel lock is taken, has a record that does not say who has the lock.
+pub(super) fn is_ambiguous(file: &File, wanted: Kind) -> bool {
     let state = record::read(file)
         .ok()
         .and_then(|contents| contents.head().map(|head| head.state));
     match state {
         Some(State::Exclusive) => false,
-        // Shared holders explain why it cannot be had exclusively.
+        // Shared holders are why the lock cannot be had exclusively.
         Some(State::Shared) => wanted == Kind::Shared,
         Some(State::Free) | None => true,
     }

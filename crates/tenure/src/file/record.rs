@@ -124,7 +124,7 @@ pub(super) struct Plan {
 
 /// The writer's place in the file, from a grant to its release.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pen {
+pub(super) struct RecordWriter {
     slot: usize,
     head: Head,
 }
@@ -437,7 +437,12 @@ impl Plan {
     }
 
     /// Writes the grant. The ceiling must have been raised.
-    pub(super) fn grant(self, file: &File, head: Head, body: Option<&Body<'_>>) -> io::Result<Pen> {
+    pub(super) fn grant(
+        self,
+        file: &File,
+        head: Head,
+        body: Option<&Body<'_>>,
+    ) -> io::Result<RecordWriter> {
         debug_assert!(
             !self.raise,
             "a token may only be granted below a synced ceiling"
@@ -448,16 +453,16 @@ impl Plan {
             ceiling: self.ceiling,
             ..head
         };
-        let mut pen = Pen {
+        let mut writer = RecordWriter {
             slot: self.slot,
             head,
         };
-        pen.put(file, body)?;
-        Ok(pen)
+        writer.put(file, body)?;
+        Ok(writer)
     }
 }
 
-impl Pen {
+impl RecordWriter {
     fn put(&mut self, file: &File, body: Option<&Body<'_>>) -> io::Result<()> {
         let json = body.map(Body::to_json).unwrap_or_default();
         file.write_all_at(&encode(&self.head, &json), (self.slot * SLOT) as u64)
@@ -484,9 +489,9 @@ impl Pen {
 
 impl Found {
     /// Turns the record of a dead holder into one of a free name, reserved until `until`.
-    pub(super) fn bury(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
+    pub(super) fn free_after_death(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
         let slot = if self.whole { self.slot } else { 1 - self.slot };
-        Pen {
+        RecordWriter {
             slot,
             head: self.head,
         }
@@ -534,7 +539,7 @@ pub(super) fn write_side(file: &File, token: u64, body: Option<&Body<'_>>) -> io
         state,
         ..Head::default()
     };
-    Pen { slot: 0, head }.put(file, body)
+    RecordWriter { slot: 0, head }.put(file, body)
 }
 
 /// For [`crate::fuzzing`]: a file that says this. Whatever it says, the next token is greater than the last one that

@@ -1,13 +1,13 @@
-//! Removing lock files that nobody uses any more.
+//! Removing unused lock files.
 //!
-//! A lock file cannot simply be unlinked: somebody may have it open and lock it a moment later, beside somebody else who
-//! locked its successor; and its token counter would be gone. So:
+//! A lock file cannot simply be unlinked: another process may have the file open and lock it a moment later, while a
+//! third process locks its successor; and the token counter would be gone. So:
 //!
-//! 1. its kernel lock is taken exclusively, without waiting: nobody holds it;
-//! 2. its record must say that no reservation is left and that all its tokens lie below the clock;
-//! 3. the path must still lead to it;
-//! 4. the floor of all tokens in this directory is raised above them, and synced;
-//! 5. it is unlinked while the lock is ours. Whoever was blocked on it finds out by looking at the path again.
+//! 1. the kernel lock of the file is taken exclusively, without waiting: the name has no holder;
+//! 2. the record must say that no reservation is left and that all its tokens lie below the clock;
+//! 3. the path must still lead to the file;
+//! 4. the floor of all tokens in this directory is raised above those of the file, and synced;
+//! 5. the file is unlinked while the lock is ours. A process that was blocked on the file reads the path again.
 
 use std::fs::{File, TryLockError};
 use std::sync::Arc;
@@ -16,65 +16,67 @@ use std::time::Duration;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt;
 
-use super::dir::{Dir, Id, Locked, Spot};
+use super::directory::{Directory, FileId, LockPath};
+use super::guarantees::SCHEME;
+use super::kernel_lock::KernelLock;
 use super::names::{self, Entry};
 use super::record::{self, Contents, State};
-use super::{Backend, Inner, SCHEME};
+use super::store::{Shared, Store};
 
-/// How often a directory is cleaned without being asked.
-const PERIOD: Duration = Duration::from_secs(24 * 3600);
-/// With fewer files than this it is left alone.
-const MANY: usize = 1_000;
-/// Most files that are removed in one go without being asked: some tenths of a second of work in the background.
-const BATCH: usize = 5_000;
-/// Leftovers of somebody who died while breaking a lock are removed when they are this old.
-const LEFTOVER: Duration = Duration::from_secs(3600);
+/// How often a directory is swept without a request.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// A directory with fewer files is not swept without a request.
+const SWEEP_THRESHOLD: usize = 1_000;
+/// Files that are removed at a time without a request: some tenths of a second of work in the background.
+const MAX_REMOVED: usize = 5_000;
+/// Temporary files of a process that died while it broke a lock are removed when they are this old.
+const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
-impl Backend {
+impl Store {
     /// Removes at most `limit` lock files of names that are free and have not been used for about a minute.
-    /// Returns how many it removed.
+    /// Returns how many were removed.
     ///
-    /// It may run at any time, beside everything else. Tokens go on growing: the directory keeps a floor.
-    /// There is no need to call this: opening a directory with more than 1,000 files does it, once a day.
+    /// Sweeping may run at any time, beside everything else. Tokens go on growing: the directory keeps a floor.
+    /// There is no need to call this: opening a directory with more than 1,000 files sweeps it, once a day.
     ///
     /// # Errors
-    /// As for [`open`](Backend::open). Files that are not ours are left alone and are no error.
+    /// As for [`open`](Store::open). Files that are not ours are left alone and are no error.
     pub fn sweep(&self, limit: usize) -> Result<usize, Error> {
         sweep(&self.0, limit, rt::wall_micros()).map_err(|err| err.with_backend(SCHEME))
     }
 }
 
-/// Cleans in the background if that is due; `age` is the time since it was last done.
-pub(super) fn now_and_then(inner: &Arc<Inner>, age: Option<Duration>) {
-    if age.is_some_and(|age| age < PERIOD) {
+/// Sweeps in the background if that is due; `age` is the time since the last sweep.
+pub(super) fn start_if_due(shared: &Arc<Shared>, age: Option<Duration>) {
+    if age.is_some_and(|age| age < SWEEP_INTERVAL) {
         return;
     }
-    // Failing to note it means that the next one tries, too.
-    let noted = inner.dir().mark_cleaned();
+    // If the note fails, the next client sweeps, too.
+    let noted = shared.directory().mark_cleaned();
     if age.is_none() || noted.is_err() {
         return;
     }
-    let inner = inner.clone();
+    let shared = shared.clone();
     let thread = std::thread::Builder::new().name("tenure-file-sweep".into());
-    // Without a thread it is left for another day.
+    // Without a thread the directory is swept another day.
     let _ = thread.spawn(move || {
-        let many = inner
-            .dir()
+        let many = shared
+            .directory()
             .entries()
-            .is_ok_and(|entries| entries.take(MANY + 1).count() > MANY);
-        if many && let Err(err) = sweep(&inner, BATCH, rt::wall_micros()) {
+            .is_ok_and(|entries| entries.take(SWEEP_THRESHOLD + 1).count() > SWEEP_THRESHOLD);
+        if many && let Err(err) = sweep(&shared, MAX_REMOVED, rt::wall_micros()) {
             tracing::warn!(error = %err, "could not clean the lock directory");
         }
     });
 }
 
 /// Removes at most `limit` files of free names whose tokens lie below `start`, the wall clock in µs.
-fn sweep(inner: &Inner, limit: usize, start: u64) -> Result<usize, Error> {
-    let dir = inner.current_dir()?;
+fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
+    let dir = shared.current_directory()?;
     let mut is_floor_raised = false;
     let mut removed = 0;
     for file in dir.entries()? {
-        if removed == limit || inner.is_closed() {
+        if removed == limit || shared.is_closed() {
             break;
         }
         let is_lock = match names::decode(&file) {
@@ -87,7 +89,7 @@ fn sweep(inner: &Inner, limit: usize, start: u64) -> Result<usize, Error> {
             Entry::Foreign => continue,
         };
         match remove(
-            inner,
+            shared,
             &dir,
             &file,
             is_lock.then_some(start),
@@ -102,58 +104,60 @@ fn sweep(inner: &Inner, limit: usize, start: u64) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Removes one file if nobody uses it. Tokens count only in lock files: those have to lie below `tokens_below`.
+/// Removes one file if it is unused. Tokens count only in lock files: those have to lie below `tokens_below`.
 fn remove(
-    inner: &Inner,
-    dir: &Dir,
+    shared: &Shared,
+    dir: &Directory,
     file: &str,
     tokens_below: Option<u64>,
     is_floor_raised: &mut bool,
 ) -> Result<bool, Error> {
-    match dir.open_existing(file, inner.hold_count())? {
-        Some(opened) => remove_opened(inner, dir, file, opened, tokens_below, is_floor_raised),
+    match dir.open_existing(file, shared.hold_count())? {
+        Some(opened) => remove_opened(shared, dir, file, opened, tokens_below, is_floor_raised),
         None => Ok(false),
     }
 }
 
 fn remove_opened(
-    inner: &Inner,
-    dir: &Dir,
+    shared: &Shared,
+    dir: &Directory,
     file: &str,
-    (opened, id): (File, Id),
+    (opened, id): (File, FileId),
     tokens_below: Option<u64>,
     is_floor_raised: &mut bool,
 ) -> Result<bool, Error> {
-    let fds = inner.hold_count();
-    let trouble = |what| move |err| dir.trouble(what, file, err, fds);
+    let held_locks = shared.hold_count();
+    let system_error = |what| move |err| dir.system_error(what, file, err, held_locks);
     match opened.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(false),
-        Err(TryLockError::Error(err)) => return Err(trouble("lock")(err)),
+        Err(TryLockError::Error(err)) => return Err(system_error("lock")(err)),
     }
-    let locked = Locked::new(opened);
-    let contents = record::read(locked.file()).map_err(trouble("read"))?;
-    let spot = Spot::new(dir.path(), file.to_owned());
-    if !is_stale(&contents, tokens_below) || !Id::at(&spot.path).is_ok_and(|there| there == id) {
+    let locked = KernelLock::new(opened);
+    let contents = record::read(locked.file()).map_err(system_error("read"))?;
+    let lock_path = LockPath::new(dir.path(), file.to_owned());
+    if !is_stale(&contents, tokens_below)
+        || !FileId::at(&lock_path.path).is_ok_and(|there| there == id)
+    {
         return Ok(false);
     }
     if let Some(start) = tokens_below
         && !*is_floor_raised
     {
-        let _section = dir.enter(fds)?;
+        let _section = dir.enter(held_locks)?;
         // One floor for all: every file that is removed has its tokens below.
         dir.raise_floor(start)
-            .map_err(trouble("raise the floor for"))?;
+            .map_err(system_error("raise the floor for"))?;
         *is_floor_raised = true;
     }
-    dir.unlink(file).map_err(trouble("remove"))?;
+    dir.unlink(file).map_err(system_error("remove"))?;
     Ok(true)
 }
 
 /// Whether nothing is lost with this file, whose lock is ours.
 fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
     match (contents, tokens_below) {
-        // An empty one may be somebody's about to be written, or made by flock(1): not ours to remove.
+        // An empty file may be about to be written, or was made by flock(1): it is not ours to remove.
         (Contents::Empty | Contents::Foreign | Contents::Torn, _) => false,
         (Contents::Valid(_), None) => true,
         (Contents::Valid(found), Some(below)) => {
@@ -164,10 +168,10 @@ fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
     }
 }
 
-fn remove_leftover(dir: &Dir, file: &str) {
+fn remove_leftover(dir: &Directory, file: &str) {
     let is_temporary = file.starts_with(".break-") || file.starts_with(".check-");
-    if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER) {
-        // Somebody else may have been faster.
+    if is_temporary && dir.age(file).is_some_and(|age| age > LEFTOVER_AGE) {
+        // Another process may have been faster.
         let _ = dir.unlink(file);
     }
 }
@@ -191,8 +195,8 @@ mod tests {
             Self(std::env::temp_dir().join(unique))
         }
 
-        fn open(&self) -> Backend {
-            Backend::open(&self.0).unwrap()
+        fn open(&self) -> Store {
+            Store::open(&self.0).unwrap()
         }
     }
 
@@ -202,7 +206,7 @@ mod tests {
         }
     }
 
-    fn take(backend: &Backend, name: &str, min_hold: Duration) -> Hold {
+    fn take(store: &Store, name: &str, min_hold: Duration) -> Hold {
         let name = LockName::new(name).unwrap();
         let mut request = Request::new(name, OwnerId::random(), Duration::from_secs(30));
         request.min_hold = min_hold;
@@ -212,14 +216,14 @@ mod tests {
             .enable_all()
             .build()
             .unwrap();
-        match runtime.block_on(backend.acquire(request.clone())).unwrap() {
+        match runtime.block_on(store.acquire(request.clone())).unwrap() {
             Answer::Granted(grant) => Hold::new(&request, grant.token),
             other => panic!("{other:?}"),
         }
     }
 
-    fn give(backend: &Backend, hold: Hold) {
-        let released = rt::poll_now(backend.release(hold));
+    fn give(store: &Store, hold: Hold) {
+        let released = rt::poll_now(store.release(hold));
         assert!(matches!(
             released,
             Ok(Ok(tenure_core::backend::Release::Released))
@@ -234,24 +238,24 @@ mod tests {
     #[test]
     fn only_what_nobody_uses_is_removed_and_tokens_go_on() {
         let scratch = Scratch::new("stale");
-        let backend = scratch.open();
-        let free = take(&backend, "free", Duration::ZERO);
+        let store = scratch.open();
+        let free = take(&store, "free", Duration::ZERO);
         let token = free.token;
-        give(&backend, free);
-        let kept = take(&backend, "kept", Duration::from_secs(3600));
-        give(&backend, kept);
-        let _held = take(&backend, "held", Duration::ZERO);
+        give(&store, free);
+        let kept = take(&store, "kept", Duration::from_secs(3600));
+        give(&store, kept);
+        let _held = take(&store, "held", Duration::ZERO);
         std::fs::write(scratch.0.join("theirs"), "text").unwrap();
         std::fs::write(scratch.0.join("empty"), "").unwrap();
         // Its tokens may lie ahead of the clock for a minute.
-        assert_eq!(backend.sweep(usize::MAX).unwrap(), 0);
-        assert_eq!(sweep(&backend.0, 0, later(1)).unwrap(), 0);
+        assert_eq!(store.sweep(usize::MAX).unwrap(), 0);
+        assert_eq!(sweep(&store.0, 0, later(1)).unwrap(), 0);
         let start = later(1);
-        assert_eq!(sweep(&backend.0, usize::MAX, start).unwrap(), 1);
+        assert_eq!(sweep(&store.0, usize::MAX, start).unwrap(), 1);
         let exists = |name: &str| scratch.0.join(name).exists();
         assert!(!exists("free") && exists("kept") && exists("held"));
         assert!(exists("theirs") && exists("empty"));
-        let again = take(&backend, "free", Duration::ZERO);
+        let again = take(&store, "free", Duration::ZERO);
         assert!(again.token > token && again.token > start);
     }
 
@@ -259,15 +263,15 @@ mod tests {
     #[test]
     fn a_file_that_was_replaced_meanwhile_is_left_alone() {
         let scratch = Scratch::new("replaced");
-        let backend = scratch.open();
-        give(&backend, take(&backend, "a", Duration::ZERO));
-        let dir = backend.0.dir();
+        let store = scratch.open();
+        give(&store, take(&store, "a", Duration::ZERO));
+        let dir = store.0.directory();
         let opened = dir.open_existing("a", 0).unwrap().unwrap();
         std::fs::remove_file(scratch.0.join("a")).unwrap();
-        let held = take(&backend, "a", Duration::ZERO);
-        let removed = remove_opened(&backend.0, &dir, "a", opened, Some(later(1)), &mut false);
+        let held = take(&store, "a", Duration::ZERO);
+        let removed = remove_opened(&store.0, &dir, "a", opened, Some(later(1)), &mut false);
         assert!(!removed.unwrap());
-        give(&backend, held);
+        give(&store, held);
     }
 
     #[test]
@@ -279,9 +283,9 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let backend = scratch.open();
+                    let store = scratch.open();
                     for step in 1.. {
-                        let count = sweep(&backend.0, usize::MAX, later(step)).unwrap();
+                        let count = sweep(&store.0, usize::MAX, later(step)).unwrap();
                         removed.fetch_add(count, Ordering::SeqCst);
                         if !is_going_on() {
                             break;
@@ -291,12 +295,12 @@ mod tests {
             }
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let backend = scratch.open();
+                    let store = scratch.open();
                     while is_going_on() {
-                        let hold = take(&backend, "a", Duration::ZERO);
+                        let hold = take(&store, "a", Duration::ZERO);
                         // Never contended unless two hold at once.
                         tokens.try_lock().unwrap().push(hold.token);
-                        give(&backend, hold);
+                        give(&store, hold);
                     }
                 });
             }
@@ -318,12 +322,12 @@ mod tests {
     #[test]
     fn leftovers_of_the_dead_are_removed() {
         let scratch = Scratch::new("leftover");
-        let backend = scratch.open();
+        let store = scratch.open();
         let (old, young) = (scratch.0.join(".break-0"), scratch.0.join(".break-1"));
         std::fs::write(&old, "").unwrap();
         std::fs::write(&young, "").unwrap();
-        make_older(&old, 2 * LEFTOVER);
-        assert_eq!(backend.sweep(usize::MAX).unwrap(), 0);
+        make_older(&old, 2 * LEFTOVER_AGE);
+        assert_eq!(store.sweep(usize::MAX).unwrap(), 0);
         assert!(!old.exists() && young.exists());
     }
 
@@ -331,7 +335,7 @@ mod tests {
     fn opening_a_directory_with_many_files_cleans_it_once_a_day() {
         let scratch = Scratch::new("daily");
         drop(scratch.open());
-        for i in 0..=MANY {
+        for i in 0..=SWEEP_THRESHOLD {
             let file = std::fs::File::create_new(scratch.0.join(format!("n{i}"))).unwrap();
             // Without the sync of `record::create`, a thousand times.
             record::write_side(&file, 1, None).unwrap();
@@ -341,11 +345,11 @@ mod tests {
         // Not due yet.
         drop(scratch.open());
         assert_eq!(files(), many);
-        make_older(&scratch.0.join(".probe"), 2 * PERIOD);
-        let backend = scratch.open();
+        make_older(&scratch.0.join(".probe"), 2 * SWEEP_INTERVAL);
+        let store = scratch.open();
         while files() > 10 {
             std::thread::yield_now();
         }
-        drop(backend);
+        drop(store);
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-use super::facts::Persistence;
-use super::link::Session;
-use super::settings::{Dialect, Settings, Shape};
+use super::connection::Connection;
+use super::server_info::Persistence;
+use super::settings::{Format, Settings, Topology};
 
 /// What decides about the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    pub(super) fn of(settings: &Settings, sessions: &[Arc<Session>]) -> Self {
-        let facts = || sessions.iter().map(|session| &session.facts);
+    pub(super) fn of(settings: &Settings, sessions: &[Arc<Connection>]) -> Self {
+        let facts = || sessions.iter().map(|session| &session.server_info);
         let rank = |persistence: &Persistence| match persistence {
             Persistence::None => 0,
             Persistence::Mostly => 1,
@@ -32,10 +32,10 @@ impl Configuration {
         let weakest = facts().map(|facts| facts.persistence).min_by_key(rank);
         Self {
             persistence: weakest.unwrap_or_default(),
-            fails_over: !matches!(settings.shape, Shape::One(_))
+            fails_over: !matches!(settings.topology, Topology::One(_))
                 || facts().any(|facts| facts.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
-            is_redisson: settings.dialect == Dialect::Redisson,
+            is_redisson: settings.format == Format::Redisson,
         }
     }
 }

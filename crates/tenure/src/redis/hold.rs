@@ -1,7 +1,5 @@
 //! One lock: asked for, kept, given back.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,53 +8,53 @@ use redis::{Cmd, FromRedisValue as _, RedisWrite, ToRedisArgs, Value};
 
 use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
-use tenure_core::holder::{Holder, RestartGuard};
+use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
-use tenure_core::support::HolderRecord;
+use tenure_core::rt::{BackgroundTasks, Clock, Spawner, lock};
+use tenure_core::support::{HoldRegistry, HolderRecord, Maintenance, RuntimeWatch};
 use tenure_core::time::Time;
 
-use super::crowd::Crowd;
-use super::facts::Persistence;
-use super::inbox::Inbox;
-use super::link::Session;
+use super::batch::Batcher;
+use super::connection::Connection;
+use super::connection::{Connections, Reply};
+use super::errors;
+use super::events::ServerEvents;
 use super::names::Keys;
-use super::nodes::{Nodes, Reply};
-use super::outcome;
-use super::settings::{Dialect, Settings};
+use super::settings::{Format, Settings};
 
 /// How long a place in the queue is good for without a sign of its waiter, at most. A waiter that died costs
 /// those behind it this long.
-pub(super) const PLACE: Duration = Duration::from_secs(5);
+pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
 
 /// A token outlives its hold by a day, so that it grows even when the server's clock is set back by hours.
-const KEEP: Duration = Duration::from_secs(24 * 3600);
+const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// What one client knows of its store.
 pub(super) struct Store {
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     pub(super) guarantees: Guarantees,
-    pub(super) nodes: Nodes,
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) nodes: Connections,
+    pub(super) inbox: Arc<ServerEvents>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
-    pub(super) holds: Mutex<HashMap<OwnerId, Kept, RandomAlready>>,
-    pub(super) closing: Flag,
-    /// The task that looks after the holds when a connection broke was started.
-    pub(super) watched: AtomicBool,
-    /// The runtime of the connections is gone: what is left runs out.
-    pub(super) is_stranded: AtomicBool,
+    pub(super) holds: HoldRegistry<HeldEntry>,
+    /// Acquisitions and background requests that are under way: `close` waits for them.
+    pub(super) operations: Arc<BackgroundTasks>,
+    /// The task that verifies the holds when a connection was lost.
+    pub(super) maintenance: Arc<Maintenance>,
+    /// The runtime of the connections.
+    pub(super) runtime: RuntimeWatch,
     /// The last holder that was written, and how.
     written: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
-    pub(super) crowd: Crowd,
+    pub(super) crowd: Batcher,
 }
 
 /// What has to be remembered of a hold to keep it and to give it back.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct HeldEntry {
     pub(super) name: LockName,
     /// By how much the key outlives the lease (`lock_delay`), in ms.
     delay: u64,
@@ -64,11 +62,13 @@ pub(super) struct Kept {
     rests: bool,
     /// Whether the token was proposed: it is to be the same on several servers.
     proposed: bool,
+    /// A release failed. The driver sends the release again, until the lease has ended.
+    pub(super) is_released: bool,
 }
 
 /// How something is given back.
 #[derive(Clone, Copy)]
-pub(super) struct Ending {
+pub(super) struct ReleaseKind {
     /// See [`Hold::unclean`].
     unclean: bool,
     /// Whether the name may stay taken after it.
@@ -77,7 +77,7 @@ pub(super) struct Ending {
     next: Option<u64>,
 }
 
-impl Ending {
+impl ReleaseKind {
     /// Of what may be held, or may not: the server knows the rest.
     pub(super) const UNKNOWN: Self = Self {
         unclean: false,
@@ -87,13 +87,13 @@ impl Ending {
 }
 
 /// The answer to one request for the lock.
-pub(super) enum Asked {
-    Held(Grant),
-    Busy(Busy),
+pub(super) enum AcquireReply {
+    Granted(Grant),
+    Queued(QueuePosition),
 }
 
 /// Why not, and when to ask again.
-pub(super) struct Busy {
+pub(super) struct QueuePosition {
     /// Time until the holder's lease is over, if it has one.
     pub(super) left: Option<Duration>,
     /// The holder is another program, which will not tell us when it is done.
@@ -140,12 +140,12 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 /// How long the place of a waiter is good for.
 pub(super) fn place(ttl: Duration) -> Duration {
-    ttl.min(PLACE)
+    ttl.min(WAITER_TTL)
 }
 
 /// For how long a token is kept, in ms.
 pub(super) fn keep(ttl: Duration) -> u64 {
-    millis(KEEP.max(ttl * 2))
+    millis(TOKEN_RETENTION.max(ttl * 2))
 }
 
 /// The lease in whole ms, because what is granted counts.
@@ -155,10 +155,11 @@ pub(super) fn lease(request: &Request) -> u64 {
 
 impl Store {
     pub(super) fn new(
-        settings: Settings,
+        settings: Arc<Settings>,
         guarantees: Guarantees,
-        nodes: Nodes,
-        inbox: Arc<Inbox>,
+        nodes: Connections,
+        inbox: Arc<ServerEvents>,
+        maintenance: Arc<Maintenance>,
         clock: Clock,
         spawner: Spawner,
     ) -> Self {
@@ -168,26 +169,26 @@ impl Store {
             nodes,
             inbox,
             clock,
+            holds: HoldRegistry::default(),
+            operations: Arc::default(),
+            maintenance,
+            runtime: RuntimeWatch::new(&spawner),
             spawner,
-            holds: Mutex::default(),
-            closing: Flag::new(),
-            watched: AtomicBool::new(false),
-            is_stranded: AtomicBool::new(false),
             written: Mutex::default(),
-            crowd: Crowd::default(),
+            crowd: Batcher::default(),
         }
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        Keys::new(self.settings.dialect, &self.settings.prefix, name)
+        Keys::new(self.settings.format, &self.settings.prefix, name)
     }
 
     /// The owner as it is written.
     pub(super) fn owner(&self, owner: OwnerId) -> OwnerText {
-        match self.settings.dialect {
-            Dialect::Token => OwnerText::Hex(owner.to_digits()),
+        match self.settings.format {
+            Format::Token => OwnerText::Hex(owner.to_digits()),
             // Redisson writes the id of a client and that of a thread, and reads neither.
-            Dialect::Redisson => {
+            Format::Redisson => {
                 OwnerText::Long([&self.inbox.client, ":", &owner.to_hex()].concat())
             }
         }
@@ -201,16 +202,16 @@ impl Store {
         request: &Request,
         keys: &Keys,
         is_first: bool,
-    ) -> Result<(Asked, Arc<Session>), Error> {
+    ) -> Result<(AcquireReply, Arc<Connection>), Error> {
         let _under_way = self.crowd.enter();
         if is_first && let Some(taken) = self.take_with_others(request, keys).await? {
             let Reply {
                 value,
                 sent,
-                session,
+                connection: session,
             } = taken;
             let grant = self.grant(request, keys, &session, sent, value).await?;
-            return Ok((Asked::Held(grant), session));
+            return Ok((AcquireReply::Granted(grant), session));
         }
         let nodes = &self.nodes;
         let ttl = lease(request);
@@ -232,13 +233,15 @@ impl Store {
                 cmd.arg(token);
             }
         };
-        let reply: Reply<Value> = nodes.ask(&nodes.scripts.acquire, keys, args).await?;
+        let reply: Reply<Value> = nodes.run(&nodes.scripts.acquire, keys, args).await?;
         let sent = reply.sent;
         let asked = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| nonsense())?;
-                let grant = self.grant(request, keys, &reply.session, sent, token).await;
-                grant.map(Asked::Held)
+                let grant = self
+                    .grant(request, keys, &reply.connection, sent, token)
+                    .await;
+                grant.map(AcquireReply::Granted)
             }
             Value::Array(words) => match &words[..] {
                 [
@@ -247,7 +250,7 @@ impl Store {
                     Value::Int(stranger),
                     Value::Int(ahead),
                     token @ ..,
-                ] => Ok(Asked::Busy(Busy {
+                ] => Ok(AcquireReply::Queued(QueuePosition {
                     left: u64::try_from(*left).ok().map(Duration::from_millis),
                     is_stranger: *stranger == 1,
                     ahead: u64::try_from(*ahead).unwrap_or(0),
@@ -261,13 +264,13 @@ impl Store {
                 })),
                 [Value::Int(-1), found] => {
                     let found = String::from_redis_value_ref(found).unwrap_or_default();
-                    Err(outcome::wrong_type(&found, self.wanted_type()))
+                    Err(errors::wrong_type(&found, self.wanted_type()))
                 }
                 _ => Err(nonsense()),
             },
             _ => Err(nonsense()),
         };
-        Ok((asked?, reply.session))
+        Ok((asked?, reply.connection))
     }
 
     /// What a server has granted, once as many replicas have it as are asked for.
@@ -275,35 +278,36 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        session: &Session,
+        session: &Connection,
         sent: Time,
         token: u64,
     ) -> Result<Grant, Error> {
         let ttl = Some(Duration::from_millis(lease(request)));
         let grant = Grant::new(token, sent, self.clock.now().since(sent), ttl);
         if self.settings.wait_replicas > 0 {
-            // In a box, as in `Link::session`.
+            // In a box, as in `Server::session`.
             Box::pin(self.acknowledged(request, keys, session)).await?;
         }
         Ok(grant)
     }
 
     fn wanted_type(&self) -> &'static str {
-        match self.settings.dialect {
-            Dialect::Token => "string",
-            Dialect::Redisson => "hash",
+        match self.settings.format {
+            Format::Token => "string",
+            Format::Redisson => "hash",
         }
     }
 
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn keep(&self, request: &Request) {
-        let kept = Kept {
+        let kept = HeldEntry {
             name: request.name.clone(),
             delay: millis(request.lock_delay),
             rests: !request.min_hold.is_zero() || !request.lock_delay.is_zero(),
             proposed: request.propose.is_some(),
+            is_released: false,
         };
-        lock(&self.holds).insert(request.owner, kept);
+        self.holds.insert(request.owner, kept);
     }
 
     /// Waits until the replicas have the grant, and takes it back when they do not get it.
@@ -311,43 +315,23 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        session: &Session,
+        session: &Connection,
     ) -> Result<(), Error> {
         let (wanted, limit) = (self.settings.wait_replicas, self.settings.timeout / 2);
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(millis(limit));
-        let acknowledged: u32 = session.send(&wait).await.map_err(outcome::asking)?;
+        let acknowledged: u32 = session.send(&wait).await.map_err(errors::request)?;
         if acknowledged >= wanted {
             return Ok(());
         }
-        self.give_back(keys, request.owner, Ending::UNKNOWN).await?;
+        self.give_back(keys, request.owner, ReleaseKind::UNKNOWN)
+            .await?;
         Err(Error::new(
             ErrorKind::Unreachable,
             format!(
                 "{acknowledged} of {wanted} replicas acknowledged within {limit:?}, so it was given back; see wait_replicas in the URL"
             ),
         ))
-    }
-
-    /// Whether the server that has the key started so lately that it may have forgotten who holds the key:
-    /// until when.
-    pub(super) fn distrusted(&self, session: &Session, ttl: Duration) -> Option<Time> {
-        let guard = self.guard_of(session)?;
-        let until = session.trusted_from(guard.max(ttl));
-        (until > self.clock.now()).then_some(until)
-    }
-
-    /// The same for people. `None`: this server forgets nothing, or `restart_guard=off` says so.
-    pub(super) fn restart_guard(&self, session: &Session) -> Option<RestartGuard> {
-        let guard = self.guard_of(session)?;
-        let uptime = session.uptime(self.clock.now());
-        Some(RestartGuard::new(session.host.to_string(), uptime, guard))
-    }
-
-    /// For how long after its start that server grants nothing.
-    fn guard_of(&self, session: &Session) -> Option<Duration> {
-        let forgets = session.facts.persistence != Persistence::Full;
-        self.settings.restart_guard.filter(|_| forgets)
     }
 
     /// Renews, or with `only_look` asks whether it is still ours: in batches, all on their way at once.
@@ -379,7 +363,7 @@ impl Store {
         let ttls = batch.iter().map(|at| holds[*at].ttl);
         let shortest = ttls.min().filter(|ttl| !ttl.is_zero());
         let too_late = async {
-            match shortest.filter(|_| self.nodes.are_many()) {
+            match shortest.filter(|_| self.nodes.is_cluster()) {
                 // Half of the time between two renewals.
                 Some(ttl) => {
                     self.clock
@@ -409,23 +393,24 @@ impl Store {
         batch: &[usize],
         only_look: bool,
     ) -> Vec<Renewal> {
-        let args: Vec<_> = {
-            let kept = lock(&self.holds);
-            let args = batch.iter().map(|at| {
-                let hold = &holds[*at];
-                let delay = kept.get(&hold.owner).map_or(0, |kept| kept.delay);
-                let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
-                let live = if only_look { 0 } else { ttl + delay };
-                (
-                    &keys[*at],
-                    self.owner(hold.owner),
-                    live,
-                    keep(hold.ttl),
-                    ttl,
-                )
-            });
-            args.collect()
-        };
+        let args = batch.iter().map(|at| {
+            let hold = &holds[*at];
+            let delay = self.holds.read(hold.owner, |kept| kept.delay);
+            let ttl = u64::try_from(hold.ttl.as_millis()).unwrap_or(u64::MAX);
+            let live = if only_look {
+                0
+            } else {
+                ttl + delay.unwrap_or(0)
+            };
+            (
+                &keys[*at],
+                self.owner(hold.owner),
+                live,
+                keep(hold.ttl),
+                ttl,
+            )
+        });
+        let args: Vec<_> = args.collect();
         let answers: Result<Reply<Vec<i64>>, Error> = self
             .nodes
             .call(
@@ -465,36 +450,45 @@ impl Store {
 
     /// Gives back what the owner has: the lock, or its place in the queue.
     pub(super) async fn release(self: &Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        let kept = lock(&self.holds).remove(&hold.owner);
-        let is_unknown = kept.is_none();
-        if self.is_stranded.load(Ordering::SeqCst) {
+        let kept = self.holds.remove(hold.owner);
+        if self.runtime.is_gone() {
             return Err(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             ));
         }
-        let ending = Ending {
+        let ending = ReleaseKind {
             unclean: hold.unclean,
             // Of unknown fate: the server knows.
             rests: kept.as_ref().is_none_or(|kept| kept.rests),
             // Several servers that hand it over at the same time agree on that one, and need not be made to.
-            next: (hold.token > 0 && kept.is_none_or(|kept| kept.proposed))
+            next: (hold.token > 0 && kept.as_ref().is_none_or(|kept| kept.proposed))
                 .then_some(hold.token + 1),
         };
         let keys = self.keys(&hold.name);
         let sent = self.clock.now();
-        let release = self.give_back(&keys, hold.owner, ending).await?;
-        if is_unknown {
-            self.inbox.left(hold.owner, sent);
+        let release = self.give_back(&keys, hold.owner, ending).await;
+        match (&release, kept) {
+            (Ok(_), Some(_)) | (Err(_), None) => {}
+            (Ok(_), None) => self.inbox.left(hold.owner, sent),
+            // The driver sends the release again, which then has to be the same request.
+            (Err(_), Some(kept)) => {
+                let is_released = true;
+                let kept = HeldEntry {
+                    is_released,
+                    ..kept
+                };
+                self.holds.insert(hold.owner, kept);
+            }
         }
-        Ok(release)
+        release
     }
 
     pub(super) async fn give_back(
         self: &Arc<Self>,
         keys: &Keys,
         owner: OwnerId,
-        ending: Ending,
+        ending: ReleaseKind,
     ) -> Result<Release, Error> {
         let _under_way = self.crowd.enter();
         if !ending.rests && self.give_with_others(keys, owner).await? {
@@ -513,7 +507,7 @@ impl Store {
             }
         };
         let release = &self.nodes.scripts.release;
-        let released: i64 = self.nodes.run(release, keys, args).await?;
+        let released: i64 = self.nodes.run(release, keys, args).await?.value;
         Ok(match released {
             0 => Release::NotHeld,
             _ => Release::Released,
@@ -530,7 +524,8 @@ impl Store {
         let raised: i64 = self
             .nodes
             .run(&self.nodes.scripts.raise, &keys, args)
-            .await?;
+            .await?
+            .value;
         Ok(raised == 1)
     }
 

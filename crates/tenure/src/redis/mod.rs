@@ -8,21 +8,20 @@
 //! waiter that has been heard of lately and tells only that one.
 //!
 //! # Reading order
-//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `crowd` (many at once) ·
-//! `wait` (the queue, from the waiter's side) · `link` and `nodes` (connections, and which server has a
-//! key) · `facts` (what a server says about itself) · `outcome` (what its errors mean) · `look`.
+//! `names` (keys) and `lua/` (what the server does) · `hold` (one request each) · `batch` (many at once) ·
+//! `wait` (the queue, from the waiter's side) · `connection` (connections, and which server has a
+//! key) · `server_info` (what a server says about itself) · `errors` (what its errors mean) · `inspect`.
 
-mod crowd;
-mod facts;
+mod batch;
+mod connection;
+mod errors;
+mod events;
 mod guarantees;
 mod hold;
-mod inbox;
-mod link;
-mod look;
+mod inspect;
 mod names;
-mod nodes;
-mod outcome;
-mod script;
+mod scripts;
+mod server_info;
 mod settings;
 mod wait;
 
@@ -30,7 +29,6 @@ mod wait;
 pub(crate) use self::names::fuzz as fuzz_names;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -41,21 +39,22 @@ use tenure_core::backend::{
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
-use tenure_core::logic::{pace, quorum};
+use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
-use tenure_core::rt::{Clock, Spawner, lock};
+use tenure_core::rt::{Clock, Spawner};
+use tenure_core::support::Maintenance;
 
 use crate::capabilities::stores_with;
 
-pub use self::facts::Persistence;
+use self::connection::Connections;
+use self::events::ServerEvents;
 pub use self::guarantees::{Configuration, guarantees};
-use self::hold::Store;
-use self::inbox::Inbox;
-use self::nodes::Nodes;
+use self::hold::{HeldEntry, Store};
+pub use self::server_info::Persistence;
 use self::settings::Settings;
 
 /// How long [`Door::close`] may take: the server may be gone, and leases end by themselves.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks in Redis, Valkey, and what else speaks their protocol and runs their scripts.
 pub struct Backend(Arc<Store>);
@@ -63,7 +62,7 @@ pub struct Backend(Arc<Store>);
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Store { settings, .. } = &*self.0;
-        f.debug_tuple("Backend").field(&settings.shape).finish()
+        f.debug_tuple("Backend").field(&settings.topology).finish()
     }
 }
 
@@ -88,7 +87,7 @@ impl Backend {
         let all = all.into_iter().collect::<Result<Vec<_>, _>>()?;
         let (mut there, mut away) = (0, None);
         for master in &all {
-            match master.0.nodes.session("").await {
+            match master.0.nodes.connection("").await {
                 Ok(_) => there += 1,
                 Err(err) => away = Some(err),
             }
@@ -110,16 +109,26 @@ impl Backend {
                 "connect was called outside a tokio runtime; use `tenure::blocking` there",
             ));
         };
-        let (inbox, clock) = (Arc::new(Inbox::new()), Clock::system());
-        let nodes = Nodes::connect(&settings, &inbox, &clock, &spawner).await?;
+        let (maintenance, clock) = (Arc::<Maintenance>::default(), Clock::system());
+        let inbox = Arc::new(ServerEvents::new(maintenance.clone()));
+        let settings = Arc::new(settings);
+        let nodes = Connections::connect(&settings, &inbox, &clock, &spawner).await?;
         let sessions = match nodes.reachable().await {
             // Nothing is known of a server that is away.
-            Err(_) if settings.may_be_away => Vec::new(),
+            Err(_) if settings.may_be_unreachable => Vec::new(),
             sessions => sessions?,
         };
         let configuration = Configuration::of(&settings, &sessions);
         let guarantees = guarantees(configuration);
-        let store = Store::new(settings, guarantees, nodes, inbox, clock, spawner);
+        let store = Store::new(
+            settings,
+            guarantees,
+            nodes,
+            inbox,
+            maintenance,
+            clock,
+            spawner,
+        );
         Ok(Self(Arc::new(store)))
     }
 }
@@ -195,37 +204,23 @@ impl Door for Backend {
 impl Store {
     /// Gives back what is held, lets those who wait leave, and ends the connections.
     async fn close(self: &Arc<Self>) {
-        self.closing.raise();
-        if self.is_stranded.load(Ordering::SeqCst) {
+        self.maintenance.stop();
+        if self.runtime.is_gone() {
             return;
         }
-        let limit = self.clock.now().after(FAREWELL);
+        let limit = self.clock.now().after(CLOSE_TIMEOUT);
         let farewell = async {
-            let holds: Vec<_> = {
-                let kept = lock(&self.holds);
-                let hold = |(owner, name): (_, LockName)| {
-                    Hold::new(&Request::new(name, owner, Duration::ZERO), 0)
-                };
-                kept.iter()
-                    .map(|(owner, kept)| hold((*owner, kept.name.clone())))
-                    .collect()
-            };
+            let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
+            let holds = self.holds.select(hold);
             let releases = holds.into_iter().map(|hold| self.release(hold));
             join_all(releases).await;
-            // The driver has stopped them; they are on their way out.
-            for attempt in 0_u32.. {
-                if self.inbox.is_idle() {
-                    return;
-                }
-                let pause = pace::next(attempt, 0, None, None).unwrap_or(pace::FIRST);
-                self.clock.sleep_until(self.clock.now().after(pause)).await;
-            }
+            // The driver has stopped the waiters.
+            self.operations.all_done().await;
         };
         tokio::select! {
             () = farewell => {}
             () = self.clock.sleep_until(limit) => {}
         }
         self.nodes.close();
-        self.inbox.broken.notify_one();
     }
 }

@@ -4,12 +4,12 @@ use std::sync::LazyLock;
 
 use tenure_core::name::LockName;
 
-use super::settings::Dialect;
+use super::settings::Format;
 
 /// What the keys beside the lock itself begin with.
-const SIDE: &str = "tenure:{";
+const SIDE_KEY: &str = "tenure:{";
 /// What those begin with that Redisson keeps beside a lock.
-const THEIRS: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
+const REDISSON_SIDE: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
 /// What the lock key of a name begins with that could be mistaken for a side key.
 const ESCAPE: &str = "tenure:=";
 /// Slots of a Redis Cluster.
@@ -25,7 +25,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(dialect: Dialect, prefix: &str, name: &LockName) -> Self {
+    pub(super) fn new(dialect: Format, prefix: &str, name: &LockName) -> Self {
         let lock = lock_key(prefix, name.as_str());
         let tag = tag(&lock);
         // Four times the lock at most, twice for some, and less than 40 bytes around it.
@@ -35,11 +35,11 @@ impl Keys {
         push_side_key(&mut text, &lock, &tag, "hold");
         ends[1] = text.len();
         match dialect {
-            Dialect::Token => {
+            Format::Token => {
                 push_side_key(&mut text, &lock, &tag, "queue");
                 ends[2] = text.len();
             }
-            Dialect::Redisson => {
+            Format::Redisson => {
                 push_redisson_key(&mut text, &lock, "redisson_lock_token");
                 ends[2] = text.len();
                 push_redisson_key(&mut text, &lock, "redisson_lock__channel");
@@ -89,7 +89,7 @@ fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
 /// Where the lock of that name lies.
 pub(super) fn lock_key(prefix: &str, name: &str) -> String {
     let escape = [prefix, name].concat();
-    let reserved = [SIDE, ESCAPE, THEIRS[0], THEIRS[1]];
+    let reserved = [SIDE_KEY, ESCAPE, REDISSON_SIDE[0], REDISSON_SIDE[1]];
     if reserved.iter().any(|start| escape.starts_with(start)) {
         return [ESCAPE, &escape].concat();
     }
@@ -104,15 +104,15 @@ pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
 
 fn push_side_key(text: &mut String, lock: &str, tag: &Tag<'_>, kind: &str) {
     match tag {
-        Tag::Whole => text.extend([SIDE, lock, "}:", kind]),
-        Tag::Part(tag) => text.extend([SIDE, tag, "}:", kind, ":", lock]),
-        Tag::Number(tag) => text.extend([SIDE, &tag.to_string(), "}:", kind, ":", lock]),
+        Tag::Whole => text.extend([SIDE_KEY, lock, "}:", kind]),
+        Tag::Part(tag) => text.extend([SIDE_KEY, tag, "}:", kind, ":", lock]),
+        Tag::Number(tag) => text.extend([SIDE_KEY, &tag.to_string(), "}:", kind, ":", lock]),
     }
 }
 
 /// The lock key that a `hold` key belongs to; `None` for any other key.
 pub(super) fn lock_of_hold_key(key: &str) -> Option<&str> {
-    let (tag, rest) = key.strip_prefix(SIDE)?.split_once('}')?;
+    let (tag, rest) = key.strip_prefix(SIDE_KEY)?.split_once('}')?;
     match rest.strip_prefix(":hold")? {
         "" => Some(tag),
         rest => rest.strip_prefix(':'),
@@ -128,21 +128,25 @@ enum Tag<'a> {
 /// A text that stands between braces and has the slot of `key`.
 fn tag(key: &str) -> Tag<'_> {
     match hashed(key) {
-        part if part.contains('}') => Tag::Number(NUMBERS[usize::from(slot(key))]),
+        part if part.contains('}') => Tag::Number(slot_tag(slot(key))),
         part if part.len() == key.len() => Tag::Whole,
         part => Tag::Part(part),
     }
 }
 
-/// The least decimal number of each slot. Found once: it takes a hundred thousand checksums, since the last slot is
-/// reached by 109,757 only.
-static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+/// The least number whose decimal digits have that slot.
+pub(super) fn slot_tag(slot: u16) -> u32 {
+    SLOT_TAGS[usize::from(slot)]
+}
+
+/// Computed once: that takes a hundred thousand checksums, since 109,757 is the first number with the last slot.
+static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut least = vec![None; usize::from(SLOTS)];
     let mut missing = least.len();
     for n in 0_u32.. {
-        let place = &mut least[usize::from(slot(&n.to_string()))];
-        if place.is_none() {
-            *place = Some(n);
+        let tag = &mut least[usize::from(slot(&n.to_string()))];
+        if tag.is_none() {
+            *tag = Some(n);
             missing -= 1;
         }
         if missing == 0 {
@@ -177,12 +181,12 @@ pub(super) fn slot(key: &str) -> u16 {
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
-        for dialect in [Dialect::Token, Dialect::Redisson] {
+        for dialect in [Format::Token, Format::Redisson] {
             let keys = Keys::new(dialect, "", &name);
             let wanted = slot(keys.lock());
             assert!(keys.all().skip(1).all(|key| key != keys.lock()));
             // Of braces that are no pair, Redisson makes two slots; so do we then, to share its locks.
-            let is_one = dialect == Dialect::Token || !text.contains(['{', '}']);
+            let is_one = dialect == Format::Token || !text.contains(['{', '}']);
             assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
             assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
         }
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     fn keys(prefix: &str, name: &str) -> Keys {
-        Keys::new(Dialect::Token, prefix, &LockName::new(name).unwrap())
+        Keys::new(Format::Token, prefix, &LockName::new(name).unwrap())
     }
 
     /// The published vectors.
@@ -233,7 +237,7 @@ mod tests {
     /// As Redisson names them; `a{b}c` is a published vector.
     #[test]
     fn redisson_finds_its_keys() {
-        let keys = |name| Keys::new(Dialect::Redisson, "", &LockName::new(name).unwrap());
+        let keys = |name| Keys::new(Format::Redisson, "", &LockName::new(name).unwrap());
         assert_eq!(keys("job").channel(), "redisson_lock__channel:{job}");
         assert_eq!(keys("job").queue(), "redisson_lock_token:{job}");
         assert_eq!(keys("a{b}c").channel(), "redisson_lock__channel:a{b}c");
@@ -288,6 +292,14 @@ mod tests {
     }
 
     #[test]
+    fn every_slot_has_a_tag() {
+        for number in 0..SLOTS {
+            assert_eq!(slot(&slot_tag(number).to_string()), number);
+        }
+        assert_eq!(slot_tag(slot("}")), 5305);
+    }
+
+    #[test]
     fn hostile_names_share_no_key_and_each_stays_in_a_slot() {
         use tenure_core::conformance::hostile::written;
         for prefix in ["", "jobs:", "tenure:{"] {
@@ -303,7 +315,7 @@ mod tests {
         // Redisson has one counter for `x` and `{x}`, which grows for both; no lock lies where a counter does.
         let redisson = |name: &str| {
             let name = LockName::new(name).unwrap();
-            Keys::new(Dialect::Redisson, "", &name)
+            Keys::new(Format::Redisson, "", &name)
         };
         written::assert_apart(|name| {
             let keys = redisson(name);

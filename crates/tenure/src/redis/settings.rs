@@ -14,7 +14,7 @@ use crate::tls;
 use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
 /// What the options in a URL are called.
-const KNOWN: &[&str] = &[
+const OPTIONS: &[&str] = &[
     "prefix",
     "dialect",
     "restart_guard",
@@ -31,12 +31,12 @@ const KNOWN: &[&str] = &[
 /// Everything that can be set.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) shape: Shape,
+    pub(super) topology: Topology,
     login: Login,
     sentinel_login: Login,
     tls: Option<tls::Files>,
     pub(super) prefix: String,
-    pub(super) dialect: Dialect,
+    pub(super) format: Format,
     /// How long after its start a server is not trusted; `None`: it is trusted at once.
     pub(super) restart_guard: Option<Duration>,
     /// Limit of each request and of each attempt to connect.
@@ -44,12 +44,12 @@ pub(super) struct Settings {
     /// How many replicas must acknowledge a grant.
     pub(super) wait_replicas: u32,
     /// Whether it is no error that the server is not there when the client connects.
-    pub(super) may_be_away: bool,
+    pub(super) may_be_unreachable: bool,
 }
 
 /// How the servers belong together.
 #[derive(Clone, Debug)]
-pub(super) enum Shape {
+pub(super) enum Topology {
     One(Host),
     Sentinel {
         sentinels: Vec<Host>,
@@ -60,7 +60,7 @@ pub(super) enum Shape {
 
 /// Whose format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum Format {
     Token,
     Redisson,
 }
@@ -78,8 +78,8 @@ impl Settings {
         let sentinel = url.starts_with("redis+sentinel:");
         let mut url = Url::parse(url, if sentinel { 26_379 } else { 6_379 })?;
         let hosts = std::mem::take(&mut url.hosts);
-        let shape = match (url.scheme.as_str(), &hosts[..]) {
-            ("redis" | "rediss", [host]) => Shape::One(host.clone()),
+        let topology = match (url.scheme.as_str(), &hosts[..]) {
+            ("redis" | "rediss", [host]) => Topology::One(host.clone()),
             ("redis" | "rediss", _) => {
                 return invalid(format!(
                     "`{}:` takes one host; several independent servers are redlock://, a cluster is redis+cluster://, sentinels are redis+sentinel://",
@@ -93,19 +93,19 @@ impl Settings {
                         "the URL names no service; write redis+sentinel://HOST:26379,HOST:26379/SERVICE",
                     );
                 }
-                let shape = Shape::Sentinel {
+                let topology = Topology::Sentinel {
                     sentinels: hosts,
                     service: service.to_owned(),
                 };
                 url.path = database.to_owned();
-                shape
+                topology
             }
-            ("redis+cluster", _) => Shape::Cluster(hosts),
+            ("redis+cluster", _) => Topology::Cluster(hosts),
             (scheme, _) => {
                 return invalid(format!("`{}:` is no scheme of Redis", Escaped(scheme)));
             }
         };
-        Self::with_shape(url, shape)
+        Self::with_topology(url, topology)
     }
 
     /// The masters of `redlock://a,b,c`, each as the settings of one server.
@@ -125,25 +125,25 @@ impl Settings {
                 ));
             }
         }
-        let one = Self::with_shape(url, Shape::Cluster(Vec::new()))?;
-        if one.dialect == Dialect::Redisson {
+        let one = Self::with_topology(url, Topology::Cluster(Vec::new()))?;
+        if one.format == Format::Redisson {
             return invalid(
                 "`redlock:` has no `dialect=redisson`; Redisson calls its own RedLock deprecated",
             );
         }
         let node = |host| Self {
-            shape: Shape::One(host),
-            may_be_away: true,
+            topology: Topology::One(host),
+            may_be_unreachable: true,
             ..one.clone()
         };
         Ok(hosts.into_iter().map(node).collect())
     }
 
-    fn with_shape(mut url: Url, shape: Shape) -> Result<Self, Error> {
+    fn with_topology(mut url: Url, topology: Topology) -> Result<Self, Error> {
         let database = match url.path.as_str() {
             "" => 0,
             path => match path.parse() {
-                Ok(database) if matches!(shape, Shape::Cluster(_)) && database != 0 => {
+                Ok(database) if matches!(topology, Topology::Cluster(_)) && database != 0 => {
                     return invalid("a cluster has no databases but 0");
                 }
                 Ok(database) => database,
@@ -175,23 +175,23 @@ impl Settings {
         };
         let tls = tls::Files::take(&mut url, is_tls, "rediss://, or tls=on")?;
         let prefix = url.take_prefix(MAX_PREFIX)?;
-        let dialects = [("token", Dialect::Token), ("redisson", Dialect::Redisson)];
-        let dialect = url.take_word("dialect", &dialects)?;
+        let formats = [("token", Format::Token), ("redisson", Format::Redisson)];
+        let format = url.take_word("dialect", &formats)?;
         let restart_guard = url.take_restart_guard()?;
         let timeout = url.take_timeout()?;
         let wait_replicas = url.take_number("wait_replicas")?.unwrap_or(0);
-        url.finish(KNOWN)?;
+        url.finish(OPTIONS)?;
         Ok(Self {
-            shape,
+            topology,
             login,
             sentinel_login,
             tls,
             prefix,
-            dialect,
+            format,
             restart_guard,
             timeout,
             wait_replicas,
-            may_be_away: false,
+            may_be_unreachable: false,
         })
     }
 
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn urls_of_all_shapes() {
         let one = Settings::new("redis://me:secret@h:1/3?prefix=p:&restart_guard=5s").unwrap();
-        assert!(matches!(&one.shape, Shape::One(host) if host.to_string() == "h:1"));
+        assert!(matches!(&one.topology, Topology::One(host) if host.to_string() == "h:1"));
         assert_eq!((one.login.database, one.prefix.as_str()), (3, "p:"));
         assert_eq!(one.restart_guard, Some(Duration::from_secs(5)));
         assert!(!format!("{one:?}").contains("secret"));
         let sentinel = Settings::new("redis+sentinel://a,b:2/svc/4?restart_guard=off").unwrap();
-        let Shape::Sentinel { sentinels, service } = &sentinel.shape else {
+        let Topology::Sentinel { sentinels, service } = &sentinel.topology else {
             panic!("{sentinel:?}");
         };
         assert_eq!((sentinels[0].port, service.as_str()), (26_379, "svc"));

@@ -1,29 +1,26 @@
 //! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
-use tenure_core::rt::lock;
+use tenure_core::support::{RetryBudget, Subscription, not_trusted_yet};
 use tenure_core::time::Time;
 
-use super::hold::{Asked, Busy, Ending, Kept, PLACE, Store, place};
-use super::inbox::News;
-use super::link::Session;
+use super::connection::Connection;
+use super::events::WakeUp;
+use super::hold::{AcquireReply, HeldEntry, QueuePosition, ReleaseKind, Store, WAITER_TTL, place};
 use super::names::Keys;
-use super::settings::Dialect;
+use super::settings::Format;
 
 /// The next thing that happens to a waiter.
 enum Next {
     /// Nobody wants the lock any more.
     Stop,
-    News(News),
+    WakeUp(WakeUp),
     /// It is time to ask again, or the connection broke.
     Ask,
 }
@@ -31,7 +28,7 @@ enum Next {
 /// A channel that is listened to for one waiter, until it is dropped.
 struct Listening {
     store: Arc<Store>,
-    session: Arc<Session>,
+    session: Arc<Connection>,
     channel: String,
 }
 
@@ -39,7 +36,7 @@ impl Listening {
     /// `None`: the connection is broken; the next one is tried.
     async fn start(
         store: &Arc<Store>,
-        session: &Arc<Session>,
+        session: &Arc<Connection>,
         channel: &str,
         owner: OwnerId,
     ) -> Option<Self> {
@@ -56,7 +53,7 @@ impl Listening {
             .then_some(listening)
     }
 
-    fn is_on(&self, session: &Arc<Session>) -> bool {
+    fn is_on(&self, session: &Arc<Connection>) -> bool {
         Arc::ptr_eq(&self.session, session)
     }
 }
@@ -71,25 +68,8 @@ impl Drop for Listening {
         });
         // On its way now: the next waiter for this name may listen to the same channel in a moment.
         if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
-            self.store.spawner.spawn(pending);
-        }
-    }
-}
-
-/// Dropped by the runtime when that shuts down: then nothing that reads a socket may be polled any more.
-struct LastBreath(Option<Weak<Store>>);
-
-impl LastBreath {
-    /// The task ended by itself.
-    fn lives(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for LastBreath {
-    fn drop(&mut self) {
-        if let Some(store) = self.0.take().and_then(|store| store.upgrade()) {
-            store.is_stranded.store(true, Ordering::SeqCst);
+            let store = &self.store;
+            store.operations.spawn(&store.spawner, pending);
         }
     }
 }
@@ -97,50 +77,48 @@ impl Drop for LastBreath {
 impl Store {
     /// One acquisition, from the first request to the answer.
     pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let _busy = self.inbox.enter();
+        let _operation = self.operations.enter();
         let keys = self.keys(&request.name);
         match self.ask_trusted(&request, &keys, true).await? {
-            Asked::Held(grant) => Ok(self.granted(&request, grant)),
-            Asked::Busy(_) if !request.wait => Ok(Answer::Busy),
-            Asked::Busy(busy) => {
-                let mut news = self.inbox.expect(request.owner);
-                // In a box, as in `Link::session`.
-                let answer = Box::pin(self.wait(&request, &keys, busy, &mut news)).await;
-                self.inbox.forget(request.owner);
-                answer
+            AcquireReply::Granted(grant) => Ok(self.granted(&request, grant)),
+            AcquireReply::Queued(_) if !request.wait => Ok(Answer::Busy),
+            AcquireReply::Queued(busy) => {
+                let wake_ups = self.inbox.subscribe(request.owner);
+                // In a box, as in `Server::session`.
+                Box::pin(self.wait(&request, &keys, busy, wake_ups)).await
             }
         }
     }
 
     fn granted(self: &Arc<Self>, request: &Request, grant: Grant) -> Answer {
         self.keep(request);
-        self.watch();
+        self.maintenance
+            .start(&self.spawner, &self.clock, self, Self::verify_holds);
         Answer::Granted(grant)
     }
 
     /// Waits until the server can be trusted to know who holds what.
     async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
-        let mut said = false;
+        let mut is_reported = false;
         loop {
-            let session = self.nodes.session(keys.lock()).await?;
-            let Some(until) = self.distrusted(&session, request.ttl) else {
+            let session = self.nodes.connection(keys.lock()).await?;
+            let now = self.clock.now();
+            let (Some(until), Some(guard)) = (
+                session.untrusted_until(now, request.ttl),
+                session.restart_guard(now),
+            ) else {
                 return Ok(());
             };
-            let guard = self.restart_guard(&session);
-            let why = guard.as_ref();
-            let why = why.map_or_else(String::new, |guard| guard.describe(request.ttl));
-            if !said && request.wait {
-                said = true;
-                tracing::warn!(name = %request.name, "waiting: {why}");
-            }
-            let err = Error::new(ErrorKind::Unreachable, why);
-            let distrust = Err(err.with_restart_guard(guard));
+            let err = not_trusted_yet(guard, request.ttl);
             if !request.wait {
-                return distrust;
+                return Err(err);
+            }
+            if !std::mem::replace(&mut is_reported, true) {
+                tracing::warn!(name = %request.name, "waiting: {err}");
             }
             tokio::select! {
                 biased;
-                () = request.stop.raised() => return distrust,
+                () = request.stop.raised() => return Err(err),
                 () = session.ended.raised() => {}
                 () = self.clock.sleep_until(until) => {}
             }
@@ -154,15 +132,16 @@ impl Store {
         request: &Request,
         keys: &Keys,
         is_first: bool,
-    ) -> Result<Asked, Error> {
+    ) -> Result<AcquireReply, Error> {
         loop {
             self.trust(request, keys).await?;
             let (asked, session) = self.ask(request, keys, is_first).await?;
-            if self.distrusted(&session, request.ttl).is_none() {
+            let now = self.clock.now();
+            if session.untrusted_until(now, request.ttl).is_none() {
                 return Ok(asked);
             }
             // What it granted does not count: who held the name before may believe so still.
-            Box::pin(self.give_back(keys, request.owner, Ending::UNKNOWN)).await?;
+            Box::pin(self.give_back(keys, request.owner, ReleaseKind::UNKNOWN)).await?;
         }
     }
 
@@ -170,18 +149,20 @@ impl Store {
         self: &Arc<Self>,
         request: &Request,
         keys: &Keys,
-        mut busy: Busy,
-        news: &mut UnboundedReceiver<News>,
+        mut busy: QueuePosition,
+        mut wake_ups: Subscription<WakeUp>,
     ) -> Result<Answer, Error> {
-        let _listening = self.nodes.listen(keys.lock(), request.owner, busy.sent);
-        let mut tries = 0;
+        let _listening = self.nodes.subscribe(keys.lock(), request.owner, busy.sent);
+        // How often a foreign holder was found without a change.
+        let mut polls = 0;
         let mut listening: Option<Listening> = None;
         // Until when a server that does not answer is asked again.
-        let mut patience = busy.sent.after(request.ttl);
+        let mut budget = RetryBudget::until(busy.sent.after(request.ttl));
+        let mut retry_at = None;
         loop {
-            let session = self.nodes.session(keys.lock()).await;
+            let session = self.nodes.connection(keys.lock()).await;
             if let Ok(session) = &session
-                && self.settings.dialect == Dialect::Redisson
+                && self.settings.format == Format::Redisson
                 && !listening.as_ref().is_some_and(|it| it.is_on(session))
             {
                 // Heard from now on; what was said before, the next answer tells.
@@ -191,7 +172,8 @@ impl Store {
                     busy.left = Some(Duration::ZERO);
                 }
             }
-            let pause = self.pause(request, &busy, tries);
+            let pause = retry_at.take();
+            let pause = pause.unwrap_or_else(|| self.pause(request, &busy, polls));
             let broken = async {
                 match &session {
                     Ok(session) => session.ended.raised().await,
@@ -201,42 +183,46 @@ impl Store {
             };
             let next = tokio::select! {
                 biased;
-                Some(news) = news.recv() => Next::News(news),
+                wake_up = wake_ups.next() => Next::WakeUp(wake_up),
                 () = request.stop.raised() => Next::Stop,
                 () = broken => Next::Ask,
                 () = self.clock.sleep_until(pause) => Next::Ask,
             };
             match next {
                 Next::Stop => return self.leave(request, keys).await,
-                Next::News(News::Granted(token)) => {
+                Next::WakeUp(WakeUp::HandedOver(token)) => {
                     let is_trusted = session.is_ok_and(|session| {
-                        !session.ended.is_raised()
-                            && self.distrusted(&session, request.ttl).is_none()
+                        budget.failures() == 0
+                            && !session.ended.is_raised()
+                            && session
+                                .untrusted_until(self.clock.now(), request.ttl)
+                                .is_none()
                     });
                     if is_trusted && let Some(grant) = self.handed_over(request, &busy, token) {
                         return Ok(self.granted(request, grant));
                     }
                 }
-                Next::News(News::Left(sent)) => {
+                Next::WakeUp(WakeUp::Released(sent)) => {
                     // What was asked after the release, or has no answer, may have got a place again.
-                    let is_over = !busy.is_stranger && busy.sent.after(busy.round_trip) <= sent;
+                    let is_over =
+                        budget.failures() == 0 && busy.sent.after(busy.round_trip) <= sent;
                     return match is_over {
                         true => Ok(Answer::Busy),
                         false => self.leave(request, keys).await,
                     };
                 }
-                Next::News(News::Look) | Next::Ask => {}
+                Next::WakeUp(WakeUp::AskAgain) | Next::Ask => {}
             }
             match self.ask_trusted(request, keys, false).await {
-                Ok(Asked::Held(grant)) => return Ok(self.granted(request, grant)),
-                Ok(Asked::Busy(now)) => {
+                Ok(AcquireReply::Granted(grant)) => return Ok(self.granted(request, grant)),
+                Ok(AcquireReply::Queued(now)) => {
                     // A stranger that holds on: look less and less often.
-                    tries = if now.is_stranger && now.ahead == 0 {
-                        tries + 1
+                    polls = if now.is_stranger && now.ahead == 0 {
+                        polls + 1
                     } else {
                         0
                     };
-                    patience = now.sent.after(request.ttl);
+                    budget.restart(now.sent.after(request.ttl));
                     busy = now;
                 }
                 Err(err) => {
@@ -244,28 +230,21 @@ impl Store {
                         err.kind(),
                         ErrorKind::Unreachable | ErrorKind::Indeterminate
                     );
-                    if !is_passing || self.clock.now() >= patience {
+                    if !is_passing || budget.is_spent(&self.clock) {
                         return self.give_up(request, keys, err).await;
                     }
-                    tries += 1;
-                    // As behind a stranger: nobody will tell us when the server is back.
-                    busy = Busy {
-                        left: None,
-                        is_stranger: true,
-                        ahead: 0,
-                        ..busy
-                    };
+                    retry_at = Some(budget.next_attempt(&self.clock));
                 }
             }
         }
     }
 
     /// When to ask again, if nothing happens before.
-    fn pause(&self, request: &Request, busy: &Busy, tries: u32) -> Time {
-        let sign_of_life = match self.settings.dialect {
-            Dialect::Token => busy.sent.after(place(request.ttl) / 3),
+    fn pause(&self, request: &Request, busy: &QueuePosition, polls: u32) -> Time {
+        let sign_of_life = match self.settings.format {
+            Format::Token => busy.sent.after(place(request.ttl) / 3),
             // There is no place to be kept; in case a message is lost.
-            Dialect::Redisson => busy.sent.after(PLACE),
+            Format::Redisson => busy.sent.after(WAITER_TTL),
         };
         if busy.ahead > 0 {
             return sign_of_life;
@@ -277,7 +256,7 @@ impl Store {
             .left
             .map(|left| left.saturating_sub(now.since(busy.sent)));
         let pause = if busy.is_stranger {
-            pace::next(tries, random, left, None)
+            pace::next(polls, random, left, None)
         } else {
             let jitter = pace::FIRST * (random % 4);
             left.map(|left| left + pace::FIRST + jitter)
@@ -286,7 +265,7 @@ impl Store {
     }
 
     /// The hold that was handed over, if there is enough left of it.
-    fn handed_over(&self, request: &Request, busy: &Busy, token: u64) -> Option<Grant> {
+    fn handed_over(&self, request: &Request, busy: &QueuePosition, token: u64) -> Option<Grant> {
         let lease = place(request.ttl);
         let is_fresh = self.clock.now().since(busy.sent) <= lease / 2;
         // Else asking once more makes a whole lease of it.
@@ -301,7 +280,10 @@ impl Store {
 
     /// Leaves the queue; a lock that was granted meanwhile is given back.
     async fn leave(self: &Arc<Self>, request: &Request, keys: &Keys) -> Result<Answer, Error> {
-        match self.give_back(keys, request.owner, Ending::UNKNOWN).await {
+        match self
+            .give_back(keys, request.owner, ReleaseKind::UNKNOWN)
+            .await
+        {
             Ok(_) => Ok(Answer::Busy),
             Err(err) => Err(Error::new(
                 ErrorKind::Indeterminate,
@@ -321,49 +303,37 @@ impl Store {
         self.leave(request, keys).await.and(Err(err))
     }
 
-    /// Starts the task that looks after the holds when a connection broke, unless it runs.
-    fn watch(self: &Arc<Self>) {
-        if self.watched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (weak, inbox) = (Arc::downgrade(self), self.inbox.clone());
-        let runtime = LastBreath(Some(weak.clone()));
-        self.spawner.spawn(async move {
-            loop {
-                inbox.broken.notified().await;
-                match weak.upgrade() {
-                    Some(store) if !store.closing.is_raised() => store.verify().await,
-                    _ => break,
-                }
+    /// Asks whether all holds are still ours after a connection was lost: a server that was restarted may have
+    /// forgotten them, and the next renewal may be far.
+    async fn verify_holds(self: Arc<Self>) -> Time {
+        let mut budget = RetryBudget::without_limit();
+        while self.inbox.take_connection_loss() {
+            while !self.verify().await {
+                budget.pause(&self.clock).await;
             }
-            runtime.lives();
-        });
+        }
+        Time::MAX
     }
 
-    /// Asks whether all holds are still ours: a server that was restarted may have forgotten them,
-    /// and the next renewal may be far.
-    async fn verify(&self) {
-        for attempt in 0_u32.. {
-            let holds: Vec<_> = {
-                let kept = lock(&self.holds);
-                let hold = |(owner, kept): (&OwnerId, &Kept)| {
-                    Hold::new(&Request::new(kept.name.clone(), *owner, Duration::ZERO), 0)
-                };
-                kept.iter().map(hold).collect()
-            };
-            let mut unknown = false;
-            for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
-                match answer {
-                    Renewal::Lost(reason) => self.inbox.lost(hold.owner, reason),
-                    Renewal::Unknown(_) => unknown = true,
-                    _ => {}
+    /// Asks once. Whether there was an answer for each hold.
+    async fn verify(&self) -> bool {
+        let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
+        let holds = self.holds.select(hold);
+        let mut is_complete = true;
+        for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
+            match answer {
+                Renewal::Lost(reason) => {
+                    let is_released = self.holds.read(hold.owner, |kept| kept.is_released);
+                    match is_released {
+                        // The lease ended, and so the driver sends no release any more.
+                        Some(true) => drop(self.holds.remove(hold.owner)),
+                        _ => self.inbox.lost(hold.owner, reason),
+                    }
                 }
+                Renewal::Unknown(_) => is_complete = false,
+                _ => {}
             }
-            if !unknown || self.closing.is_raised() {
-                return;
-            }
-            let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-            self.clock.sleep_until(self.clock.now().after(pause)).await;
         }
+        is_complete
     }
 }

@@ -50,7 +50,7 @@ impl Contact {
     pub(super) fn new(timeout: Duration, now: Time) -> Self {
         Self {
             timeout,
-            silence: Settings::silence(timeout),
+            silence: Settings::connection_timeout(timeout),
             seen: now,
             stop: None,
         }
@@ -59,7 +59,7 @@ impl Contact {
     /// The servers have granted another timeout than was asked for.
     pub(super) fn grant(&mut self, timeout: Duration) {
         self.timeout = timeout;
-        self.silence = Settings::silence(timeout);
+        self.silence = Settings::connection_timeout(timeout);
     }
 
     /// How often [`runs`](Self::runs) has to be called: as often as the library looks at its clock.
@@ -122,7 +122,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(2_500);
     /// Two fifths of it.
-    const SILENCE: Duration = Duration::from_millis(1_000);
+    const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_000);
 
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
@@ -148,7 +148,7 @@ mod tests {
         let mut contact = running(10_000);
         let lease = contact.lease(at(10_100), false);
         assert_eq!(lease.sent, at(10_100));
-        assert_eq!(lease.length(), TIMEOUT - SILENCE / 2);
+        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
         assert!(contact.settled() <= at(10_100));
     }
 
@@ -178,9 +178,9 @@ mod tests {
         let settled = contact.settled();
         assert_eq!(settled, at(3_000 + 125 + 625));
         run(&mut contact, 3_000, 3_749);
-        assert!(contact.lease(at(3_749), false).length() < SILENCE);
+        assert!(contact.lease(at(3_749), false).length() < MAX_CONNECTION_TIMEOUT);
         let lease = contact.lease(at(3_750), false);
-        assert_eq!(lease.length(), TIMEOUT - SILENCE / 2);
+        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
     }
 
     #[test]
@@ -189,16 +189,22 @@ mod tests {
         contact.runs(at(1_500));
         run(&mut contact, 1_500, 1_700);
         let lease = contact.lease(at(2_100), false);
-        assert_eq!(lease.end, at(1_000).after(TIMEOUT).before(SILENCE / 2));
+        assert_eq!(
+            lease.end,
+            at(1_000).after(TIMEOUT).before(MAX_CONNECTION_TIMEOUT / 2)
+        );
         run(&mut contact, 2_100, 4_000);
         let lease = contact.lease(at(4_400), false);
-        assert_eq!(lease.end, at(4_000).after(TIMEOUT).before(SILENCE / 2));
+        assert_eq!(
+            lease.end,
+            at(4_000).after(TIMEOUT).before(MAX_CONNECTION_TIMEOUT / 2)
+        );
     }
 
     #[test]
     fn a_call_that_is_a_little_late_is_no_stop() {
         let mut contact = running(1_000);
         let lease = contact.lease(at(1_250), false);
-        assert_eq!(lease.length(), TIMEOUT - SILENCE / 2);
+        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
     }
 }

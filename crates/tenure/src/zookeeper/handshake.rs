@@ -13,24 +13,24 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
-use super::probe::{Found, connect};
+use super::server_info::{ServerReply, connect};
 
-/// What a handshake comes to, where we know whom to trust.
+/// The outcome of a handshake. Without a named authority none is made.
 pub(super) async fn shake_hands(
     host: Host,
     files: tls::Files,
     limit: Duration,
-) -> Result<Found, Error> {
+) -> Result<ServerReply, Error> {
     let pem = files.read()?;
     let shown = host.clone();
     let shaking = rt::apart(move || {
         let mut stream = match connect(&host, limit) {
             Ok(stream) => stream,
-            Err(err) => return Ok(Found::NoConnection(err)),
+            Err(err) => return Ok(ServerReply::NoConnection(err)),
         };
-        // Whom the system trusts is known to the client library alone.
+        // Only the client library knows which authorities the system trusts.
         let Some(ca) = pem.ca else {
-            return Ok(Found::Silence);
+            return Ok(ServerReply::Silence);
         };
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(&ca).flatten() {
@@ -48,15 +48,15 @@ pub(super) async fn shake_hands(
                 let inner = err.into_inner();
                 return match inner.and_then(|inner| inner.downcast::<rustls::Error>().ok()) {
                     Some(err) => Err(*err),
-                    None => Ok(Found::NoHandshake),
+                    None => Ok(ServerReply::NoHandshake),
                 };
             }
         }
-        Ok(Found::Silence)
+        Ok(ServerReply::Silence)
     });
     match shaking.await {
         Some(Err(err)) => Err(tls::explain(&err, &shown, "zookeeper:// with tls=off")),
         Some(Ok(found)) => Ok(found),
-        None => Ok(Found::Silence),
+        None => Ok(ServerReply::Silence),
     }
 }

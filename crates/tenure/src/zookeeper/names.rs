@@ -8,10 +8,15 @@ use tenure_core::fence::OwnerId;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 
-use super::settings::Names;
+/// How a name becomes a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    Encoded,
+    Raw,
+}
 
 /// What the server keeps for itself, at its root.
-const RESERVED: &str = "zookeeper";
+pub(super) const RESERVED: &str = "zookeeper";
 
 /// The node under which the contenders for `name` are. `root` is `/a/b`, or empty.
 pub(super) fn directory(root: &str, names: Names, name: &LockName) -> Result<String, Error> {
@@ -128,6 +133,12 @@ pub(super) fn node(owner: OwnerId, mode: Mode) -> String {
         // Shared. The driver refuses a mode that our guarantees do not name.
         _ => format!("{prefix}shared-lock-"),
     }
+}
+
+/// The name of a sequential node, as the server puts it together: the number is Java's `%010d`, in which a minus takes
+/// one of the ten places.
+pub(super) fn numbered(stem: &str, number: i32) -> String {
+    format!("{stem}{number:010}")
 }
 
 /// How all node names of that session begin, in the dialect of ZooKeeper's own recipes.
@@ -299,6 +310,18 @@ mod tests {
             ("x-2147483648".into(), None),
         ] {
             assert_eq!(number(&name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_padded_as_the_server_does() {
+        for (number, text) in [
+            (7, "0000000007"),
+            (i32::MAX, "2147483647"),
+            (-5, "-000000005"),
+            (i32::MIN, "-2147483648"),
+        ] {
+            assert_eq!(numbered("", number), text);
         }
     }
 

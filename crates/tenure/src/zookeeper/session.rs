@@ -1,55 +1,124 @@
-//! Sessions: one per client and timeout, with a deadline by our own clock.
+//! Sessions: one for each client and ttl, with an end that is computed by our own clock.
 //!
-//! The library says that a session has expired long after the servers gave its nodes away, so nothing here
-//! waits for that. A session is good for a [`Lease`] from the sending of the last write that the
-//! servers applied in it. A *write*, because a majority of the servers has to agree to it: a server that is
+//! The library reports that a session has expired long after the servers gave its nodes away, so nothing here
+//! waits for that report. A session is good for a [`Lease`] from the sending of the last write that the
+//! servers applied in it. A *write*, because a majority of the servers has to agree to a write: a server that is
 //! cut off from the others answers reads for a while as if nothing had happened.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use zookeeper_client::{Client, Connector, Error as Said, SessionState, StateWatcher};
+use zookeeper_client::{Client, Connector, SessionState, StateWatcher};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::rt::{Flag, lock};
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::time::Time;
 
+use super::cache::DirectoryCache;
 use super::contact::{Contact, Lease};
-use super::hold::Store;
-use super::outcome::{self, Failed};
-use super::probe;
-use super::settings::{Dialect, SILENCE, Settings};
-use super::warm::Warm;
+use super::diagnose;
+use super::errors::{ClientError, RequestError};
+use super::settings::{Dialect, MAX_CONNECTION_TIMEOUT, Settings};
 
 /// The longest timeout that can be asked for: the protocol has a signed number of 32 bits for the milliseconds.
-const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+const MAX_SESSION_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// How long a session of a timeout of its own is kept that nobody uses.
-const IDLE: Duration = Duration::from_secs(60);
+/// How long an unused session stays open, if it has a timeout of its own.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What all sessions of a client share.
+struct Shared {
+    settings: Arc<Settings>,
+    clock: Clock,
+    /// How many servers vote; 0: not known yet.
+    voters: AtomicU8,
+}
+
+impl Shared {
+    /// Whether our server may be a follower; also `true` while the number of servers is not known.
+    fn is_ensemble(&self) -> bool {
+        self.voters.load(Ordering::Relaxed) != 1
+    }
+
+    /// The timeout to ask for, so that leases have the length `ttl`: the inverse of `whole_lease`.
+    fn timeout_for(&self, ttl: Duration) -> Duration {
+        let timeout = match self.is_ensemble() {
+            true => ttl + (ttl / 4).min(MAX_CONNECTION_TIMEOUT / 2),
+            false => ttl,
+        };
+        timeout.min(MAX_SESSION_TIMEOUT)
+    }
+
+    /// See [`Session::whole_lease`].
+    fn whole_lease(&self, timeout: Duration) -> Duration {
+        match self.is_ensemble() {
+            true => timeout.saturating_sub(Settings::connection_timeout(timeout) / 2),
+            false => timeout,
+        }
+    }
+}
 
 /// One session of the client library.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// When the servers end a session that they do not hear of.
+    /// After how long without a message from the client the servers end this session.
     pub(super) timeout: Duration,
-    pub(super) contact: Mutex<Contact>,
-    /// Of the write that was applied and makes the session last longest.
+    shared: Arc<Shared>,
+    contact: Mutex<Contact>,
+    /// The lease that ends last, of all writes that were applied.
     confirmed: Mutex<Lease>,
-    /// When somebody last asked for this session.
-    used: AtomicU64,
+    /// When an operation last asked for this session, in ns.
+    last_used: AtomicU64,
+    /// Raised when the library reports the end of the session.
     pub(super) ended: Flag,
-    /// Nobody has it any more.
+    /// Raised when the last handle of the session is dropped.
     dropped: Arc<Flag>,
-    pub(super) warm: Mutex<Warm>,
-    /// Directories with a node of this session, in the dialect that allows one of them.
-    taken: Mutex<HashSet<String>>,
+    pub(super) cache: DirectoryCache,
+    /// Directories with a node of this session, in the dialect that allows a session one node in a directory.
+    occupied: Mutex<HashSet<String>>,
 }
 
 impl Session {
     pub(super) fn id(&self) -> i64 {
         self.client.session_id().0
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// The reply to a request, within the time limit.
+    pub(super) async fn reply_to<T>(
+        &self,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, RequestError> {
+        let limit = self.clock().now().after(self.settings().timeout);
+        tokio::select! {
+            biased;
+            reply = request => reply.map_err(RequestError::Client),
+            () = self.clock().sleep_until(limit) => Err(RequestError::Timeout),
+        }
+    }
+
+    /// The error of a request, for the user.
+    pub(super) fn explain(&self, err: RequestError) -> Error {
+        err.explain(self.settings().user())
+    }
+
+    /// How long a session lasts for certain after a write in it was sent, if this process was not stopped before.
+    pub(super) fn whole_lease(&self) -> Duration {
+        self.shared.whole_lease(self.timeout)
+    }
+
+    /// The lease of a write that is about to be sent.
+    pub(super) fn begin_lease(&self) -> Lease {
+        lock(&self.contact).lease(self.clock().now(), !self.shared.is_ensemble())
     }
 
     /// The write that began this lease has been applied.
@@ -69,17 +138,27 @@ impl Session {
         lock(&self.contact).settled()
     }
 
+    /// Whether leases have their whole length. They have not while the leader may not know that this process runs
+    /// again after a stop.
+    fn is_settled(&self) -> bool {
+        let now = self.clock().now();
+        let mut contact = lock(&self.contact);
+        contact.runs(now);
+        !self.shared.is_ensemble() || contact.settled() <= now
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_raised() || self.client.state().is_terminated()
     }
 
-    /// `false`: this session has a node there already.
-    fn take(&self, dir: &str) -> bool {
-        lock(&self.taken).insert(dir.to_owned())
+    /// `false`: this session has a node in that directory already.
+    fn occupy(&self, dir: &str) -> bool {
+        lock(&self.occupied).insert(dir.to_owned())
     }
 
-    pub(super) fn give_back(&self, dir: &str) {
-        lock(&self.taken).remove(dir);
+    /// This session has no node in that directory any more.
+    pub(super) fn vacate(&self, dir: &str) {
+        lock(&self.occupied).remove(dir);
     }
 }
 
@@ -89,268 +168,293 @@ impl Drop for Session {
     }
 }
 
-/// By the ttl that they are for, in ms.
-#[derive(Default)]
+/// Is told what happens to sessions.
+pub(super) trait SessionListener: Send + Sync {
+    /// The session has a connection again, after it had none for a while.
+    fn reconnected(&self, session: &Arc<Session>);
+
+    /// The session is over, and all of its nodes with it. Returns how many holds ended.
+    fn ended(&self, session: &Arc<Session>) -> usize;
+}
+
+/// The sessions of one client.
 pub(super) struct Sessions {
+    shared: Arc<Shared>,
+    spawner: Spawner,
+    /// By the ttl that they are for, in ms.
     open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
-    /// Nobody opens one while somebody else does.
-    pub(super) opening: tokio::sync::Mutex<()>,
+    /// Locked by the task that opens a session.
+    opening: tokio::sync::Mutex<()>,
+    /// Raised when the client closes: from then on no session is opened.
+    pub(super) closing: Flag,
+    listener: OnceLock<Box<dyn SessionListener>>,
 }
 
 impl Sessions {
-    pub(super) fn all(&self) -> Vec<Arc<Session>> {
-        lock(&self.open).values().flatten().cloned().collect()
-    }
-
-    fn find(&self, key: u128, fits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
-        let open = lock(&self.open);
-        let mut all = open.get(&key)?.iter();
-        all.find(|session| !session.is_over() && fits(session))
-            .cloned()
-    }
-
-    fn has(&self, ttl: Duration) -> bool {
-        lock(&self.open).contains_key(&ttl.as_millis())
-    }
-
-    fn forget(&self, gone: &Session) {
-        lock(&self.open).retain(|_, all| {
-            all.retain(|session| !std::ptr::eq(&**session, gone));
-            !all.is_empty()
-        });
-    }
-
-    pub(super) fn clear(&self) {
-        lock(&self.open).clear();
-    }
-}
-
-impl Store {
-    /// The timeout to ask for, so that a lease of this length comes of it: the inverse of `whole_lease`.
-    fn asked(&self, ttl: Duration) -> Duration {
-        let timeout = match self.is_ensemble() {
-            true => ttl + (ttl / 4).min(SILENCE / 2),
-            false => ttl,
-        };
-        timeout.min(LONGEST)
-    }
-
-    /// How long a session lasts for certain after a write in it was sent, when this process was not stopped before.
-    ///
-    /// `timeout`: of the session.
-    pub(super) fn whole_lease(&self, timeout: Duration) -> Duration {
-        match self.is_ensemble() {
-            true => timeout.saturating_sub(Settings::silence(timeout) / 2),
-            false => timeout,
+    pub(super) fn new(settings: Arc<Settings>, clock: Clock, spawner: Spawner) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                settings,
+                clock,
+                voters: AtomicU8::new(0),
+            }),
+            spawner,
+            open: Mutex::default(),
+            opening: tokio::sync::Mutex::new(()),
+            closing: Flag::new(),
+            listener: OnceLock::new(),
         }
     }
 
-    /// The lease of a write that is about to be sent.
-    pub(super) fn begin_lease(&self, session: &Session) -> Lease {
-        lock(&session.contact).lease(self.clock.now(), !self.is_ensemble())
+    /// So many servers vote. Leases are longer with one server than with an ensemble.
+    pub(super) fn set_voters(&self, voters: usize) {
+        let voters = u8::try_from(voters.max(1)).unwrap_or(u8::MAX);
+        self.shared.voters.store(voters, Ordering::Relaxed);
     }
 
-    /// A session of which the leader may not know yet that its client runs again begins short leases only.
-    fn is_settled(&self, session: &Session) -> bool {
-        let now = self.clock.now();
-        let mut contact = lock(&session.contact);
-        contact.runs(now);
-        !self.is_ensemble() || contact.settled() <= now
+    /// Sets the listener, unless there is one.
+    pub(super) fn listen(&self, listener: impl FnOnce() -> Box<dyn SessionListener>) {
+        self.listener.get_or_init(listener);
     }
 
     /// A session for leases of that length, opened if there is none. In the dialect where a session has one node in a
-    /// directory, it is taken for `dir`.
-    pub(super) async fn session(
+    /// directory, the session is reserved for `dir`.
+    pub(super) async fn for_lease(
         self: &Arc<Self>,
         ttl: Duration,
         dir: Option<&str>,
     ) -> Result<Arc<Session>, Error> {
-        let key = ttl.as_millis();
-        let dir = dir.filter(|_| self.settings.dialect == Dialect::SessionPrefix);
+        let dir = dir.filter(|_| self.shared.settings.dialect == Dialect::SessionPrefix);
         let fits =
-            |session: &Session| self.is_settled(session) && dir.is_none_or(|dir| session.take(dir));
-        let found = match self.sessions.find(key, fits) {
+            |session: &Session| session.is_settled() && dir.is_none_or(|dir| session.occupy(dir));
+        let found = match self.find(ttl, fits) {
             Some(found) => found,
             None => {
-                let _opening = self.sessions.opening.lock().await;
-                match self.sessions.find(key, fits) {
+                let _opening = self.opening.lock().await;
+                match self.find(ttl, fits) {
                     Some(found) => found,
-                    None => {
-                        // In a box, since it is large and rarely done: every request would have to have room for it.
-                        let opened = Box::pin(self.open(ttl)).await?;
-                        if let Some(dir) = dir {
-                            opened.take(dir);
-                        }
-                        let mut open = lock(&self.sessions.open);
-                        open.entry(key).or_default().push(opened.clone());
-                        opened
-                    }
+                    // In a box, since the future is large and rare: every request would have to have room for it.
+                    None => Box::pin(self.open(ttl, dir)).await?,
                 }
             }
         };
-        let now = self.clock.now().as_nanos();
-        found.used.fetch_max(now, Ordering::Relaxed);
+        let now = self.shared.clock.now().as_nanos();
+        found.last_used.fetch_max(now, Ordering::Relaxed);
         Ok(found)
     }
 
-    /// Whichever is there, for requests that need no node of their own.
-    pub(super) async fn any_session(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
-        self.session(self.settings.ttl, None).await
+    /// Any session, for requests that need no node of their own.
+    pub(super) async fn any(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
+        self.for_lease(self.shared.settings.ttl, None).await
     }
 
-    async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>, Error> {
-        let timeout = self.asked(ttl);
+    fn find(&self, ttl: Duration, fits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        let open = lock(&self.open);
+        let mut sessions = open.get(&ttl.as_millis())?.iter();
+        sessions
+            .find(|session| !session.is_over() && fits(session))
+            .cloned()
+    }
+
+    /// Opens a session and makes it available to `find`.
+    async fn open(
+        self: &Arc<Self>,
+        ttl: Duration,
+        dir: Option<&str>,
+    ) -> Result<Arc<Session>, Error> {
+        let session = self.connect(ttl).await?;
+        // `close` did not see this session. The library ends a session when its last handle is dropped.
         if self.closing.is_raised() {
-            return Err(Error::new(ErrorKind::Closed, "the client was closed"));
+            return Err(closed());
         }
-        let connector = self.settings.connector(timeout)?;
-        let sent = self.clock.now();
-        let hosts = u32::try_from(self.settings.hosts.len()).unwrap_or(u32::MAX);
-        let limit = Settings::silence(timeout)
-            .max(self.settings.timeout)
+        let (sessions, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
+        let states = session.client.state_watcher();
+        self.spawner.spawn(observe(sessions, observed, states));
+        let mut open = lock(&self.open);
+        // The first session of the default ttl stays.
+        if ttl != self.shared.settings.ttl || open.contains_key(&ttl.as_millis()) {
+            let (sessions, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
+            self.spawner.spawn(end_unused(sessions, unused));
+        }
+        if let Some(dir) = dir {
+            session.occupy(dir);
+        }
+        open.entry(ttl.as_millis())
+            .or_default()
+            .push(session.clone());
+        Ok(session)
+    }
+
+    async fn connect(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
+        if self.closing.is_raised() {
+            return Err(closed());
+        }
+        let Shared {
+            settings, clock, ..
+        } = &*self.shared;
+        let timeout = self.shared.timeout_for(ttl);
+        let connector = settings.connector(timeout)?;
+        let sent = clock.now();
+        let hosts = u32::try_from(settings.hosts.len()).unwrap_or(u32::MAX);
+        let limit = Settings::connection_timeout(timeout)
+            .max(settings.timeout)
             .saturating_mul(hosts);
         let mut contact = Contact::new(timeout, sent);
-        let opening = self.log_in(connector);
         let opened = tokio::select! {
             biased;
-            opened = opening => opened,
-            () = self.clock.sleep_until(sent.after(limit)) => Err(Said::Timeout),
-            () = self.follow(&mut contact) => unreachable!("BUG: it has no end"),
+            opened = log_in(settings, connector) => opened,
+            () = clock.sleep_until(sent.after(limit)) => Err(ClientError::Timeout),
+            () = follow(&mut contact, clock) => unreachable!("BUG: it has no end"),
         };
         let client = match opened {
             Ok(client) => client,
-            Err(err) => return Err(probe::explain(&self.settings, err).await),
+            Err(err) => return Err(diagnose::explain(settings, err).await),
         };
-        let states = client.state_watcher();
         let granted = client.session_timeout();
         contact.grant(granted);
-        contact.runs(self.clock.now());
-        let session = Arc::new(Session {
+        contact.runs(clock.now());
+        tracing::debug!(asked = ?timeout, ?granted, "session opened");
+        Ok(Arc::new(Session {
             timeout: granted,
+            shared: self.shared.clone(),
             contact: Mutex::new(contact),
             // The leader makes a session, and counts from there.
             confirmed: Mutex::new(Lease {
                 sent,
-                end: sent.after(self.whole_lease(granted)),
+                end: sent.after(self.shared.whole_lease(granted)),
             }),
-            used: AtomicU64::new(sent.as_nanos()),
+            last_used: AtomicU64::new(sent.as_nanos()),
             ended: Flag::new(),
             dropped: Arc::default(),
-            warm: Mutex::default(),
-            taken: Mutex::default(),
+            cache: DirectoryCache::default(),
+            occupied: Mutex::default(),
             client,
+        }))
+    }
+
+    fn remove(&self, gone: &Session) {
+        lock(&self.open).retain(|_, sessions| {
+            sessions.retain(|session| !std::ptr::eq(&**session, gone));
+            !sessions.is_empty()
         });
-        // `close` did not see this session. The library ends a session when its last handle is dropped.
-        if self.closing.is_raised() {
-            return Err(Error::new(ErrorKind::Closed, "the client was closed"));
-        }
-        let (store, observed) = (Arc::downgrade(self), Arc::downgrade(&session));
-        self.spawner.spawn(observe(store, observed, states));
-        // The first one of the default ttl stays.
-        if ttl != self.settings.ttl || self.sessions.has(ttl) {
-            let (store, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
-            self.spawner.spawn(end_unused(store, unused));
-        }
-        tracing::debug!(asked = ?timeout, ?granted, "session opened");
-        Ok(session)
     }
 
-    /// Sees whether this process runs, until the caller drops the future.
-    async fn follow(&self, contact: &mut Contact) {
-        loop {
-            let now = self.clock.now();
-            contact.runs(now);
-            self.clock.sleep_until(now.after(contact.interval())).await;
-        }
-    }
-
-    /// Opens a session and says who we are.
-    ///
-    /// One after the other: sent together, a server on Netty that is quick may answer the second before the
-    /// first, which ends the connection. But one that wants to know first of all who we are
-    /// (`enforce.auth.enabled`) has it all at once.
-    async fn log_in(&self, connector: Connector) -> Result<Client, Said> {
-        let cluster = self.settings.cluster();
-        let connect = async |connector: Connector| match self.settings.tls {
-            // `Settings` refuses TLS in a build without it.
-            #[cfg(not(feature = "zookeeper-tls"))]
-            Some(_) => connector.connect(&cluster).await,
-            #[cfg(feature = "zookeeper-tls")]
-            Some(_) => connector.secure_connect(&cluster).await,
-            None => connector.connect(&cluster).await,
-        };
-        let Some(login) = self.settings.login() else {
-            return connect(connector).await;
-        };
-        match connect(connector.clone()).await {
-            Ok(client) => {
-                client.auth("digest", login.as_bytes()).await?;
-                Ok(client)
-            }
-            Err(Said::AuthFailed) => connect(connector.with_auth("digest", login.as_bytes())).await,
-            Err(err) => Err(err),
-        }
-    }
-
-    /// The answer to a request, within the time limit.
-    pub(super) async fn ask<T>(
-        &self,
-        request: impl Future<Output = Result<T, Said>>,
-    ) -> Result<T, Failed> {
-        let limit = self.clock.now().after(self.settings.timeout);
+    /// Ends all sessions, so that nothing of them is left in the store. Returns when the servers have confirmed the
+    /// ends, or at `limit`.
+    pub(super) async fn close(&self, limit: Time) {
+        self.closing.raise();
+        let clock = &self.shared.clock;
+        // A session that is being opened has to be ended as well.
         tokio::select! {
             biased;
-            answer = request => answer.map_err(Failed::Said),
-            () = self.clock.sleep_until(limit) => Err(Failed::Silent),
+            _ = self.opening.lock() => {}
+            () = clock.sleep_until(limit) => {}
         }
-    }
-
-    pub(super) fn explain(&self, failed: Failed) -> Error {
-        outcome::asking(failed, self.settings.user())
+        let sessions = std::mem::take(&mut *lock(&self.open));
+        let states: Vec<_> = sessions
+            .values()
+            .flatten()
+            .map(|session| session.client.state_watcher())
+            .collect();
+        // The library ends a session when its last handle is dropped.
+        drop(sessions);
+        let ended = async {
+            for mut state in states {
+                while !state.changed().await.is_terminated() {}
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = clock.sleep_until(limit) => {}
+        }
     }
 }
 
-/// Follows what the library says of a session, to its end, and whether this process runs meanwhile.
-async fn observe(store: Weak<Store>, session: Weak<Session>, mut states: StateWatcher) {
-    let mut was_away = false;
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
+}
+
+/// Opens a session and authenticates.
+///
+/// One after the other: if both are sent together, a server on Netty that is quick may answer the second before the
+/// first, which ends the connection. But a server that wants the authentication first
+/// (`enforce.auth.enabled`) gets both at once.
+async fn log_in(settings: &Settings, connector: Connector) -> Result<Client, ClientError> {
+    let cluster = settings.cluster();
+    let connect = async |connector: Connector| match settings.tls {
+        // `Settings` refuses TLS in a build without it.
+        #[cfg(not(feature = "zookeeper-tls"))]
+        Some(_) => connector.connect(&cluster).await,
+        #[cfg(feature = "zookeeper-tls")]
+        Some(_) => connector.secure_connect(&cluster).await,
+        None => connector.connect(&cluster).await,
+    };
+    let Some(login) = settings.login() else {
+        return connect(connector).await;
+    };
+    match connect(connector.clone()).await {
+        Ok(client) => {
+            client.auth("digest", login.as_bytes()).await?;
+            Ok(client)
+        }
+        Err(ClientError::AuthFailed) => {
+            connect(connector.with_auth("digest", login.as_bytes())).await
+        }
+        Err(err) => Err(err),
+    }
+}
+
+/// Records that this process runs, until the caller drops the future.
+async fn follow(contact: &mut Contact, clock: &Clock) {
     loop {
-        let (clock, is_ensemble, look) = {
-            let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+        let now = clock.now();
+        contact.runs(now);
+        clock.sleep_until(now.after(contact.interval())).await;
+    }
+}
+
+/// Follows the states that the library reports of a session, to the end of the session, and records that this process
+/// runs.
+async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: StateWatcher) {
+    let mut was_disconnected = false;
+    loop {
+        let (shared, next) = {
+            let Some(session) = session.upgrade() else {
                 return;
             };
-            let now = store.clock.now();
+            let now = session.clock().now();
             let mut contact = lock(&session.contact);
             contact.runs(now);
-            let look = now.after(contact.interval());
-            (store.clock.clone(), store.is_ensemble(), look)
+            (session.shared.clone(), now.after(contact.interval()))
         };
         let state = tokio::select! {
             biased;
             state = states.changed() => state,
-            () = clock.sleep_until(look), if is_ensemble => continue,
+            () = shared.clock.sleep_until(next), if shared.is_ensemble() => continue,
         };
-        let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+        let (Some(sessions), Some(session)) = (sessions.upgrade(), session.upgrade()) else {
             return;
         };
         match state {
             SessionState::Disconnected => {
-                was_away = true;
+                was_disconnected = true;
                 tracing::debug!("disconnected");
             }
-            SessionState::SyncConnected if was_away => {
-                was_away = false;
+            SessionState::SyncConnected if was_disconnected => {
+                was_disconnected = false;
                 tracing::debug!("connected again");
-                // The servers may have been emptied meanwhile, and the next renewal may be far.
-                let verifying = session.clone();
-                let verifier = store.clone();
-                store
-                    .spawner
-                    .spawn(async move { verifier.verify(&verifying).await });
+                if let Some(listener) = sessions.listener.get() {
+                    listener.reconnected(&session);
+                }
             }
             state if state.is_terminated() => {
                 session.ended.raise();
-                store.sessions.forget(&session);
-                store.session_ended(&session, state);
+                sessions.remove(&session);
+                let listener = sessions.listener.get();
+                let holds = listener.map_or(0, |listener| listener.ended(&session));
+                if state != SessionState::Closed || holds > 0 {
+                    tracing::warn!(%state, holds, "a session with the servers ended");
+                }
                 return;
             }
             _ => {}
@@ -358,28 +462,28 @@ async fn observe(store: Weak<Store>, session: Weak<Session>, mut states: StateWa
     }
 }
 
-/// Ends a session that nobody has used for a while.
-async fn end_unused(store: Weak<Store>, session: Weak<Session>) {
+/// Ends a session that was not used for a while.
+async fn end_unused(sessions: Weak<Sessions>, session: Weak<Session>) {
     loop {
-        let (clock, until, dropped) = {
-            let (Some(store), Some(session)) = (store.upgrade(), session.upgrade()) else {
+        let (shared, next, dropped) = {
+            let (Some(sessions), Some(session)) = (sessions.upgrade(), session.upgrade()) else {
                 return;
             };
-            let used = Time::from_nanos(session.used.load(Ordering::Relaxed));
-            let until = used.after(IDLE);
-            let now = store.clock.now();
-            // One in the list, one here.
+            let last_used = Time::from_nanos(session.last_used.load(Ordering::Relaxed));
+            let until = last_used.after(IDLE_TIMEOUT);
+            let now = session.clock().now();
+            // One handle in the list, one here.
             let is_unused = Arc::strong_count(&session) <= 2;
             if now >= until && is_unused {
-                store.sessions.forget(&session);
+                sessions.remove(&session);
                 return;
             }
-            let until = until.max(now.after(IDLE / 4));
-            (store.clock.clone(), until, session.dropped.clone())
+            let next = until.max(now.after(IDLE_TIMEOUT / 4));
+            (session.shared.clone(), next, session.dropped.clone())
         };
         tokio::select! {
             () = dropped.raised() => return,
-            () = clock.sleep_until(until) => {}
+            () = shared.clock.sleep_until(next) => {}
         }
     }
 }

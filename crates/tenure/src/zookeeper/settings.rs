@@ -14,7 +14,7 @@ use tenure_core::options::Options;
 use crate::tls;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::names;
+use super::names::{self, Names};
 
 /// What the options in a URL are called.
 const KNOWN: &[&str] = &[
@@ -23,7 +23,7 @@ const KNOWN: &[&str] = &[
 
 /// How long a server may say nothing before the next one is tried, at most: far above a round trip, and twice
 /// what a dead holder may cost beyond its ttl (see `Store::asked`).
-pub(super) const SILENCE: Duration = Duration::from_secs(2);
+pub(super) const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -40,13 +40,6 @@ pub(super) struct Settings {
     pub(super) names: Names,
     pub(super) dialect: Dialect,
     pub(super) acl: Access,
-}
-
-/// How a name becomes a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Names {
-    Encoded,
-    Raw,
 }
 
 /// What the nodes of contenders are called.
@@ -165,15 +158,15 @@ impl Settings {
     }
 
     /// How long a server may say nothing in a session of that timeout.
-    pub(super) fn silence(timeout: Duration) -> Duration {
-        (timeout * 2 / 5).min(SILENCE)
+    pub(super) fn connection_timeout(timeout: Duration) -> Duration {
+        (timeout * 2 / 5).min(MAX_CONNECTION_TIMEOUT)
     }
 
     /// What makes a session with that timeout.
     pub(super) fn connector(&self, timeout: Duration) -> Result<Connector, Error> {
         let connector = Client::connector()
             .with_session_timeout(timeout)
-            .with_connection_timeout(Self::silence(timeout))
+            .with_connection_timeout(Self::connection_timeout(timeout))
             .with_fail_eagerly();
         #[cfg(feature = "zookeeper-tls")]
         if let Some(tls) = &self.tls {

@@ -6,8 +6,8 @@ use tenure::Renew;
 
 use crate::support::{TTL, connect, soon, take, take_and_release, until, until_renewed};
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::grpc::{Fault, Proxy};
 use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
@@ -73,7 +73,7 @@ async fn nothing_is_left_when_close_returns() {
     /// How much longer the request takes for which only `close` waits.
     const LATE: Fault = Fault::Late(Duration::from_millis(50));
     let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::start(etcd.members[0].port());
+    let proxy = Proxy::etcd(etcd.members[0].port());
     let url = etcd.url_by(&[proxy.address()]);
     // Far longer than this test: nothing runs out by itself.
     let ttl = Duration::from_secs(3_600);

@@ -12,7 +12,7 @@ use crate::support::{
 use tenure_testkit::disk::Disk;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
-use tenure_testkit::relay::Relay;
+use tenure_testkit::proxy::Proxy;
 
 /// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
 /// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
@@ -129,19 +129,19 @@ async fn each_member_in_turn_is_cut_off_from_the_clients() {
     needs!(etcd);
     let etcd = Etcd::start(3, &[]);
     let ports = etcd.members.iter().map(|member| member.port());
-    let relays: Vec<_> = ports.map(Relay::start).collect();
-    let addresses: Vec<_> = relays.iter().map(Relay::address).collect();
+    let relays: Vec<_> = ports.map(Proxy::tcp).collect();
+    let addresses: Vec<_> = relays.iter().map(Proxy::address).collect();
     let url = format!("{}?timeout=1s", etcd.url_by(&addresses));
     let (first, second) = (connect(&url).await, connect(&url).await);
     let guard = take(&first, "x", LONG).await;
     for relay in &relays {
         let waiting = wait_behind(&etcd, &second, "x", 1).await;
-        relay.hold(true);
+        relay.hold_both(true);
         until_renewed(&guard).await;
         take_and_release(&first, "y", LONG).await;
         waiting.abort();
         until("the waiter leaves", || etcd.keys("x/").len() == 1).await;
-        relay.hold(false);
+        relay.hold_both(false);
     }
     assert!(guard.is_held());
     soon(guard.release()).await.unwrap();

@@ -8,8 +8,8 @@ use crate::support::{
     SHARED, TTL, assert_says, direct, name, proxied, soon, take, take_and_release, until,
     until_renewed, wait_behind,
 };
-use tenure_testkit::grpc::Fault;
 use tenure_testkit::needs;
+use tenure_testkit::proxy::Fault;
 
 /// Later than the client waits for an answer.
 const LATE: Duration = Duration::from_secs(3);
@@ -88,7 +88,7 @@ async fn a_lost_renewal_is_neither_loss_nor_success() {
     let (proxy, client) = proxied().await;
     for step in ["renew", "keep-alive"] {
         for fault in [
-            Fault::Answer(14, "etcdserver: no leader"),
+            Fault::Answer("14 etcdserver: no leader"),
             Fault::CutBefore,
             Fault::CutAfter,
             Fault::NoReply,
@@ -135,10 +135,10 @@ async fn a_server_with_too_much_to_do_is_asked_again() {
     needs!(etcd);
     let (proxy, client) = proxied().await;
     for _ in 0..3 {
-        proxy.plan("acquire", Fault::Answer(8, "etcdserver: too many requests"));
+        proxy.plan("acquire", Fault::Answer("8 etcdserver: too many requests"));
     }
     let guard = take(&client, &name("busy"), TTL).await;
-    proxy.plan("release", Fault::Answer(8, "etcdserver: too many requests"));
+    proxy.plan("release", Fault::Answer("8 etcdserver: too many requests"));
     soon(guard.release()).await.unwrap();
     assert!(proxy.is_done());
 }

@@ -11,7 +11,7 @@ pub(crate) use crate::common::{
     assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::grpc::Proxy;
+use tenure_testkit::proxy::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
@@ -30,7 +30,7 @@ pub(crate) fn name(tail: &str) -> String {
 
 /// A client of the shared member by way of a proxy of its own.
 pub(crate) async fn proxied() -> (Proxy, Client) {
-    let proxy = Proxy::start(SHARED.members[0].port());
+    let proxy = Proxy::etcd(SHARED.members[0].port());
     let url = SHARED.url_by(&[proxy.address()]);
     let client = connect(&format!("{url}?timeout=2s")).await;
     (proxy, client)

@@ -8,8 +8,8 @@ use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, until, wait_behind,
 };
 use tenure_testkit::etcd::Etcd;
-use tenure_testkit::grpc::{Fault, Proxy};
 use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 /// etcd-io/etcd#11456: the lease of a waiter ran out while it waited, and it was told that it holds the lock.
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +116,7 @@ async fn a_watch_that_breaks_is_opened_again() {
     needs!(etcd);
     let holder = direct().await;
     for fault in [
-        Fault::Answer(14, "etcdserver: no leader"),
+        Fault::Answer("14 etcdserver: no leader"),
         Fault::CutBefore,
         Fault::CutAfter,
         Fault::NoReply,
@@ -167,7 +167,7 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
 async fn a_compaction_loses_no_wake_up() {
     needs!(etcd);
     let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::start(etcd.members[0].port());
+    let proxy = Proxy::etcd(etcd.members[0].port());
     let holder = connect(&etcd.url()).await;
     let waiter = connect(&format!(
         "{}?timeout=500ms",

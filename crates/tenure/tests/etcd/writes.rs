@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use crate::common::writes::{Data, Server};
 use crate::support::{SHARED, TTL, direct, name, proxied, soon, take, until};
 use tenure_testkit::etcd::{Etcd, base64};
-use tenure_testkit::grpc::{Direction, Fault};
 use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Fault};
 
 impl Server for Etcd {
     fn read(&self, key: &str) -> String {

@@ -10,7 +10,7 @@ use tenure::{ErrorKind, LostReason};
 use crate::support::{Scratch, give, inspect, is_free, now, request, take, try_it};
 
 #[track_caller]
-fn assert_lost(backend: &file::Backend, hold: Hold) {
+fn assert_lost(backend: &file::Store, hold: Hold) {
     let renewal = now(backend.renew(vec![hold.clone()])).pop().unwrap();
     assert!(
         matches!(renewal, Renewal::Lost(LostReason::TakenOver)),
@@ -63,7 +63,7 @@ fn a_directory_replaced_under_a_holder_is_the_new_one_for_all() {
 
 #[track_caller]
 fn assert_refused(path: &Path, why: &str) {
-    let refused = file::Backend::open(path).unwrap_err();
+    let refused = file::Store::open(path).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     assert!(refused.to_string().contains(why), "{refused}");
     assert!(
@@ -93,7 +93,7 @@ fn a_directory_that_others_could_change_is_refused() {
     }
     for mode in [0o1777, 0o755, 0o700] {
         chmod(mode);
-        assert!(file::Backend::open(scratch.locks()).is_ok());
+        assert!(file::Store::open(scratch.locks()).is_ok());
     }
     // Only root can make the case of a directory that is somebody else's.
     if rustix::process::geteuid().is_root() {

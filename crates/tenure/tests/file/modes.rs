@@ -24,7 +24,7 @@ fn permits(limit: u32) -> Mode {
     }
 }
 
-fn shared(backend: &file::Backend, mode: Mode) -> Option<Taken> {
+fn shared(backend: &file::Store, mode: Mode) -> Option<Taken> {
     try_it(backend, with(request("a"), mode)).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn waiting_for_a_permit_does_not_hold_the_name() {
     give(&one, first);
     // Whichever comes first, the other follows when that one lets go.
     block_on(async {
-        let run = async |backend: &file::Backend, request: &Request, future: BoxFuture<_>| {
+        let run = async |backend: &file::Store, request: &Request, future: BoxFuture<_>| {
             let answer: Result<Answer, Error> = future.await;
             give(backend, hold(request, answer.unwrap()).unwrap().0);
         };

@@ -40,8 +40,8 @@ impl Scratch {
         self.0.join("locks")
     }
 
-    pub(crate) fn open(&self) -> file::Backend {
-        file::Backend::open(self.locks()).unwrap()
+    pub(crate) fn open(&self) -> file::Store {
+        file::Store::open(self.locks()).unwrap()
     }
 }
 
@@ -95,20 +95,20 @@ pub(crate) fn hold(request: &Request, answer: Answer) -> Option<Taken> {
 }
 
 /// One try; `None` when busy.
-pub(crate) fn try_it(backend: &file::Backend, request: Request) -> Result<Option<Taken>, Error> {
+pub(crate) fn try_it(backend: &file::Store, request: Request) -> Result<Option<Taken>, Error> {
     let request = Arc::new(request);
     Ok(hold(&request, now(backend.acquire(request.clone()))?))
 }
 
 /// A hold of a name that is free.
-pub(crate) fn take(backend: &file::Backend, text: &str) -> Hold {
+pub(crate) fn take(backend: &file::Store, text: &str) -> Hold {
     try_it(backend, request(text))
         .unwrap()
         .expect("the name is free")
         .0
 }
 
-pub(crate) fn is_free(backend: &file::Backend, text: &str) -> bool {
+pub(crate) fn is_free(backend: &file::Store, text: &str) -> bool {
     match try_it(backend, request(text)).unwrap() {
         Some((hold, _)) => {
             give(backend, hold);
@@ -119,17 +119,17 @@ pub(crate) fn is_free(backend: &file::Backend, text: &str) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn give(backend: &file::Backend, hold: Hold) {
+pub(crate) fn give(backend: &file::Store, hold: Hold) {
     assert_eq!(now(backend.release(hold)).unwrap(), Release::Released);
 }
 
-pub(crate) fn inspect(backend: &file::Backend, text: &str) -> Status {
+pub(crate) fn inspect(backend: &file::Store, text: &str) -> Status {
     now(backend.inspect(name(text))).unwrap()
 }
 
 /// A future that waits for the name, past its first poll.
 pub(crate) fn start_waiting(
-    backend: &file::Backend,
+    backend: &file::Store,
     request: Request,
 ) -> (Arc<Request>, BoxFuture<Result<Answer, Error>>) {
     let request = Arc::new(request);
@@ -239,7 +239,7 @@ fn child() {
     let Some(dir) = std::env::var_os(COMMANDED) else {
         return;
     };
-    let backend = file::Backend::open(Path::new(&dir)).unwrap();
+    let backend = file::Store::open(Path::new(&dir)).unwrap();
     let mut held = Vec::new();
     let answer = |text: String| {
         let mut out = std::io::stdout().lock();

@@ -96,7 +96,7 @@ fn a_grant_that_comes_after_the_stop_is_given_back() {
     give(&one, last);
 }
 
-fn take_eventually(backend: &tenure::file::Backend) -> tenure::backend::Hold {
+fn take_eventually(backend: &tenure::file::Store) -> tenure::backend::Hold {
     let request = Arc::new(waiting("a"));
     hold(
         &request,

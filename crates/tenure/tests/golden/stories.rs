@@ -7,7 +7,8 @@ use std::time::Duration;
 use tenure::{Client, Guard};
 
 use crate::common::{connect, soon, start_acquire, take, until_renewed};
-use tenure_testkit::{TEST_TIMEOUT, grpc, proxy};
+use tenure_testkit::TEST_TIMEOUT;
+use tenure_testkit::proxy::Proxy;
 
 /// No renewal is due within a story.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -15,26 +16,11 @@ const LONG: Duration = Duration::from_secs(30 * 60);
 /// Renewed after a third of it.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// A proxy that knows what requests do.
-pub(crate) enum Traced {
-    Plain(proxy::Proxy),
-    Grpc(grpc::Proxy),
-}
-
-impl Traced {
-    fn take_seen(&self) -> Vec<String> {
-        match self {
-            Self::Plain(proxy) => proxy.take_seen(),
-            Self::Grpc(proxy) => proxy.take_seen(),
-        }
-    }
-}
-
 /// A store, by way of its proxy and past it.
 pub(crate) struct Site {
     traced_url: String,
     direct_url: String,
-    proxy: Traced,
+    proxy: Proxy,
     counted: Counted,
     tells_who_waits: bool,
 }
@@ -52,7 +38,7 @@ pub(crate) enum Counted {
 const BY_TIME: [&str; 3] = ["board", "look", "peek"];
 
 impl Site {
-    pub(crate) fn new(traced_url: String, direct_url: String, proxy: Traced) -> Self {
+    pub(crate) fn new(traced_url: String, direct_url: String, proxy: Proxy) -> Self {
         Self {
             traced_url,
             direct_url,

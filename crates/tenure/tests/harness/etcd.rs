@@ -10,14 +10,13 @@ use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, methods_of_stores, open_at, requests_of};
 use tenure_testkit::etcd::{Etcd, Key, Member};
-use tenure_testkit::grpc::{Fault, Planner, Proxy};
+use tenure_testkit::proxy::{Fault, Planner, Proxy};
 use tenure_testkit::redis::{Certificates, PASSWORD};
-use tenure_testkit::relay::Relay;
 
 /// One member, each harness with a proxy of its own in front.
 pub(crate) fn open() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
-    let proxy = Proxy::start(ETCD.members[0].port());
+    let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
     open_at(format!("{url}?timeout=2s"), |store| Site {
         proxy: Some(proxy),
@@ -29,7 +28,7 @@ pub(crate) fn open() -> Opened {
 pub(crate) fn open_three() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(3, &[]));
     let relays: Vec<_> = ETCD.members.iter().map(Member::port).collect();
-    let relays: Vec<_> = relays.into_iter().map(Relay::start).map(Arc::new).collect();
+    let relays: Vec<_> = relays.into_iter().map(Proxy::tcp).map(Arc::new).collect();
     let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
     let url = format!("{}?timeout=2s", ETCD.url_by(&addresses));
     open_at(url, |store| Site {
@@ -42,7 +41,7 @@ pub(crate) fn open_three() -> Opened {
 pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start_tls(&CERTIFICATES, "server"));
-    let relay = Relay::start(ETCD.members[0].tls_port());
+    let relay = Proxy::tcp(ETCD.members[0].tls_port());
     let file = |name: &str| CERTIFICATES.file(name).display().to_string();
     let address = relay.address();
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
@@ -58,7 +57,7 @@ pub(crate) fn open_tls() -> Opened {
 /// One member; every lock has a lease of its own, and stands behind a prefix.
 pub(crate) fn open_lease_per_lock() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
-    let relay = Relay::start(ETCD.members[0].port());
+    let relay = Proxy::tcp(ETCD.members[0].port());
     let url = ETCD.url_by(&[relay.address()]) + "?timeout=2s&lease=lock&prefix=locks/";
     open_at(url, |store| Site {
         relays: vec![Arc::new(relay)],
@@ -71,7 +70,7 @@ struct Site {
     store: Store,
     etcd: &'static Etcd,
     proxy: Option<Proxy>,
-    relays: Vec<Arc<Relay>>,
+    relays: Vec<Arc<Proxy>>,
     prefix: &'static str,
     has_secret: bool,
 }
@@ -129,7 +128,7 @@ impl Harness for Site {
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
         let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer(14, "etcdserver: no leader"),
+            Trouble::RequestLost => Fault::Answer("14 etcdserver: no leader"),
             Trouble::ReplyLost => Fault::CutAfter,
             Trouble::ReplyNever => Fault::NoReply,
             Trouble::Late(by) => Fault::Late(by),

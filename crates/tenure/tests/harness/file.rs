@@ -41,7 +41,7 @@ impl Harness for Directory {
     }
 
     fn guarantees(&self) -> Guarantees {
-        file::Backend::open(&self.dir)
+        file::Store::open(&self.dir)
             .expect("the temporary directory can be used")
             .guarantees()
             .clone()

@@ -31,7 +31,7 @@ pub(crate) fn open_redisson() -> Opened {
 }
 
 fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Opened {
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
     open_at(url, move |store| Site {
         kind,

@@ -13,7 +13,6 @@ use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::sql_client::SqlClient;
-use tenure_testkit::statements::{self, Protocol};
 use tenure_testkit::until;
 
 /// MariaDB, each harness with a proxy of its own in front.
@@ -35,12 +34,12 @@ const OPTIONS: &str = "tls=off&timeout=2s&restart_guard=off";
 fn open(database: Database) -> Opened {
     let (proxy, url) = match database {
         Database::MySql(server) => {
-            let proxy = statements::start(server.port(), Protocol::MySql);
+            let proxy = Proxy::mysql(server.port());
             let url = server.url_at(proxy.port());
             (proxy, url)
         }
         Database::Postgres(server) => {
-            let proxy = statements::start(server.port(), Protocol::Postgres);
+            let proxy = Proxy::postgres(server.port());
             let url = server.url_at(proxy.port());
             (proxy, url)
         }

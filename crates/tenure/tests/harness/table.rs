@@ -13,7 +13,6 @@ use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
-use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Planner, Proxy};
@@ -25,7 +24,7 @@ const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 /// Each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> Opened {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
-    let proxy = database::mysql(SERVER.port());
+    let proxy = Proxy::mysql(SERVER.port());
     let url = SERVER.url_at(proxy.port()) + OPTIONS;
     open_site(url, Database::MySql(&SERVER), Some(proxy))
 }
@@ -37,7 +36,7 @@ pub(crate) fn open_postgres() -> Opened {
         (server, inside)
     });
     let (server, inside) = &*SERVER;
-    let proxy = database::postgres(server.port());
+    let proxy = Proxy::postgres(server.port());
     let url = server.url_at(proxy.port()) + OPTIONS;
     open_site(url, Database::Postgres(server, inside), Some(proxy))
 }

@@ -9,7 +9,7 @@ use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
-use tenure_testkit::jute::{self, Session};
+use tenure_testkit::jute::Session;
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
@@ -20,7 +20,7 @@ const ROOT: &str = "/tests/locks";
 /// One server, each harness with its own proxy in front, and a user to whom the nodes belong.
 pub(crate) fn open() -> Opened {
     static SERVER: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start_with(EAGER, &[]));
-    let proxy = jute::proxy(SERVER.port());
+    let proxy = Proxy::zookeeper(SERVER.port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
     open_at(url(&hosts), |store| Site {
         store,
@@ -42,7 +42,10 @@ const PATIENT: &str = "syncLimit=50";
 pub(crate) fn open_ensemble() -> Opened {
     static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_with(&[], &[PATIENT]));
     let servers: Vec<_> = ENSEMBLE.nodes.iter().collect();
-    let proxies: Vec<_> = servers.iter().map(|it| jute::proxy(it.port())).collect();
+    let proxies: Vec<_> = servers
+        .iter()
+        .map(|it| Proxy::zookeeper(it.port()))
+        .collect();
     let host = |proxy: &Proxy| format!("127.0.0.1:{}", proxy.port());
     let hosts: Vec<_> = proxies.iter().map(host).collect();
     open_at(url(&hosts.join(",")), |store| Site {
@@ -59,7 +62,7 @@ pub(crate) fn open_tls() -> Opened {
     static SERVER: LazyLock<Zookeeper> =
         LazyLock::new(|| Zookeeper::start_tls(&CERTIFICATES, "server"));
     let ca = CERTIFICATES.file("ca.crt").display().to_string();
-    let proxy = jute::proxy(SERVER.tls_port());
+    let proxy = Proxy::zookeeper(SERVER.tls_port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
     let url = url(&hosts) + "&tls=on&ca=" + &ca;
     open_at(url, |store| Site {

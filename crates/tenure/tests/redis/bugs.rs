@@ -74,7 +74,7 @@ async fn a_release_sends_one_message() {
 async fn a_late_release_does_not_hit_the_next_holder() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let url = server.url_by(proxy.port());
     let first = connect(&format!("{url}?timeout=20s&restart_guard=off")).await;
     let second = client_of(&server).await;

@@ -196,7 +196,7 @@ async fn the_locks_lie_apart() {
         info.contains("cluster_state:ok")
     })
     .await;
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let client = connect(&format!("redis://127.0.0.1:{}{TRUSTED}", proxy.port())).await;
     let names = names("apart");
     // The scripts are known after this.

@@ -163,7 +163,7 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
     needs!(redis);
     for dialect in ["", "&dialect=redisson"] {
         let server = Redis::start(&[]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let options = format!("{TRUSTED}{dialect}");
         let late = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
         let other = connect(&format!("{}{options}", server.url())).await;
@@ -196,4 +196,38 @@ async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
         assert!(!is_held());
         assert_eq!(waiting(&server, "x"), 0);
     }
+}
+
+/// `close` waits for the request that ends a subscription: no request of ours is sent after `close` has returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_waits_until_a_subscription_has_ended() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let options = format!("{TRUSTED}&dialect=redisson");
+    let client = connect(&format!("{}{options}", server.url_by(proxy.port()))).await;
+    let other = connect(&format!("{}{options}", server.url())).await;
+    let holder = take(&other, "x", TTL * 100).await;
+    let subscribers = || {
+        let count = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"];
+        server.ask(&count).items()[1].int()
+    };
+    let waiter = start_acquire(client.lock("x").ttl(TTL * 100));
+    until("it is subscribed", || subscribers() == 1).await;
+    proxy.take_seen();
+    proxy.delay(Direction::Up, Duration::from_millis(200));
+    soon(client.close()).await;
+    assert_eq!(subscribers(), 0);
+    // The release may be sent twice: by the wait that ends and by the client that closes.
+    let seen = proxy.take_seen();
+    assert_eq!(
+        seen.last().map(String::as_str),
+        Some("unsubscribe"),
+        "{seen:?}"
+    );
+    assert_eq!(
+        soon(waiter).await.unwrap().unwrap_err().kind(),
+        tenure::ErrorKind::Closed
+    );
+    soon(holder.release()).await.unwrap();
 }

@@ -157,7 +157,7 @@ async fn one_of_three_forgets(options: &str, ttl: Duration) -> AfterRestart {
         server.order(&["SET", "x", "somebody"]);
     }
     // Cut off from C, it is not told; else it would notice at once that it has two nodes left.
-    let proxy = Proxy::start(servers[2].port());
+    let proxy = Proxy::redis(servers[2].port());
     let address = format!("127.0.0.1:{}", proxy.port());
     let client = connect(&url.replace(&servers[2].address(), &address)).await;
     // Renewals would bring it to the others meanwhile, and so would requests that wait there.

@@ -20,7 +20,7 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let server = Redis::start(&[]);
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         Self { server, proxy }
     }
 

@@ -24,7 +24,7 @@ struct Restarted {
 
 /// `ttl`: that of the old holder. Everybody waits for as long as it takes.
 async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let old = soon(first.lock("x").ttl(ttl).acquire()).await.unwrap();
     for direction in [Direction::Up, Direction::Down] {
@@ -56,7 +56,7 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
 async fn a_waiter_is_guarded_as_well() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
     // long as the longest ttl of all, as it has to be.
     let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
@@ -263,4 +263,29 @@ async fn the_power_is_lost() {
         .await;
         assert!(tokens.new > tokens.old);
     }
+}
+
+/// While the server is away a waiter pauses between its attempts to connect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_pauses_between_attempts_to_connect() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let (ttl, options) = (TTL * 10, "timeout=3s&restart_guard=off");
+    let client = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let other = connect(&format!("{}?{options}", server.url())).await;
+    let holder = take(&other, "x", ttl).await;
+    let waiter = start_acquire(client.lock("x").ttl(ttl));
+    until("it waits", || crate::support::waiting(&server, "x") == 1).await;
+    let before = proxy.connections();
+    server.kill();
+    // Longer than the waiter's place in the queue lasts.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    // After some short ones, a pause lasts an eighth of a second or longer.
+    let attempts = proxy.connections() - before;
+    assert!(attempts < 150, "{attempts} attempts");
+    server.launch();
+    let next = soon(waiter).await.unwrap().unwrap();
+    soon(next.release()).await.unwrap();
+    drop(holder);
 }

@@ -76,7 +76,7 @@ impl Site {
     /// With a proxy and clients of its own.
     pub(crate) async fn on(server: &Arc<Redis>) -> Self {
         let server = server.clone();
-        let proxy = Proxy::start(server.port());
+        let proxy = Proxy::redis(server.port());
         let url = server.url_by(proxy.port());
         let timeout = TIMEOUT.as_millis();
         let client = connect(&format!("{url}?timeout={timeout}ms&restart_guard=off")).await;
@@ -248,6 +248,24 @@ async fn a_release_goes_wrong() {
             site.settles(&name).await;
         }
     }
+}
+
+/// The client sends a failed release again as it was: the next holder gets a token from the server's clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_release_is_sent_again_unchanged() {
+    needs!(redis);
+    let site = Site::new().await;
+    let holder = take(&site.client, "again", TTL * 10).await;
+    let token = holder.token().get();
+    let waiter = start_acquire(site.other.lock("again").ttl(TTL * 10));
+    until("it waits", || waiting(&site.server, "again") == 1).await;
+    site.proxy.plan("release", Fault::CutBefore);
+    drop(holder);
+    let next = soon(waiter).await.unwrap().unwrap();
+    // The clock counts microseconds, and the release took longer than one of them.
+    assert!(next.token().get() > token + 1);
+    soon(next.release()).await.unwrap();
+    site.settles("again").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

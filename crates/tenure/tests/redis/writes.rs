@@ -40,7 +40,7 @@ async fn the_holder_writes_and_a_former_one_does_not() {
 async fn a_write_that_arrives_late_does_not_count() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let first = connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
     let old = take(&first, "x", TTL).await;
     proxy.hold(Direction::Up, true);
@@ -62,7 +62,7 @@ async fn a_write_that_arrives_late_does_not_count() {
 async fn a_write_whose_answer_is_lost_is_indeterminate() {
     needs!(redis);
     let server = Redis::start(&[]);
-    let proxy = Proxy::start(server.port());
+    let proxy = Proxy::redis(server.port());
     let client = connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
     let guard = take(&client, "x", TTL).await;
     let (faults, plan) = ([Fault::CutBefore, Fault::CutAfter], |it| {

@@ -226,14 +226,14 @@ async fn all_of_it(store: &Store) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_refuses() {
-    if !Certificates::skip_unless_possible() {
+    if !Certificates::skip_unless_installed() {
         all_of_it(&REDIS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_refuses() {
-    if !etcd::skip_unless_installed() && !Certificates::skip_unless_possible() {
+    if !etcd::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&ETCD).await;
     }
 }
@@ -247,7 +247,7 @@ async fn zookeeper_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_refuses() {
-    if !mariadb::skip_unless_installed() && !Certificates::skip_unless_possible() {
+    if !mariadb::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&MYSQL).await;
         beyond_this_machine(&MYSQL).await;
     }
@@ -255,7 +255,7 @@ async fn mysql_refuses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_refuses() {
-    if !postgres::skip_unless_installed() && !Certificates::skip_unless_possible() {
+    if !postgres::skip_unless_installed() && !Certificates::skip_unless_installed() {
         all_of_it(&POSTGRES).await;
         beyond_this_machine(&POSTGRES).await;
     }

@@ -11,8 +11,7 @@ use crate::support::{
     take_and_release, until, wait_as,
 };
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Direction;
-use tenure_testkit::statements::{self, Protocol};
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
@@ -52,15 +51,15 @@ async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Data
     take_and_release(&client, &names[1]).await;
 }
 
-fn protocol(database: &dyn Database) -> Protocol {
+fn proxy(database: &dyn Database) -> Proxy {
     match database.url_at(1).starts_with("mysql") {
-        true => Protocol::MySql,
-        false => Protocol::Postgres,
+        true => Proxy::mysql(database.port()),
+        false => Proxy::postgres(database.port()),
     }
 }
 
 async fn a_cut_connection_is_told_soon(database: &dyn Database) {
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let name = name("cut");
     let lock = client.lock(&name).ttl(Duration::from_secs(60));
@@ -77,7 +76,7 @@ async fn a_cut_connection_is_told_soon(database: &dyn Database) {
 
 /// Nothing gets through, and nobody hangs up.
 async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn Database) {
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let other = connect(&database.url()).await;
     for waits in [false, true] {
@@ -116,7 +115,7 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
 /// later. The session itself is not given up before its lease is over.
 async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database) {
     const LEASE: Duration = Duration::from_secs(60);
-    let proxy = statements::start(database.port(), protocol(database));
+    let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let (kept, names) = (name("kept"), [(); 80].map(|()| name("unheard")));
     let lock = client.lock(&kept).ttl(LEASE);

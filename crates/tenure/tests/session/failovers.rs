@@ -3,15 +3,15 @@
 use crate::support::{Database, OPTIONS, connect, name, soon, take};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
-use tenure_testkit::relay::Relay;
+use tenure_testkit::proxy::Proxy;
 
 /// The table says so: the first server may live on, cut off from those who now go to the second.
 async fn two_hold_it(first: &dyn Database, second: &dyn Database) {
-    let relay = Relay::start(first.port());
+    let relay = Proxy::tcp(first.port());
     let url = format!("{}?{OPTIONS}", first.url_at(relay.port()));
     let name = name("failover");
     let old = take(&connect(&url).await, &name).await;
-    relay.lead_to(second.port());
+    relay.redirect(second.port());
     let new = take(&connect(&url).await, &name).await;
     assert!(old.is_held(), "nobody has told its holder");
     assert!(new.is_held());

@@ -13,8 +13,7 @@ use crate::support::{
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres as Server;
-use tenure_testkit::proxy::Fault;
-use tenure_testkit::wire;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 on_servers!(
     a_commit_that_was_done_and_not_answered,
@@ -26,7 +25,7 @@ on_servers!(
 
 /// Nobody can tell: the lock is kept until its lease ends, and freed then.
 async fn unknown<DB: Bank>(fault: Fault, expected: i64) {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -70,7 +69,7 @@ async fn a_commit_that_never_arrived<DB: Bank>() {
 }
 
 async fn a_commit_that_is_dropped<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -98,7 +97,7 @@ async fn a_commit_that_is_dropped<DB: Bank>() {
 }
 
 async fn a_connection_that_breaks_in_the_body<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));
@@ -118,7 +117,7 @@ async fn a_connection_that_breaks_in_the_body<DB: Bank>() {
 
 /// A client that is cut off while it has the row.
 async fn a_killed_holder_frees_its_lock<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let lock = name("lock");

@@ -10,8 +10,7 @@ use crate::support::{
     Bank, account, assert_says, balance, bank, bank_at, locks, name, on_each, read, soon, until,
     write,
 };
-use tenure_testkit::proxy::Fault;
-use tenure_testkit::wire;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 on_each!(
     it_commits_and_then_releases,
@@ -233,7 +232,7 @@ async fn nothing_is_lost_among_many<DB: Bank>() {
 
 /// COMMIT is done in the database and its answer is under way: the lock is still held.
 async fn the_lock_outlasts_commit<DB: Bank>() {
-    let proxy = wire::start(DB::port());
+    let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
     let pool = bank_at::<DB>(proxy.port(), 2).await;
     let (id, lock) = (account(&direct).await, name("lock"));

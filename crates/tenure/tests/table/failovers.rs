@@ -8,18 +8,18 @@ use tenure_testkit::disk::Disk;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::relay::Relay;
+use tenure_testkit::proxy::Proxy;
 
 /// The table says so: what was not copied is not there.
 async fn two_hold_it(first: &Db, second: &Db) {
     let (relay, url) = match first {
         Db::MySql(server) => {
-            let relay = Relay::start(server.port());
+            let relay = Proxy::tcp(server.port());
             let url = server.url_at(relay.port()) + OPTIONS;
             (relay, url)
         }
         Db::Postgres(server, _) => {
-            let relay = Relay::start(server.port());
+            let relay = Proxy::tcp(server.port());
             let url = server.url_at(relay.port()) + OPTIONS;
             (relay, url)
         }
@@ -30,7 +30,7 @@ async fn two_hold_it(first: &Db, second: &Db) {
     let old = connect(&url).await;
     let lock = old.lock("failover").ttl(TTL * 10);
     let old = soon(lock.acquire()).await.unwrap();
-    relay.lead_to(match second {
+    relay.redirect(match second {
         Db::MySql(server) => server.port(),
         Db::Postgres(server, _) => server.port(),
         Db::File(_) => unreachable!(),

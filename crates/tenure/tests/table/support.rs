@@ -13,7 +13,6 @@ pub(crate) use crate::common::{
     assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
 };
 use tenure_testkit::PASSWORD;
-use tenure_testkit::database;
 use tenure_testkit::mariadb::{self, DATABASE, MariaDb, USER};
 use tenure_testkit::postgres::{self, Postgres};
 use tenure_testkit::process::Directory;
@@ -73,12 +72,12 @@ impl Db {
     pub(crate) fn proxied(&self) -> (Proxy, String) {
         let (proxy, url) = match self {
             Self::MySql(server) => {
-                let proxy = database::mysql(server.port());
+                let proxy = Proxy::mysql(server.port());
                 let url = server.url_at(proxy.port());
                 (proxy, url)
             }
             Self::Postgres(server, _) => {
-                let proxy = database::postgres(server.port());
+                let proxy = Proxy::postgres(server.port());
                 let url = server.url_at(proxy.port());
                 (proxy, url)
             }

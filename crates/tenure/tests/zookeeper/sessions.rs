@@ -10,9 +10,8 @@ use crate::support::{
     until_renewed, url,
 };
 use tenure_testkit::disk::Disk;
-use tenure_testkit::jute;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Direction;
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
 
 /// At several lengths of a session: the holder is told before its node goes.
@@ -22,7 +21,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
     let mut cases = Vec::new();
     for ttl in [600, 1_000, 2_000, 4_000].map(Duration::from_millis) {
         cases.push(tokio::spawn(async move {
-            let proxy = jute::proxy(SHARED.port());
+            let proxy = Proxy::zookeeper(SHARED.port());
             let (client, name) = (client_by(&proxy).await, unique("cut"));
             let guard = take(&client, &name, ttl).await;
             until_renewed(&guard).await;
@@ -55,7 +54,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_outlives_its_session() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("expires");
     let ttl = Duration::from_millis(600);

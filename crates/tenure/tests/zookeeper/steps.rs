@@ -9,15 +9,14 @@ use crate::support::{
     SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, take_and_release, unique,
     until, until_renewed,
 };
-use tenure_testkit::jute;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Fault};
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
 
 /// Somebody else finds it taken, and free afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_survives_what_happens_to_its_requests() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["parents", "acquire", "watch"] {
         for fault in [
@@ -48,7 +47,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_what_happens_to_its_requests() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for step in ["acquire", "list", "watch"] {
         for fault in [
@@ -76,7 +75,7 @@ async fn a_wait_survives_what_happens_to_its_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_survives_what_happens_to_its_request() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     for fault in [
         Fault::CutBefore,
@@ -97,7 +96,7 @@ async fn a_release_survives_what_happens_to_its_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_survives_what_happens_to_its_request() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let client = client_by(&proxy).await;
     let name = unique("renew");
     let guard = take(&client, &name, TTL).await;
@@ -118,7 +117,7 @@ async fn a_renewal_survives_what_happens_to_its_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_leaves_nothing() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (other, name) = (client_of(&SHARED).await, unique("try"));
     let holder = take(&other, &name, TTL).await;
     for step in ["acquire", "list", "watch", "release"] {
@@ -144,7 +143,7 @@ async fn a_try_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_a_free_lock() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("count"));
     take_and_release(&client, &name, TTL * 10).await;
     proxy.delay(Direction::Up, Duration::from_millis(5));
@@ -168,7 +167,7 @@ async fn requests_of_a_free_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("ghost"));
     let ttl = Duration::from_millis(2_500);
     let other = take(&client, &unique("beside"), ttl).await;
@@ -176,7 +175,7 @@ async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
     // Who asks about it hears nothing, be it whoever asked for it or who clears up.
     let plan = || {
         // More than one ahead, or a question comes between two.
-        for _ in proxy.to_come()..5 {
+        for _ in proxy.pending()..5 {
             proxy.plan("sync", Fault::CutAfter);
         }
     };

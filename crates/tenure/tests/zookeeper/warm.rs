@@ -3,8 +3,8 @@
 use crate::support::{
     ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
 };
-use tenure_testkit::jute;
 use tenure_testkit::needs;
+use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::Zookeeper;
 
 /// Requests of one acquire and its release.
@@ -14,7 +14,7 @@ const WARM: u64 = 2;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_not_the_one_that_was_known() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("again"));
     let dir = format!("{ROOT}/{name}");
     for round in 0..5_u32 {
@@ -45,7 +45,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_noticed_after_a_reconnect() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, name) = (client_by(&proxy).await, unique("away"));
     let dir = format!("{ROOT}/{name}");
     take_and_release(&client, &name, TTL).await;
@@ -95,7 +95,7 @@ async fn a_collected_container_is_made_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_comes_in_between_is_seen() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let name = unique("between");
     take_and_release(&client, &name, TTL * 10).await;

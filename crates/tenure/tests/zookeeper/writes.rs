@@ -8,9 +8,8 @@ use crate::common::writes::{Data, Server};
 use crate::support::{
     ROOT, SHARED, TTL, assert_says, client_by, client_of, nodes, soon, take, unique,
 };
-use tenure_testkit::jute;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Direction;
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 impl Server for Zookeeper {
@@ -61,7 +60,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_write_is_refused() {
     needs!(zookeeper);
-    let proxy = jute::proxy(SHARED.port());
+    let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
     let (name, ttl) = (unique("late"), Duration::from_millis(800));
     let total = total(&name);

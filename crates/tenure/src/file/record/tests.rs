@@ -44,7 +44,7 @@ fn body(token: u64) -> Body<'static> {
 }
 
 /// Grants as the backend does, with a wall clock that was never set: only the counter keeps tokens growing.
-fn grant(file: &File, boot: u64) -> Pen {
+fn grant(file: &File, boot: u64) -> RecordWriter {
     let mut plan = read(file).unwrap().plan(0, boot, || Ok(0)).unwrap();
     plan.raise(file, boot, State::Free, None).unwrap();
     let head = Head {
@@ -109,10 +109,10 @@ fn tokens_grow_within_a_boot_and_across_boots() {
         for _ in 0..20 {
             let before = read(&scratch.1).unwrap().plan(0, boot, || Ok(0)).unwrap();
             syncs += u32::from(before.raise);
-            let mut pen = grant(&scratch.1, boot);
-            assert!(pen.token() > last, "{} after {last}", pen.token());
-            last = pen.token();
-            pen.free(&scratch.1, 0, 0).unwrap();
+            let mut writer = grant(&scratch.1, boot);
+            assert!(writer.token() > last, "{} after {last}", writer.token());
+            last = writer.token();
+            writer.free(&scratch.1, 0, 0).unwrap();
         }
     }
     // One for each new boot, and one for each grant without a boot id.
@@ -154,13 +154,13 @@ fn no_torn_or_lost_write_brings_a_token_back() {
             state: State::Exclusive,
             ..Head::default()
         };
-        let mut pen = plan
+        let mut writer = plan
             .grant(&scratch.1, head, Some(&body(plan.token)))
             .unwrap();
-        assert!(pen.token() > granted);
-        granted = pen.token();
+        assert!(writer.token() > granted);
+        granted = writer.token();
         writes.push(scratch.bytes());
-        pen.free(&scratch.1, 0, 0).unwrap();
+        writer.free(&scratch.1, 0, 0).unwrap();
         writes.push(scratch.bytes());
         for after in &writes {
             crash(&synced, after, granted, &mut crashes);
@@ -202,13 +202,16 @@ fn a_record_torn_in_the_same_boot_does_not_bring_a_token_back() {
     let scratch = Scratch::new("same-boot");
     grant(&scratch.1, 1).free(&scratch.1, 0, 0).unwrap();
     let before = scratch.bytes();
-    let pen = grant(&scratch.1, 1);
+    let writer = grant(&scratch.1, 1);
     let after = scratch.bytes();
     for at in 0..after.len() {
         let torn = [&after[..at], &before[at..]].concat();
         let plan = parse(&torn).plan(0, 1, || Ok(0)).unwrap();
         // Unless nothing of it was written, and so nothing granted.
-        assert!(plan.token > pen.token() || torn == before, "torn at {at}");
+        assert!(
+            plan.token > writer.token() || torn == before,
+            "torn at {at}"
+        );
     }
 }
 
@@ -284,16 +287,16 @@ fn a_holder_made_of_escapes_still_fits() {
 #[test]
 fn burying_the_dead_keeps_the_counter() {
     let scratch = Scratch::new("bury");
-    let pen = grant(&scratch.1, 1);
+    let writer = grant(&scratch.1, 1);
     let Contents::Valid(found) = read(&scratch.1).unwrap() else {
         panic!("no record")
     };
-    found.bury(&scratch.1, 50, 40).unwrap();
+    found.free_after_death(&scratch.1, 50, 40).unwrap();
     let head = *read(&scratch.1).unwrap().head().unwrap();
     assert_eq!(
         (head.state, head.until, head.span, head.delay),
         (State::Free, 50, 40, 0)
     );
-    assert!(grant(&scratch.1, 1).token() > pen.token());
-    assert!(grant(&scratch.1, 2).token() > pen.token());
+    assert!(grant(&scratch.1, 1).token() > writer.token());
+    assert!(grant(&scratch.1, 2).token() > writer.token());
 }

@@ -1,0 +1,130 @@
+//! One acquisition: the name is taken in the first poll, or a thread waits for it.
+
+use std::fs::TryLockError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Answer, Grant, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
+use tenure_core::rt::Clock;
+use tenure_core::time::Time;
+
+use super::directory::{LockPath, Opened};
+use super::errors::closed;
+use super::hold::{self, Held, TakeOutcome};
+use super::idle_files::IdleFile;
+use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
+use super::names;
+use super::store::Shared;
+use super::wait;
+
+pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Result<Answer, Error> {
+    if shared.is_closed() {
+        return Err(closed());
+    }
+    refuse_unsupported(request)?;
+    if request.stop.is_raised() {
+        return Ok(Answer::Busy);
+    }
+    let sent = Clock::system().now();
+    let lock_path = LockPath::new(&shared.path, names::encode(&request.name));
+    let taken = match try_once(shared, request, &lock_path) {
+        // Once more without the files that are open only to save time.
+        Err(_) if shared.idle_files.clear() => try_once(shared, request, &lock_path),
+        taken => taken,
+    };
+    if let Some(held) = taken? {
+        return Ok(Answer::Granted(grant(shared, request, held, sent)?));
+    }
+    if !request.wait {
+        return Ok(Answer::Busy);
+    }
+    let Some(held) = wait::wait(shared, request, &lock_path).await? else {
+        return Ok(Answer::Busy);
+    };
+    // No request was sent in the end: the kernel handed the lock over, and the lock does not run out.
+    let sent = Clock::system().now();
+    Ok(Answer::Granted(grant(shared, request, held, sent)?))
+}
+
+/// Takes the name if it is free and its file is open. Every other case is left to [`acquire`].
+pub(super) fn acquire_now(shared: &Shared, request: &Request) -> Option<Grant> {
+    if shared.is_closed() || request.mode != Mode::Exclusive {
+        return None;
+    }
+    let IdleFile {
+        lock_path,
+        file,
+        id,
+    } = shared.idle_files.take(&request.name)?;
+    let sent = Clock::system().now();
+    let directory = shared.directory();
+    file.try_lock().ok()?;
+    let lock = KernelLock::new(file);
+    let held_locks = shared.hold_count();
+    let taken = hold::take(&directory, request, &lock_path, lock, id, held_locks);
+    match taken {
+        Ok(TakeOutcome::Held(held)) => grant(shared, request, held, sent).ok(),
+        _ => None,
+    }
+}
+
+fn grant(shared: &Shared, request: &Request, held: Box<Held>, sent: Time) -> Result<Grant, Error> {
+    let token = shared.remember(request, held)?;
+    Ok(Grant::new(token, sent, Duration::ZERO, None))
+}
+
+/// Refuses what this store cannot combine, before any file is touched.
+fn refuse_unsupported(request: &Request) -> Result<(), Error> {
+    let reserves = !request.min_hold.is_zero() || !request.lock_delay.is_zero();
+    if reserves && request.mode != Mode::Exclusive {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "`min_hold` and `lock_delay` of a file lock need exclusive mode; leave them out, \
+             hold the name exclusively, or use `memory:`, which has them for all modes",
+        ));
+    }
+    Ok(())
+}
+
+/// Takes the name if it is free.
+fn try_once(
+    shared: &Shared,
+    request: &Request,
+    lock_path: &LockPath,
+) -> Result<Option<Box<Held>>, Error> {
+    let kind = Kind::of(request.mode);
+    let mut replacements = 0;
+    let mut timer = AmbiguityTimer::default();
+    loop {
+        let (directory, held_locks) = (shared.directory(), shared.hold_count());
+        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
+            shared.count_replacement(&mut replacements, lock_path)?;
+            continue;
+        };
+        let is_ambiguous = match kind.try_lock(&file) {
+            Ok(()) => {
+                let lock = KernelLock::new(file);
+                match hold::take(&directory, request, lock_path, lock, id, held_locks)? {
+                    TakeOutcome::Held(held) => return Ok(Some(held)),
+                    TakeOutcome::Reserved(..) => return Ok(None),
+                    TakeOutcome::NoPermit { is_ambiguous } => is_ambiguous,
+                    TakeOutcome::Again => {
+                        shared.count_replacement(&mut replacements, lock_path)?;
+                        continue;
+                    }
+                }
+            }
+            // A request that waits need not find out who has the lock.
+            Err(TryLockError::WouldBlock) if request.wait => return Ok(None),
+            Err(TryLockError::WouldBlock) => hold::is_ambiguous(&file, kind),
+            Err(TryLockError::Error(err)) => {
+                return Err(directory.system_error("lock", &lock_path.file, err, held_locks));
+            }
+        };
+        if request.wait || !is_ambiguous || !timer.pause() {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What kernel file locks promise.
+
+use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+
+/// The name of this store in URLs, errors and tables.
+pub(super) const SCHEME: &str = "file";
+
+/// The promises of locks in a directory.
+pub fn guarantees() -> Guarantees {
+    let faults = vec![
+        Cell::claims(
+            Fault::HolderKilled,
+            "the kernel frees the lock when the process ends, and the next waiter gets it at once; a write that the process sent before may arrive after that",
+        ),
+        Cell::effects(
+            Fault::HolderPaused,
+            "there is no lease: a paused holder keeps the lock for as long as it is paused",
+        )
+        .late(),
+        Cell::not_applicable(Fault::Partition, "there is no network in between"),
+        Cell::not_applicable(Fault::StoreRestart, "the kernel is the store"),
+        Cell::effects(
+            Fault::PowerLoss,
+            "all holders end with the machine; tokens continue above a limit that was synced to disk before it was used",
+        ),
+        Cell::not_applicable(Fault::Failover, "there is one kernel"),
+        Cell::effects(
+            Fault::StoreClockForward,
+            "the clock only decides about `min_hold` and `lock_delay`, which may end early",
+        ),
+        Cell::effects(
+            Fault::StoreClockBack,
+            "tokens continue from the last one; `min_hold` and `lock_delay` may start once more",
+        ),
+        Cell::effects(Fault::ClientClock, "client and store have the same clock"),
+        Cell::effects(
+            Fault::ClientSuspended,
+            "holder and waiters are suspended together; the lock does not change",
+        )
+        .late(),
+    ];
+    let mut guarantees = Guarantees::new(
+        SCHEME,
+        Order::Unordered(
+            "the kernel wakes waiters in the order of their arrival, but a process that asks at that moment can be faster, \
+             and shared holders keep joining while an exclusive one waits; permits are polled every 1 to 20 ms",
+        ),
+        faults,
+    );
+    guarantees.shared = true;
+    guarantees.permits = true;
+    guarantees.min_hold = true;
+    guarantees.lock_delay = true;
+    guarantees.liveness = "the process: when it ends, the kernel frees its locks";
+    guarantees.clock = "none: there is no lease";
+    guarantees.waiting = "a waiter blocks in the kernel, with one thread per contended name; permits are polled every 1 to 20 ms";
+    guarantees.token = "max(last + 1, wall clock in µs), kept in the lock file; a limit is synced to disk ahead of use, so tokens also grow \
+         over a power loss, and over the loss of the file unless the clock was set back";
+    guarantees.loss = "only `break`, or replacing the file or the directory, ends a hold; noticed within a third of the ttl";
+    guarantees.fit = "correctness on one host, on a local disk";
+    guarantees
+}

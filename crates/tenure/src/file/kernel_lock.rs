@@ -1,0 +1,106 @@
+//! Locks of the operating system's kernel, `flock(2)`.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use tenure_core::options::Mode;
+use tenure_core::rt::{self, Clock};
+use tenure_core::time::Time;
+
+/// For how long a try believes that a lock is held only for a moment, when the lock is taken and the record says that
+/// the name is free: another process inspects the name, or is about to write the record, or a thread without a waiter
+/// is about to unlock. Such moments take microseconds.
+const AMBIGUITY_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// The kernel's two kinds of locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Exclusive,
+    Shared,
+}
+
+impl Kind {
+    pub(super) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            _ => Self::Shared,
+        }
+    }
+
+    pub(super) fn try_lock(self, file: &File) -> Result<(), TryLockError> {
+        match self {
+            Self::Exclusive => file.try_lock(),
+            Self::Shared => file.try_lock_shared(),
+        }
+    }
+
+    /// Blocks until the lock is ours.
+    pub(super) fn lock(self, file: &File) -> io::Result<()> {
+        loop {
+            let locked = match self {
+                Self::Exclusive => file.lock(),
+                Self::Shared => file.lock_shared(),
+            };
+            match locked {
+                Err(err) if err.kind() == ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+/// A kernel lock, which ends with an explicit unlock.
+///
+/// Closing the file is not enough: a child process between fork and exec shares the open file and would keep the lock.
+#[derive(Debug)]
+pub(super) struct KernelLock(Option<File>);
+
+impl KernelLock {
+    /// Takes over the lock that was acquired on `file`.
+    pub(super) fn new(file: File) -> Self {
+        Self(Some(file))
+    }
+
+    pub(super) fn file(&self) -> &File {
+        self.0
+            .as_ref()
+            .expect("BUG: the file is taken out by `unlock` only")
+    }
+
+    /// Unlocks, and keeps the file open for the next time.
+    pub(super) fn unlock(mut self) -> Option<File> {
+        let file = self.0.take()?;
+        file.unlock().is_ok().then_some(file)
+    }
+}
+
+impl Drop for KernelLock {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            // There is nothing to be done about an error, and closing is about to do the same.
+            let _ = file.unlock();
+        }
+    }
+}
+
+/// Measures [`AMBIGUITY_TIMEOUT`] from its first pause on.
+#[derive(Default)]
+pub(super) struct AmbiguityTimer {
+    since: Option<Time>,
+    pause: Duration,
+}
+
+impl AmbiguityTimer {
+    /// Pauses for a moment. `false`: the time is over.
+    pub(super) fn pause(&mut self) -> bool {
+        let now = Clock::system().now();
+        if now.since(*self.since.get_or_insert(now)) >= AMBIGUITY_TIMEOUT {
+            return false;
+        }
+        // The thread sleeps for 2 ms at most in all, in a rare situation: a timer of the runtime is not worth it.
+        self.pause = (self.pause * 2).clamp(Duration::from_micros(20), Duration::from_micros(500));
+        rt::nap(self.pause);
+        true
+    }
+}

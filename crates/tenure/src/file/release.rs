@@ -1,0 +1,28 @@
+//! Releasing a hold, and closing the client.
+
+use tenure_core::backend::{Hold, Release};
+
+use super::store::Shared;
+
+pub(super) fn release(shared: &Shared, hold: &Hold) -> Release {
+    let Some(held) = shared.holds.remove(hold.owner) else {
+        return Release::NotHeld;
+    };
+    let (release, idle_file) = held.release_and_keep_file(hold.unclean);
+    if let Some(idle_file) = idle_file
+        && !shared.is_closed()
+    {
+        shared.idle_files.put(&hold.name, idle_file);
+    }
+    release
+}
+
+/// Releases what is held, and ends the threads.
+pub(super) fn close(shared: &Shared) {
+    shared.set_closed();
+    for (_, held) in shared.holds.take_all() {
+        held.release(false);
+    }
+    shared.idle_files.clear();
+    shared.threads.close();
+}

@@ -1,0 +1,25 @@
+//! A hold has no lease: renewal checks that the path still leads to the locked file.
+
+use tenure_core::backend::{Hold, Renewal};
+use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::lost::LostReason;
+use tenure_core::rt::Clock;
+
+use super::guarantees::SCHEME;
+use super::store::Shared;
+
+pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
+    let sent = Clock::system().now();
+    match shared.holds.read(hold.owner, |held| held.is_current()) {
+        None => Renewal::Lost(LostReason::StoreSaysNo),
+        Some(Ok(true)) => Renewal::Renewed { sent, ttl: None },
+        Some(Ok(false)) => Renewal::Lost(LostReason::TakenOver),
+        Some(Err(err)) => Renewal::Unknown(
+            Error::new(ErrorKind::Backend, "could not look at the lock file")
+                .with_name(&hold.name)
+                .with_backend(SCHEME)
+                .with_step(Step::Renew)
+                .with_source(err),
+        ),
+    }
+}

@@ -1,0 +1,452 @@
+//! The primary that sentinels name, followed over failovers.
+//!
+//! There is a connection to every sentinel. An announcement of a sentinel ends the connection to the old primary at
+//! once; all sentinels are asked for the new one. The sentinel that knows of the latest failover is right (that is how
+//! sentinels settle it among themselves), and among several that know of the same failover the majority.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::Notify;
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+use tenure_core::rt::{Clock, Spawner, Task, lock};
+use tenure_core::support::SingleFlight;
+use tenure_core::url::Host;
+
+use super::super::errors;
+use super::super::events::ServerEvents;
+use super::super::settings::Settings;
+use super::call::{self, Call, Reply};
+use super::server::{Connection, Server};
+
+/// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
+const ANNOUNCEMENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// How often all sentinels are asked although none announced anything: a connection may have broken unnoticed, and a
+/// sentinel may be cut off from the others.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The shortest time between two rounds of questions, however much is announced.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How much longer the other sentinels may take when most have answered.
+const GRACE_PERIOD: Duration = Duration::from_millis(100);
+
+/// The sentinels of one store, and the primary that they name.
+pub(super) struct Sentinels {
+    inner: Arc<Inner>,
+    /// Follows the announcements.
+    watcher: Task,
+}
+
+struct Inner {
+    service: String,
+    sentinels: Vec<Sentinel>,
+    settings: Arc<Settings>,
+    events: Arc<ServerEvents>,
+    clock: Clock,
+    spawner: Spawner,
+    primary: Mutex<Option<Arc<Server>>>,
+    searching: SingleFlight<Error>,
+    /// A sentinel announced something, or its connection broke.
+    announced: Notify,
+}
+
+struct Sentinel {
+    host: Host,
+    client: Client,
+    /// Locked by the task that asks this sentinel.
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+}
+
+/// What one sentinel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    primary: Host,
+    /// Grows with each failover.
+    epoch: u64,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        hosts: &[Host],
+        service: &str,
+        settings: &Arc<Settings>,
+        events: &Arc<ServerEvents>,
+        clock: &Clock,
+        spawner: &Spawner,
+    ) -> Result<Self, Error> {
+        let sentinel = |host: &Host| {
+            Ok(Sentinel {
+                host: host.clone(),
+                client: settings.sentinel_client(host)?,
+                connection: tokio::sync::Mutex::default(),
+            })
+        };
+        let inner = Arc::new(Inner {
+            service: service.to_owned(),
+            sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
+            settings: settings.clone(),
+            events: events.clone(),
+            clock: clock.clone(),
+            spawner: spawner.clone(),
+            primary: Mutex::default(),
+            searching: SingleFlight::default(),
+            announced: Notify::new(),
+        });
+        let watcher = spawner.spawn(inner.clone().watch());
+        Ok(Self { inner, watcher })
+    }
+
+    /// The connection to the primary.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+        let inner = &self.inner;
+        // In a box, as in `Server::connection`.
+        let search = async { Box::pin(inner.search()).await };
+        let searching = &inner.searching;
+        searching
+            .run(&inner.clock, || inner.current(), search)
+            .await
+    }
+
+    pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
+        let Inner {
+            clock, settings, ..
+        } = &*self.inner;
+        let limit = clock.now().after(settings.timeout);
+        for attempt in 0.. {
+            let connection = self.connection().await?;
+            match call.send(connection, false).await {
+                // Nothing was applied, so the request can be sent to another server.
+                Err(err) if errors::is_readonly(&err) && clock.now() < limit => {}
+                // What the old primary did after the failover is lost. Whether it did this before cannot be told.
+                Ok(Reply { connection, .. }) if connection.is_retired() => {
+                    return Err(Error::new(
+                        ErrorKind::Indeterminate,
+                        format!(
+                            "{} was replaced while it answered; whether the new primary knows cannot be told",
+                            connection.host
+                        ),
+                    ));
+                }
+                outcome => return outcome.map_err(errors::request),
+            }
+            self.inner.pause(attempt).await?;
+        }
+        unreachable!("the loop ends with a return")
+    }
+
+    pub(super) fn close(&self) {
+        self.watcher.abort();
+        if let Some(server) = &*lock(&self.inner.primary) {
+            server.disconnect();
+        }
+        for sentinel in &self.inner.sentinels {
+            // A task that asks this sentinel just now drops the connection when it is done.
+            if let Ok(mut connection) = sentinel.connection.try_lock() {
+                connection.take();
+            }
+        }
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}
+
+impl Inner {
+    fn current(&self) -> Option<Arc<Connection>> {
+        lock(&self.primary)
+            .as_ref()
+            .and_then(|server| server.current())
+    }
+
+    async fn pause(&self, attempt: u32) -> Result<(), Error> {
+        call::pause(&self.clock, &self.spawner, attempt).await
+    }
+
+    /// Finds the primary and connects.
+    async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
+        let limit = self.clock.now().after(self.settings.timeout);
+        for attempt in 0.. {
+            let host = self.find(Some(GRACE_PERIOD)).await?;
+            let server = self.set_primary(host)?;
+            match server.connection().await {
+                // It has died, or is a replica now: the sentinels will notice that.
+                Err(err) if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit => {}
+                outcome => return outcome,
+            }
+            self.pause(attempt).await?;
+        }
+        unreachable!("the loop ends with a return")
+    }
+
+    /// That server is the primary from now on.
+    fn set_primary(&self, host: Host) -> Result<Arc<Server>, Error> {
+        let mut primary = lock(&self.primary);
+        if let Some(server) = primary.as_ref().filter(|server| server.host == host) {
+            return Ok(server.clone());
+        }
+        let (events, clock) = (self.events.clone(), self.clock.clone());
+        let server = Arc::new(Server::new(host, &self.settings, events, clock)?);
+        if let Some(old) = primary.replace(server.clone()) {
+            old.retire();
+        }
+        Ok(server)
+    }
+
+    /// Retires the primary if it is not `host`.
+    fn retire_unless(&self, host: &Host) {
+        let mut primary = lock(&self.primary);
+        if let Some(old) = primary.take_if(|server| server.host != *host) {
+            tracing::info!(service = self.service, old = %old.host, new = %host, "failover");
+            old.retire();
+        }
+    }
+
+    /// Asks the sentinels for the primary. `grace`: how much longer the others may take when most have answered;
+    /// `None`: until each has answered or failed.
+    async fn find(self: &Arc<Self>, grace: Option<Duration>) -> Result<Host, Error> {
+        let count = self.sentinels.len();
+        let replies = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
+        let mut replies: FuturesUnordered<_> = replies.collect();
+        let (mut views, mut unknown, mut failures) = (Vec::new(), 0, Vec::new());
+        let mut limit = None;
+        loop {
+            let late = async {
+                match limit {
+                    Some(limit) => self.clock.sleep_until(limit).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                reply = replies.next() => match reply {
+                    None => break,
+                    Some(Ok(Some(view))) => views.push(view),
+                    Some(Ok(None)) => unknown += 1,
+                    Some(Err(err)) => failures.push(err),
+                },
+                () = late => break,
+            }
+            if limit.is_none() && (views.len() + unknown) * 2 > count {
+                limit = grace.map(|grace| self.clock.now().after(grace));
+            }
+        }
+        match elect(&views) {
+            Some(host) => Ok(host.clone()),
+            None if unknown * 2 > count => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "the sentinels know no service \"{}\"; it is what stands after the hosts in the URL",
+                    Escaped(&self.service)
+                ),
+            )),
+            None => Err(no_answer(count, failures)),
+        }
+    }
+
+    /// Asks one sentinel. `None`: the sentinel does not know the service.
+    async fn ask(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Option<View>, Error> {
+        let mut open = sentinel.connection.lock().await;
+        if let Some(connection) = open.take()
+            && let Ok(view) = self.view(&connection).await
+        {
+            *open = Some(connection);
+            return Ok(view);
+        }
+        // There was no connection, or it has broken.
+        let failed = |err| errors::connecting(err, &sentinel.host, self.settings.is_tls());
+        let connection = self.connect(sentinel).await.map_err(failed)?;
+        let view = self.view(&connection).await.map_err(failed)?;
+        *open = Some(connection);
+        Ok(view)
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        sentinel: &Sentinel,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let weak = Arc::downgrade(self);
+        let timeout = Some(self.settings.timeout);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(timeout)
+            .set_response_timeout(timeout)
+            .set_push_sender(move |info: PushInfo| {
+                if let Some(inner) = Weak::upgrade(&weak) {
+                    inner.receive(&info);
+                }
+                Ok::<(), ()>(())
+            });
+        let client = &sentinel.client;
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        // Before the sentinel is asked, so that a later announcement is not missed.
+        connection.subscribe(&ANNOUNCEMENTS[..]).await?;
+        Ok(connection)
+    }
+
+    async fn view(&self, connection: &MultiplexedConnection) -> Result<Option<View>, RedisError> {
+        let sentinel = |what| {
+            let mut cmd = redis::cmd("SENTINEL");
+            cmd.arg(what).arg(&self.service);
+            cmd
+        };
+        let address = sentinel("GET-MASTER-ADDR-BY-NAME");
+        let state = sentinel("MASTER");
+        let (mut first, mut second) = (connection.clone(), connection.clone());
+        let (address, state): (_, Result<HashMap<String, Value>, _>) = tokio::join!(
+            address.query_async::<Option<(String, u16)>>(&mut first),
+            // An error is no trouble: the sentinel may not know the service, or not let this user ask.
+            state.query_async(&mut second),
+        );
+        let Some((name, port)) = address? else {
+            return Ok(None);
+        };
+        let epoch = state
+            .ok()
+            .and_then(|mut state| state.remove("config-epoch"));
+        let epoch = epoch.and_then(|epoch| redis::from_redis_value(epoch).ok());
+        Ok(Some(View {
+            primary: Host { name, port },
+            epoch: epoch.unwrap_or(0),
+        }))
+    }
+
+    /// A sentinel announced something, or its connection broke.
+    fn receive(&self, info: &PushInfo) {
+        match info.kind {
+            PushKind::Message => {
+                if let Some(host) = switched(info, &self.service) {
+                    self.retire_unless(&host);
+                }
+            }
+            PushKind::Disconnection => {}
+            _ => return,
+        }
+        self.announced.notify_one();
+    }
+
+    /// Retires the primary when the sentinels name another one.
+    async fn watch(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.announced.notified() => {}
+                () = self.clock.sleep_until(self.clock.now().after(RESYNC_INTERVAL)) => {}
+            }
+            // Without an answer nothing changes: a primary does not need its sentinels.
+            if let Ok(host) = self.find(None).await {
+                self.retire_unless(&host);
+            }
+            self.clock
+                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
+                .await;
+        }
+    }
+}
+
+/// The primary after the latest failover that a view knows of; if views differ about that, the majority.
+fn elect(views: &[View]) -> Option<&Host> {
+    let epoch = views.iter().map(|view| view.epoch).max()?;
+    let latest = || views.iter().filter(|view| view.epoch == epoch);
+    let votes = |host: &Host| latest().filter(|view| view.primary == *host).count();
+    // Of equals the first one, whose sentinel answered first.
+    let best = latest().rev().max_by_key(|view| votes(&view.primary));
+    best.map(|view| &view.primary)
+}
+
+/// The new primary, if this is the announcement of one.
+fn switched(info: &PushInfo, service: &str) -> Option<Host> {
+    let text = |value: &Value| match value {
+        Value::BulkString(text) => String::from_utf8(text.clone()).ok(),
+        _ => None,
+    };
+    let [channel, payload] = &info.data[..] else {
+        return None;
+    };
+    let payload = text(payload).filter(|_| text(channel).as_deref() == Some(ANNOUNCEMENTS[1]))?;
+    // SERVICE OLD-HOST OLD-PORT NEW-HOST NEW-PORT
+    let mut words = payload.split(' ');
+    let name = words.next()?;
+    let (host, port) = (words.nth(2)?.to_owned(), words.next()?.parse().ok()?);
+    (name == service).then_some(Host { name: host, port })
+}
+
+fn no_answer(count: usize, mut failures: Vec<Error>) -> Error {
+    // The error of a sentinel that refused us says more than that of one that cannot be reached.
+    failures.sort_by_key(|err| err.kind() != ErrorKind::Denied);
+    let Some(first) = failures.into_iter().next() else {
+        return Error::new(ErrorKind::Unreachable, "no sentinel answered in time");
+    };
+    let hint = match first.kind() {
+        ErrorKind::Denied => "; see sentinel_user and sentinel_password",
+        _ => "",
+    };
+    let kind = match first.kind() {
+        ErrorKind::Denied => ErrorKind::Denied,
+        _ => ErrorKind::Unreachable,
+    };
+    let what = format!("none of the {count} sentinels names the primary: {first}{hint}");
+    Error::new(kind, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(name: &str, epoch: u64) -> View {
+        let name = name.to_owned();
+        View {
+            primary: Host { name, port: 1 },
+            epoch,
+        }
+    }
+
+    #[test]
+    fn the_latest_failover_counts_and_then_the_majority() {
+        let elected = |views: &[View]| elect(views).map(|host| host.name.clone());
+        assert_eq!(elected(&[]), None);
+        let (old, new) = (view("old", 3), view("new", 4));
+        for views in [[&old, &old, &new], [&new, &old, &old], [&old, &new, &new]] {
+            assert_eq!(elected(&views.map(View::clone)).as_deref(), Some("new"));
+        }
+        let (one, two) = (view("one", 0), view("two", 0));
+        let views = [one.clone(), two.clone(), two.clone()];
+        assert_eq!(elected(&views).as_deref(), Some("two"));
+        assert_eq!(elected(&[one, two]).as_deref(), Some("one"));
+    }
+
+    #[test]
+    fn a_switch_is_heard_if_it_is_ours() {
+        let said = |channel: &str, payload: &str| {
+            let info = PushInfo {
+                kind: PushKind::Message,
+                data: [channel, payload]
+                    .map(|text| Value::BulkString(text.into()))
+                    .to_vec(),
+            };
+            switched(&info, "svc").map(|host| host.to_string())
+        };
+        let payload = "svc 10.0.0.1 6379 10.0.0.2 6380";
+        assert_eq!(
+            said("+switch-master", payload).as_deref(),
+            Some("10.0.0.2:6380")
+        );
+        assert_eq!(
+            said("+switch-master", &payload.replace("svc", "other")),
+            None
+        );
+        assert_eq!(said("+promoted-slave", payload), None);
+        assert_eq!(said("+switch-master", "svc 10.0.0.1"), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! Sharded pub/sub subscriptions that wake the waiters of a cluster.
+//!
+//! From version 7 on, messages stay within the nodes of a slot. So a client has a channel for each slot in which it
+//! waits, and subscribes to the channel at the node that has the slot. A waiter does not wait for the subscription:
+//! the waiter enters the queue first, and is told to ask again as soon as its channel is subscribed.
+//!
+//! Subscriptions have connections of their own. A node that gives a slot away ends subscriptions without being asked,
+//! and the client library takes that message for the reply to whatever request is on its way. On these connections
+//! such a request is another subscription, and what counts is what the node said about the channel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
+
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::Maintenance;
+use tenure_core::time::Time;
+use tenure_core::url::Host;
+
+use super::super::errors;
+use super::super::events::{ServerEvents, WakeUp};
+use super::super::names;
+use super::super::settings::Settings;
+use super::server::{Connection, Server};
+use super::slot_map::SlotMap;
+
+/// How long a subscription is kept after the last waiter has left: the next waiter may come soon.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The subscriptions that this client needs, and the connections that have them.
+pub(super) struct ShardSubscriptions {
+    map: Arc<SlotMap>,
+    settings: Arc<Settings>,
+    events: Arc<ServerEvents>,
+    clock: Clock,
+    /// The task that subscribes.
+    maintenance: Arc<Maintenance>,
+    slots: Mutex<BTreeMap<u16, SlotWaiters>>,
+    /// Empty while the maintenance task works with them. `None`: the client was closed.
+    connections: Mutex<Option<Vec<SubscriptionConnection>>>,
+}
+
+struct SlotWaiters {
+    owners: Vec<OwnerId>,
+    /// When the last waiter left.
+    last_left: Time,
+    /// Since when the channel is subscribed without a gap. `None`: messages may be lost.
+    subscribed_since: Option<Time>,
+}
+
+struct SubscriptionConnection {
+    host: Host,
+    multiplexed: MultiplexedConnection,
+    /// The slots whose channels are subscribed, as the node reported it.
+    subscribed: Arc<Mutex<BTreeSet<u16>>>,
+    ended: Arc<Flag>,
+    /// The connection for requests to the same node: when that one has broken, this one counts as broken too.
+    requests: Arc<Connection>,
+}
+
+/// One waiter's subscription, which ends when it is dropped.
+pub(in crate::redis) struct ShardSubscription {
+    subscriptions: Arc<ShardSubscriptions>,
+    slot: u16,
+    owner: OwnerId,
+}
+
+impl Drop for ShardSubscription {
+    fn drop(&mut self) {
+        let mut slots = lock(&self.subscriptions.slots);
+        if let Some(waiters) = slots.get_mut(&self.slot) {
+            waiters.owners.retain(|owner| *owner != self.owner);
+            waiters.last_left = self.subscriptions.clock.now();
+        }
+    }
+}
+
+impl ShardSubscriptions {
+    pub(super) fn new(
+        map: &Arc<SlotMap>,
+        settings: &Arc<Settings>,
+        events: &Arc<ServerEvents>,
+        clock: &Clock,
+        maintenance: &Arc<Maintenance>,
+    ) -> Self {
+        Self {
+            map: map.clone(),
+            settings: settings.clone(),
+            events: events.clone(),
+            clock: clock.clone(),
+            maintenance: maintenance.clone(),
+            slots: Mutex::default(),
+            connections: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// Closes all connections for good.
+    pub(super) fn close(&self) {
+        *lock(&self.connections) = None;
+    }
+
+    /// Whether no subscription is needed.
+    pub(super) fn is_idle(&self) -> bool {
+        lock(&self.slots).is_empty()
+    }
+
+    /// The channel of this client in a slot.
+    pub(super) fn channel(&self, slot: u16) -> String {
+        format!(
+            "tenure:{{{}}}:push:{}",
+            names::slot_tag(slot),
+            self.events.client
+        )
+    }
+
+    /// `owner` sent a request at `sent` and has a place in a queue in this slot.
+    pub(super) fn subscribe(
+        self: &Arc<Self>,
+        slot: u16,
+        owner: OwnerId,
+        sent: Time,
+    ) -> ShardSubscription {
+        let subscribed_since = {
+            let mut slots = lock(&self.slots);
+            let waiters = slots.entry(slot).or_insert_with(|| SlotWaiters {
+                owners: Vec::new(),
+                last_left: sent,
+                subscribed_since: None,
+            });
+            waiters.owners.push(owner);
+            waiters.subscribed_since
+        };
+        match subscribed_since {
+            Some(since) if since <= sent => {}
+            // A message to this owner may have been published before the channel was subscribed.
+            Some(_) => self.events.wake(owner, WakeUp::AskAgain),
+            None => self.maintenance.wake(),
+        }
+        ShardSubscription {
+            subscriptions: self.clone(),
+            slot,
+            owner,
+        }
+    }
+
+    /// Subscribes where that is missing, and ends the subscriptions that no waiter needs any more.
+    pub(super) async fn update(&self) {
+        let nodes = self.nodes();
+        let Some(mut connections) = lock(&self.connections).as_mut().map(std::mem::take) else {
+            return;
+        };
+        // Dropped connections are closed.
+        connections.retain(|connection| {
+            let is_open = !connection.ended.is_raised() && !connection.requests.ended.is_raised();
+            is_open
+                && nodes
+                    .iter()
+                    .any(|(server, _)| server.host == connection.host)
+        });
+        let update = nodes.into_iter().map(|(server, slots)| {
+            let index = connections.iter().position(|it| it.host == server.host);
+            let known = index.map(|index| connections.swap_remove(index));
+            async move {
+                let connection = match known {
+                    Some(connection) => connection,
+                    None => self.open(&server).await.ok()?,
+                };
+                self.adjust(&connection, &slots).await;
+                Some(connection)
+            }
+        });
+        let update: Vec<_> = update.collect();
+        let connections: Vec<_> = join_all(update).await.into_iter().flatten().collect();
+        self.note_subscribed(&connections);
+        if let Some(current) = &mut *lock(&self.connections) {
+            *current = connections;
+        }
+    }
+
+    /// The slots in which this client needs subscriptions, by the node that has them.
+    fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
+        let wanted: Vec<u16> = {
+            let now = self.clock.now();
+            let mut slots = lock(&self.slots);
+            slots.retain(|_, waiters| {
+                !waiters.owners.is_empty() || now.since(waiters.last_left) < IDLE_TIMEOUT
+            });
+            slots.keys().copied().collect()
+        };
+        let mut nodes: Vec<(Arc<Server>, BTreeSet<u16>)> = Vec::new();
+        for slot in wanted {
+            // If no node has the slot, the waiters' own requests fail.
+            let Some(server) = self.map.owner(slot) else {
+                continue;
+            };
+            match nodes
+                .iter_mut()
+                .find(|(known, _)| known.host == server.host)
+            {
+                Some((_, slots)) => slots.extend([slot]),
+                None => nodes.push((server, BTreeSet::from([slot]))),
+            }
+        }
+        nodes
+    }
+
+    /// Notes which channels are subscribed, and tells waiters that may have missed a message to ask again.
+    fn note_subscribed(&self, connections: &[SubscriptionConnection]) {
+        let mut subscribed = BTreeSet::new();
+        for connection in connections {
+            let slots = lock(&connection.subscribed);
+            let is_owner = |slot: &u16| {
+                let owner = self.map.owner(*slot);
+                owner.is_some_and(|server| server.host == connection.host)
+            };
+            subscribed.extend(slots.iter().copied().filter(is_owner));
+        }
+        let mut woken = Vec::new();
+        for (slot, waiters) in lock(&self.slots).iter_mut() {
+            match (subscribed.contains(slot), waiters.subscribed_since) {
+                (true, None) => {
+                    waiters.subscribed_since = Some(self.clock.now());
+                    woken.extend(waiters.owners.iter().copied());
+                }
+                (false, _) => waiters.subscribed_since = None,
+                (true, Some(_)) => {}
+            }
+        }
+        for owner in woken {
+            self.events.wake(owner, WakeUp::AskAgain);
+        }
+    }
+
+    async fn open(&self, server: &Server) -> Result<SubscriptionConnection, Error> {
+        let requests = server.connection().await?;
+        let (subscribed, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
+        let push = {
+            let (subscribed, ended) = (subscribed.clone(), ended.clone());
+            let (events, maintenance) = (self.events.clone(), self.maintenance.clone());
+            move |info: PushInfo| {
+                match info.kind {
+                    PushKind::SMessage => events.receive(&info),
+                    PushKind::SSubscribe => lock(&subscribed).extend(slot_of(&info)),
+                    PushKind::SUnsubscribe => {
+                        if let Some(slot) = slot_of(&info) {
+                            lock(&subscribed).remove(&slot);
+                        }
+                        maintenance.wake();
+                    }
+                    PushKind::Disconnection => {
+                        ended.raise();
+                        maintenance.wake();
+                    }
+                    _ => {}
+                }
+                Ok::<(), ()>(())
+            }
+        };
+        let timeout = Some(self.settings.timeout);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(timeout)
+            .set_response_timeout(timeout)
+            .set_push_sender(push);
+        let client = self.settings.client(&server.host)?;
+        let multiplexed = client.get_multiplexed_async_connection_with_config(&config);
+        let failed = |err| errors::connecting(err, &server.host, self.settings.is_tls());
+        Ok(SubscriptionConnection {
+            host: server.host.clone(),
+            multiplexed: multiplexed.await.map_err(failed)?,
+            subscribed,
+            ended,
+            requests,
+        })
+    }
+
+    /// Subscribes to the channels of these slots, and to no others.
+    async fn adjust(&self, connection: &SubscriptionConnection, slots: &BTreeSet<u16>) {
+        let subscribed = lock(&connection.subscribed).clone();
+        let send = |command: &'static str, slot: u16| {
+            let mut multiplexed = connection.multiplexed.clone();
+            let mut cmd = redis::cmd(command);
+            cmd.arg(self.channel(slot));
+            async move { cmd.query_async::<Value>(&mut multiplexed).await }
+        };
+        let missing = slots.difference(&subscribed);
+        let subscribe = missing.map(|slot| send("SSUBSCRIBE", *slot));
+        let unneeded = subscribed.difference(slots);
+        let unsubscribe = unneeded.map(|slot| send("SUNSUBSCRIBE", *slot));
+        let (replies, _) = tokio::join!(join_all(subscribe), join_all(unsubscribe));
+        for err in replies.into_iter().filter_map(Result::err) {
+            if err.is_io_error() {
+                // The node has stopped, or does not answer.
+                connection.ended.raise();
+            } else if err.is_cluster_error() {
+                self.map.mark_stale();
+            } else {
+                tracing::debug!(host = %connection.host, %err, "no subscription; waiters ask again and again");
+            }
+        }
+    }
+}
+
+/// The slot of the channel that the message is about.
+fn slot_of(info: &PushInfo) -> Option<u16> {
+    match info.data.first()? {
+        Value::BulkString(channel) => std::str::from_utf8(channel).ok().map(names::slot),
+        _ => None,
+    }
+}

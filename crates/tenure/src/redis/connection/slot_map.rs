@@ -1,0 +1,264 @@
+//! Which node of a cluster has which slot.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use redis::{AsyncConnectionConfig, RedisError, Value};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt::{Clock, lock};
+use tenure_core::support::{Maintenance, SingleFlight};
+use tenure_core::time::Time;
+use tenure_core::url::Host;
+
+use super::super::errors;
+use super::super::events::ServerEvents;
+use super::super::names::SLOTS;
+use super::super::settings::Settings;
+use super::server::{Connection, Server};
+use super::slots::{self, Range};
+
+/// Nodes that are asked for the map at the same time; the first answer counts.
+const PARALLEL_NODES: usize = 3;
+
+/// The nodes of one cluster, and the slots that each of them has.
+pub(super) struct SlotMap {
+    /// The nodes that the URL names.
+    seeds: Vec<Host>,
+    settings: Arc<Settings>,
+    events: Arc<ServerEvents>,
+    clock: Clock,
+    state: Mutex<State>,
+    refreshing: SingleFlight<Error>,
+    /// The map is known to be old.
+    is_stale: AtomicBool,
+    /// The task that replaces a stale map.
+    maintenance: Arc<Maintenance>,
+}
+
+struct State {
+    /// For each slot the index of its node in `servers`, if a node has the slot.
+    owners: Vec<Option<u16>>,
+    servers: Vec<Arc<Server>>,
+    /// When the nodes were asked for this map.
+    asked: Time,
+}
+
+impl State {
+    fn new(asked: Time) -> Self {
+        Self {
+            owners: vec![None; usize::from(SLOTS)],
+            servers: Vec::new(),
+            asked,
+        }
+    }
+
+    fn index(&self, host: &Host) -> Option<usize> {
+        self.servers.iter().position(|server| server.host == *host)
+    }
+
+    fn index_or_insert(
+        &mut self,
+        host: &Host,
+        new: impl FnOnce() -> Result<Arc<Server>, Error>,
+    ) -> Result<usize, Error> {
+        if let Some(index) = self.index(host) {
+            return Ok(index);
+        }
+        self.servers.push(new()?);
+        Ok(self.servers.len() - 1)
+    }
+}
+
+impl SlotMap {
+    pub(super) fn new(
+        seeds: &[Host],
+        settings: &Arc<Settings>,
+        events: &Arc<ServerEvents>,
+        clock: &Clock,
+        maintenance: &Arc<Maintenance>,
+    ) -> Self {
+        Self {
+            seeds: seeds.to_vec(),
+            settings: settings.clone(),
+            events: events.clone(),
+            clock: clock.clone(),
+            state: Mutex::new(State::new(Time::default())),
+            refreshing: SingleFlight::default(),
+            is_stale: AtomicBool::new(false),
+            maintenance: maintenance.clone(),
+        }
+    }
+
+    /// The node that has the slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
+        let state = lock(&self.state);
+        let index = state.owners[usize::from(slot)]?;
+        state.servers.get(usize::from(index)).cloned()
+    }
+
+    /// All nodes that have slots.
+    pub(super) fn owners(&self) -> Vec<Arc<Server>> {
+        let state = lock(&self.state);
+        let owns = |index: usize| {
+            let mut owners = state.owners.iter().flatten();
+            owners.any(|owner| usize::from(*owner) == index)
+        };
+        let servers = state.servers.iter().enumerate();
+        let owners = servers.filter(|(index, _)| owns(*index));
+        owners.map(|(_, server)| server.clone()).collect()
+    }
+
+    /// The node at that address, which need not have a slot.
+    pub(super) fn server(&self, host: &Host) -> Result<Arc<Server>, Error> {
+        let mut state = lock(&self.state);
+        let index = state.index_or_insert(host, || self.new_server(host))?;
+        Ok(state.servers[index].clone())
+    }
+
+    /// A node said that `host` has the slot.
+    pub(super) fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        let index = state.index_or_insert(host, || self.new_server(host))?;
+        state.owners[usize::from(slot)] = u16::try_from(index).ok();
+        Ok(())
+    }
+
+    fn new_server(&self, host: &Host) -> Result<Arc<Server>, Error> {
+        let (events, clock) = (self.events.clone(), self.clock.clone());
+        Server::new(host.clone(), &self.settings, events, clock).map(Arc::new)
+    }
+
+    pub(super) fn disconnect_all(&self) {
+        for server in &lock(&self.state).servers {
+            server.disconnect();
+        }
+    }
+
+    /// A reply does not fit the map: maintenance gets a new one.
+    pub(super) fn mark_stale(&self) {
+        self.is_stale.store(true, Ordering::SeqCst);
+        self.maintenance.wake();
+    }
+
+    /// Gets a new map if the map is known to be old.
+    pub(super) async fn refresh_if_stale(&self) {
+        if self.is_stale.swap(false, Ordering::SeqCst) {
+            // The next request meets the same error and reports it.
+            let _ = self.refresh(self.clock.now()).await;
+        }
+    }
+
+    /// Asks for the map, unless the map was asked for at `since` or later.
+    pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
+        let is_fresh = || (lock(&self.state).asked >= since).then_some(());
+        let refresh = async {
+            let asked = self.clock.now();
+            let ranges = self.fetch().await?;
+            self.install(&ranges, asked)
+        };
+        self.refreshing.run(&self.clock, is_fresh, refresh).await
+    }
+
+    fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        let mut new = State::new(asked);
+        for range in ranges {
+            let known = state.index(&range.primary);
+            let index = new.index_or_insert(&range.primary, || match known {
+                Some(index) => Ok(state.servers[index].clone()),
+                None => self.new_server(&range.primary),
+            })?;
+            let slots = usize::from(range.first)..=usize::from(range.last);
+            new.owners[slots].fill(u16::try_from(index).ok());
+        }
+        for server in &state.servers {
+            if new.index(&server.host).is_none() {
+                tracing::debug!(host = %server.host, "the node has no slots any more");
+                server.retire();
+            }
+        }
+        *state = new;
+        Ok(())
+    }
+
+    /// Asks a few nodes at a time, first those to which there is a connection.
+    async fn fetch(&self) -> Result<Vec<Range>, Error> {
+        let mut nodes: Vec<_> = {
+            let state = lock(&self.state);
+            let node = |server: &Arc<Server>| (server.host.clone(), server.current());
+            state.servers.iter().map(node).collect()
+        };
+        // A random first node: a node that is cut off from the others has an old map for as long as that lasts.
+        let first = usize::try_from(self.clock.random()).unwrap_or(0);
+        let first = first.checked_rem(nodes.len()).unwrap_or(0);
+        nodes.rotate_left(first);
+        nodes.sort_by_key(|(_, connection)| connection.is_none());
+        for seed in &self.seeds {
+            if !nodes.iter().any(|(host, _)| host == seed) {
+                nodes.push((seed.clone(), None));
+            }
+        }
+        let mut failure: Option<Error> = None;
+        for some in nodes.chunks(PARALLEL_NODES) {
+            let ask = |(host, connection): &(Host, Option<Arc<Connection>>)| {
+                self.ask_node(host.clone(), connection.clone())
+            };
+            let mut replies: FuturesUnordered<_> = some.iter().map(ask).collect();
+            while let Some(reply) = replies.next().await {
+                match reply {
+                    Ok(ranges) => return Ok(ranges),
+                    // The error of a node that answers says more than that of a node that cannot be reached.
+                    Err(err) if err.kind() != ErrorKind::Unreachable => failure = Some(err),
+                    Err(err) => failure = failure.or(Some(err)),
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "no node is known")))
+    }
+
+    async fn ask_node(
+        &self,
+        host: Host,
+        connection: Option<Arc<Connection>>,
+    ) -> Result<Vec<Range>, Error> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let failed = |err: RedisError| {
+            if err.to_string().contains("cluster support disabled") {
+                return Error::new(
+                    ErrorKind::Invalid,
+                    format!("{host} is no node of a cluster; write redis://"),
+                );
+            }
+            errors::connecting(err, &host, self.settings.is_tls())
+        };
+        let reply: Value = match connection {
+            Some(connection) => connection.send(&cmd).await.map_err(failed)?,
+            None => {
+                // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
+                let timeout = Some(self.settings.timeout);
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(timeout)
+                    .set_response_timeout(timeout);
+                let client = self.settings.client(&host)?;
+                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                let mut connection = connection.await.map_err(failed)?;
+                cmd.query_async(&mut connection).await.map_err(failed)?
+            }
+        };
+        match slots::parse(&reply, &host) {
+            Some(ranges) if !ranges.is_empty() => Ok(ranges),
+            Some(_) => Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{host} knows of no node that has slots; is the cluster set up?"),
+            )),
+            None => Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{host} does not answer like a node of a cluster; is the port right?"),
+            )),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What an error of the client library means: nothing was applied, cannot tell, or refused.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
+use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::name::Escaped;
+
+use crate::tls;
+
+/// An error while a connection is being made: nothing of ours was sent.
+pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
+    let explained = handshake(&err).map(|found| tls::explain(found, host, "redis://"));
+    if let Some(explained) = explained {
+        return explained;
+    }
+    let code = err.code().unwrap_or_default().to_owned();
+    let error = |kind, what: String| Error::new(kind, what);
+    match (err.kind(), code.as_str()) {
+        (Kind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => error(
+            ErrorKind::Denied,
+            format!("{host} refused user or password; they stand before `@` in the URL"),
+        ),
+        (Kind::Server(Server::NoPerm), _) => error(
+            ErrorKind::Denied,
+            format!("{host} does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys"),
+        )
+        .with_source(ServerMessage::by(&err)),
+        (Kind::RESP3NotSupported, _) => error(
+            ErrorKind::Unsupported,
+            format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
+        ),
+        (Kind::Io, _) if err.is_timeout() => {
+            let or = match is_tls {
+                true => "without TLS on that port (then write redis://)",
+                false => "something else than Redis",
+            };
+            error(
+                ErrorKind::Unreachable,
+                format!("{host} did not answer in time; is it overloaded, stopped, or {or}?"),
+            )
+        }
+        // What a server that wants TLS does with something else.
+        (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => error(
+            ErrorKind::Unreachable,
+            format!("{host} hung up at the first word; is the port right, and does it want TLS (then write rediss://)?"),
+        ),
+        (Kind::Io, _) => error(
+            ErrorKind::Unreachable,
+            format!("no connection to {host}; is the server running, and the URL right?"),
+        )
+        .with_source(err),
+        (Kind::Parse, _) => error(
+            ErrorKind::Unreachable,
+            format!("{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"),
+        ),
+        // A password without a user, and a server that has none: the library passes the server's words on.
+        _ if err.to_string().contains("without any password configured") => error(
+            ErrorKind::Denied,
+            format!("{host} has no password; leave it out of the URL"),
+        ),
+        _ => refused(err),
+    }
+}
+
+/// An error after a request was sent.
+pub(super) fn request(err: RedisError) -> Error {
+    match err.kind() {
+        Kind::Io | Kind::Parse if err.is_timeout() => Error::new(
+            ErrorKind::Indeterminate,
+            "no answer in time; whether the request was applied cannot be told",
+        ),
+        Kind::Io | Kind::Parse => Error::new(
+            ErrorKind::Indeterminate,
+            "the connection broke before the answer; whether the request was applied cannot be told",
+        ),
+        _ => refused(err),
+    }
+}
+
+/// Whether the server is a replica; nothing was applied. Before version 7 a script wraps its error.
+pub(super) fn is_readonly(err: &RedisError) -> bool {
+    err.code() == Some("READONLY")
+        || err
+            .detail()
+            .is_some_and(|detail| detail.contains("-READONLY "))
+}
+
+/// The server's own no: nothing was applied, because its first write was refused.
+fn refused(err: RedisError) -> Error {
+    let said = ServerMessage::by(&err);
+    let code = said.code.clone();
+    let (kind, what) = match code.as_str() {
+        "LOADING" => (
+            ErrorKind::Unreachable,
+            "the server is still loading its data; retry",
+        ),
+        "BUSY" => (
+            ErrorKind::Unreachable,
+            "the server is busy with a script of somebody's; retry",
+        ),
+        "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => (
+            ErrorKind::Unreachable,
+            "the servers are rearranging themselves; retry",
+        ),
+        "READONLY" => (
+            ErrorKind::Unreachable,
+            "the server is a replica and cannot be written; name the primary, or use redis+sentinel:// which follows it",
+        ),
+        "NOREPLICAS" => (
+            ErrorKind::Unreachable,
+            "the server has too few replicas to be written (min-replicas-to-write)",
+        ),
+        "MISCONF" => (
+            ErrorKind::Backend,
+            "the server cannot save its data and refuses writes (stop-writes-on-bgsave-error); free its disk",
+        ),
+        "OOM" => (
+            ErrorKind::Backend,
+            "the server's memory is full (maxmemory); raise it or free some",
+        ),
+        "NOAUTH" | "WRONGPASS" => (
+            ErrorKind::Denied,
+            "the server wants a user and a password; they stand before `@` in the URL",
+        ),
+        "NOPERM" => (
+            ErrorKind::Denied,
+            "the server does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys",
+        ),
+        "MOVED" | "ASK" | "CROSSSLOT" => (
+            ErrorKind::Invalid,
+            "the server is a node of a cluster; write redis+cluster://",
+        ),
+        _ => (ErrorKind::Backend, "the server refused the request"),
+    };
+    Error::new(kind, what).with_source(said)
+}
+
+/// The server's own words, as far as they are for users: their first sentence. What may follow is the
+/// digest of a script of ours, and pages about what the server is for.
+#[derive(Debug)]
+struct ServerMessage {
+    code: String,
+    text: String,
+}
+
+impl ServerMessage {
+    fn by(err: &RedisError) -> Self {
+        let code = err.code().unwrap_or_default();
+        let Some(detail) = err.detail().filter(|_| !code.is_empty()) else {
+            let text = err.to_string();
+            return Self {
+                code: code.to_owned(),
+                text: Escaped(first_sentence(&text)).to_string(),
+            };
+        };
+        // Before version 7 the error of a command in a script stands at the end of the script's own.
+        let inner = detail.rsplit_once(": -").map(|(_, inner)| inner);
+        let (code, detail) = inner
+            .and_then(|inner| inner.split_once(' '))
+            .filter(|(code, _)| code.bytes().all(|byte| byte.is_ascii_uppercase()))
+            .unwrap_or((code, detail));
+        let mut text = code.to_owned();
+        if !detail.is_empty() {
+            text.push(' ');
+            text += first_sentence(detail);
+        }
+        // What version 7.0 says of a script that does what its user may not.
+        let is_denied = code == "ERR" && detail.starts_with("The user executing the script can't");
+        let code = if is_denied { "NOPERM" } else { code };
+        Self {
+            code: code.to_owned(),
+            text: Escaped(&text).to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for ServerMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ServerMessage {}
+
+fn first_sentence(text: &str) -> &str {
+    let text = text.split(" script: ").next().unwrap_or_default();
+    let text = text.split(". ").next().unwrap_or_default();
+    text.trim_end_matches(['.', ' '])
+}
+
+/// The key has a type that no lock of this format has.
+pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
+    let hint = match (found, wanted) {
+        ("hash", "string") => "; if Redisson keeps it there, use dialect=redisson",
+        ("string", "hash") => "; if it is a lock of the common kind, leave dialect=redisson out",
+        _ => "",
+    };
+    Error::new(
+        ErrorKind::Backend,
+        format!(
+            "the key of that name holds a {found}, and a lock is a {wanted}: something else uses the name; nothing was changed{hint}"
+        ),
+    )
+}
+
+/// The handshake's error, as deep as the client library wraps it.
+fn handshake(err: &RedisError) -> Option<&rustls::Error> {
+    let inner: &(dyn StdError + 'static) = StdError::source(err)?;
+    let shared = inner.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
+    let inner: &(dyn StdError + Send + Sync + 'static) = &**shared;
+    if let Some(found) = inner.downcast_ref::<rustls::Error>() {
+        return Some(found);
+    }
+    inner.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(code: &str, detail: &str) -> Error {
+        refused(redis::make_extension_error(
+            code.into(),
+            Some(detail.into()),
+        ))
+    }
+
+    #[test]
+    fn the_server_is_quoted_up_to_its_first_full_stop() {
+        let sha = "2e2b8b3b6d9b6d2a1f0a6c3d5f3f6f5b5f1d7a9c";
+        for (code, detail, kind, quoted) in [
+            (
+                "MISCONF",
+                format!(
+                    "Redis is configured to save RDB snapshots, but it cannot. Commands are disabled. script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Backend,
+                "MISCONF Redis is configured to save RDB snapshots, but it cannot",
+            ),
+            (
+                "OOM",
+                format!(
+                    "command not allowed when used memory > 'maxmemory'. script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Backend,
+                "OOM command not allowed when used memory > 'maxmemory'",
+            ),
+            (
+                "ERR",
+                format!(
+                    "Error running script (call to f_{sha}): @user_script:5: @user_script: 5: -READONLY You can't write against a read only replica."
+                ),
+                ErrorKind::Unreachable,
+                "READONLY You can't write against a read only replica",
+            ),
+            (
+                "ERR",
+                format!(
+                    "The user executing the script can't run this command or subcommand script: {sha}, on @user_script:12."
+                ),
+                ErrorKind::Denied,
+                "ERR The user executing the script can't run this command or subcommand",
+            ),
+            (
+                "ERR",
+                "Protocol error: two\nlines".into(),
+                ErrorKind::Backend,
+                "ERR Protocol error: two\\nlines",
+            ),
+        ] {
+            let err = refusal(code, &detail);
+            let text = err.to_string();
+            assert_eq!(err.kind(), kind, "{text}");
+            assert!(text.ends_with(&format!(": {quoted}")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a server says about itself: asked once per connection.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, ServerErrorKind};
+
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::url::Host;
+
+/// What survives a restart of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Nothing, or a snapshot of some time ago.
+    #[default]
+    None,
+    /// All but the last second or two, when the machine loses power (`appendfsync everysec`).
+    Mostly,
+    /// Every write that was answered (`appendfsync always`).
+    Full,
+}
+
+/// The answer to `INFO`, as far as it matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerInfo {
+    pub(super) version: String,
+    /// AcquireReply and not allowed to know.
+    pub(super) unknown: bool,
+    /// It was started just now and reads its data. Before it is done it calls itself one without an
+    /// append-only file.
+    pub(super) is_loading: bool,
+    pub(super) uptime: Duration,
+    pub(super) is_replica: bool,
+    pub(super) is_cluster: bool,
+    pub(super) replicas: u32,
+    pub(super) persistence: Persistence,
+    /// The policy by which keys are thrown away when the memory is full, if they are.
+    pub(super) evicts: Option<String>,
+    pub(super) run_id: String,
+}
+
+impl ServerInfo {
+    pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
+        let info: Result<String, _> = redis::cmd("INFO").query_async(connection).await;
+        let mut facts = match info {
+            Ok(info) => Self::parse(&info),
+            Err(err) if is_denied(&err) => Self {
+                unknown: true,
+                ..Self::default()
+            },
+            Err(err) => return Err(err),
+        };
+        if facts.persistence == Persistence::Mostly {
+            let mut asking = redis::cmd("CONFIG");
+            asking.arg("GET").arg("appendfsync");
+            let policy: Result<Vec<(String, String)>, _> = asking.query_async(connection).await;
+            match policy {
+                Ok(policy) if policy.iter().any(|(_, value)| value == "always") => {
+                    facts.persistence = Persistence::Full;
+                }
+                Err(err) if err.is_io_error() => return Err(err),
+                // Not allowed to ask, or no such command: then it is not known to be better.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(facts)
+    }
+
+    fn parse(info: &str) -> Self {
+        let get = |key: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|rest| rest.strip_prefix(':')).unwrap_or("")
+        };
+        let number = |key| get(key).parse().unwrap_or(0_u64);
+        let policy = get("maxmemory_policy");
+        let version = match get("valkey_version") {
+            "" => format!("Redis {}", get("redis_version")),
+            version => format!("Valkey {version}"),
+        };
+        Self {
+            version,
+            unknown: false,
+            is_loading: get("loading") == "1",
+            uptime: Duration::from_secs(number("uptime_in_seconds")),
+            is_replica: get("role") == "slave",
+            is_cluster: get("cluster_enabled") == "1",
+            replicas: u32::try_from(number("connected_slaves")).unwrap_or(u32::MAX),
+            persistence: if get("aof_enabled") == "1" {
+                Persistence::Mostly
+            } else {
+                Persistence::None
+            },
+            evicts: (number("maxmemory") > 0 && policy != "noeviction" && !policy.is_empty())
+                .then(|| policy.to_owned()),
+            run_id: get("run_id").to_owned(),
+        }
+    }
+
+    /// Whether messages can be kept within the nodes of a slot: Redis 7, and every Valkey.
+    pub(super) fn has_shard_channels(&self) -> bool {
+        let number = self.version.split(' ').nth(1).unwrap_or_default();
+        let major = number.split('.').next().and_then(|it| it.parse().ok());
+        major.is_some_and(|major: u32| major >= 7)
+    }
+
+    /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
+    pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
+        if self.is_loading {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{host} is still loading its data; retry"),
+            ));
+        }
+        if self.is_replica {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                format!("{host} is a replica and keeps no locks; {hint}"),
+            ));
+        }
+        if let Some(policy) = &self.evicts {
+            tracing::warn!(%host, policy, "this server may throw away locks when its memory is full; set maxmemory-policy to noeviction");
+        }
+        Ok(())
+    }
+
+    /// For `tenure check`.
+    pub(super) fn findings(&self, host: &Host, guard: Option<Duration>) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut find =
+            |severity, text: String| found.push(Finding::new(severity, format!("{host}: {text}")));
+        if self.unknown {
+            find(
+                Severity::Warning,
+                "this user may not run INFO, so nothing is known of the server and it counts as just started; allow +info".into(),
+            );
+            return found;
+        }
+        find(
+            Severity::Good,
+            format!("{}, up for {}", self.version, humane(self.uptime)),
+        );
+        match (self.persistence, guard) {
+            (Persistence::Full, _) => find(
+                Severity::Good,
+                "every write is on disk before it is answered: locks survive a restart".into(),
+            ),
+            (Persistence::Mostly, Some(guard)) => find(
+                Severity::Good,
+                format!("writes reach the disk every second; after a restart nothing is granted for {guard:?} (restart_guard)"),
+            ),
+            (Persistence::None, Some(guard)) => find(
+                Severity::Good,
+                format!("a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"),
+            ),
+            (Persistence::Mostly, None) => find(
+                Severity::Warning,
+                "restart_guard is off: after a loss of power two clients can hold a lock; set it to the longest ttl in use, or appendfsync to always".into(),
+            ),
+            (Persistence::None, None) => find(
+                // The table of promises says so too; it voids nothing else.
+                Severity::Warning,
+                "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use".into(),
+            ),
+        }
+        if let Some(policy) = &self.evicts {
+            find(
+                Severity::Bad,
+                format!(
+                    "when its memory is full it throws away keys ({policy}), locks among them; set maxmemory-policy to noeviction"
+                ),
+            );
+        }
+        if self.replicas > 0 {
+            find(
+                Severity::Warning,
+                format!(
+                    "{} replicas copy it late: a lock granted just before a failover may be granted again after it; wait_replicas={} narrows that",
+                    self.replicas, self.replicas
+                ),
+            );
+        }
+        find(
+            Severity::Warning,
+            "leases end by the server's wall clock: a jump forward ends them early; correct the clock gradually (slew it), never set it".into(),
+        );
+        found
+    }
+}
+
+fn is_denied(err: &RedisError) -> bool {
+    err.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm)
+}
+
+fn humane(uptime: Duration) -> String {
+    match uptime.as_secs() {
+        secs @ 0..120 => format!("{secs} s"),
+        secs @ 120..7200 => format!("{} min", secs / 60),
+        secs @ 7200..172_800 => format!("{} h", secs / 3600),
+        secs => format!("{} days", secs / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_is_read() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:61\r\n# Memory\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n# Persistence\r\naof_enabled:1\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n# Cluster\r\ncluster_enabled:0\r\n";
+        let facts = ServerInfo::parse(info);
+        assert_eq!(
+            facts,
+            ServerInfo {
+                version: "Redis 7.0.15".into(),
+                unknown: false,
+                is_loading: false,
+                uptime: Duration::from_secs(61),
+                is_replica: false,
+                is_cluster: false,
+                replicas: 2,
+                persistence: Persistence::Mostly,
+                evicts: Some("allkeys-lru".into()),
+                run_id: "abc".into(),
+            }
+        );
+        let facts = ServerInfo::parse(
+            "role:slave\r\nvalkey_version:8.1.1\r\nmaxmemory_policy:allkeys-lru\r\n",
+        );
+        assert!(facts.is_replica && facts.evicts.is_none());
+        assert!(ServerInfo::parse("aof_enabled:0\r\nloading:1\r\n").is_loading);
+        assert_eq!(facts.version, "Valkey 8.1.1");
+    }
+}

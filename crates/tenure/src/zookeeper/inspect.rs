@@ -1,0 +1,288 @@
+//! Who holds and who waits, and what is wrong with the store: for operators. Nothing here decides about a lock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use zookeeper_client::{SessionState, Stat};
+
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::name::{Escaped, LockName};
+use tenure_core::url::Host;
+
+use crate::tls;
+
+use super::errors::{ClientError, RequestError};
+use super::names::{self, Child, Names};
+use super::requests::{self, NodeRecord};
+use super::server_info::{self, ServerReply};
+use super::session::Session;
+use super::settings::{Access, Settings};
+use super::store::Store;
+
+/// Ends the walk through names that are paths.
+const MAX_DEPTH: usize = 32;
+
+/// One contender, and what it has written about itself.
+struct Entry {
+    child: Child,
+    stat: Stat,
+    record: Option<NodeRecord>,
+}
+
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+    let dir = store.directory(&name)?;
+    let session = store.sessions.any().await?;
+    let status = async {
+        requests::sync(&session, &dir).await?;
+        read_status(&session, name, &dir).await
+    };
+    status.await.map_err(|err| session.explain(err))
+}
+
+async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Status, RequestError> {
+    let queue = read_entries(session, dir).await?;
+    // Strictly first come, first served: the holders are in front of all waiters.
+    let holders = (0..queue.len()).take_while(|at| holds(&queue, *at)).count();
+    let mut status = Status::free(name);
+    let mut waiting = Vec::new();
+    for (at, entry) in queue.into_iter().enumerate() {
+        let Entry {
+            child,
+            stat,
+            record,
+        } = entry;
+        let lease = record
+            .as_ref()
+            .map(|record| Duration::from_millis(record.ttl));
+        let mut holder = record.map_or_else(foreign_holder, |record| record.holder.into());
+        let made = Duration::from_millis(stat.ctime.unsigned_abs());
+        holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
+        if at < holders {
+            let token = Some(requests::token(&stat));
+            // The whole lease: the servers do not tell when they last heard of a session.
+            let info = HoldInfo::new(holder, child.mode, token, lease);
+            status.holds.push(info);
+        } else {
+            waiting.push(holder);
+        }
+    }
+    status.queue = Some(waiting);
+    Ok(status)
+}
+
+/// Whether the contender at that index holds.
+fn holds(queue: &[Entry], at: usize) -> bool {
+    let mode = |entry: &Entry| Contender {
+        mode: entry.child.mode,
+    };
+    let contenders: Vec<_> = queue.iter().map(mode).collect();
+    decide(&contenders, at) == Turn::Held
+}
+
+fn foreign_holder() -> Holder {
+    let mut holder = Holder::default();
+    holder.label = "another program".into();
+    holder
+}
+
+/// All holders and waiters, in order.
+async fn read_entries(session: &Session, dir: &str) -> Result<Vec<Entry>, RequestError> {
+    let Some(children) = requests::list_children(session, dir).await? else {
+        return Ok(Vec::new());
+    };
+    let order = requests::in_order(session, dir, &children).await?;
+    let paths: Vec<_> = order
+        .iter()
+        .map(|child| format!("{dir}/{}", child.name))
+        .collect();
+    let nodes = requests::read_nodes(session, &paths).await?;
+    let entry = |(child, node): (Child, Option<_>)| {
+        node.map(|(stat, record)| Entry {
+            child,
+            stat,
+            record,
+        })
+    };
+    Ok(order.into_iter().zip(nodes).filter_map(entry).collect())
+}
+
+/// Reads every name.
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    let session = store.sessions.any().await?;
+    let held = async {
+        let root = match store.settings.root.as_str() {
+            "" => "/",
+            root => root,
+        };
+        requests::sync(&session, root).await?;
+        let mut names = match store.settings.names {
+            Names::Encoded => encoded_names(&session, root).await?,
+            Names::Raw => raw_names(&session).await?,
+        };
+        names.retain(|name| name.as_str().starts_with(prefix));
+        names.sort();
+        names.dedup();
+        let mut held = Vec::new();
+        for name in names {
+            let Ok(dir) = store.directory(&name) else {
+                continue;
+            };
+            let status = read_status(&session, name, &dir).await?;
+            held.extend(Some(status).filter(Status::is_held));
+        }
+        Ok(held)
+    };
+    held.await.map_err(|err| session.explain(err))
+}
+
+/// The children of a node. A node that we may not read has none for us.
+async fn children(session: &Session, path: &str) -> Result<Vec<String>, RequestError> {
+    match requests::list_children(session, path).await {
+        Err(err) if err.is(&ClientError::NoAuth) => Ok(Vec::new()),
+        children => Ok(children?.unwrap_or_default()),
+    }
+}
+
+async fn encoded_names(session: &Session, root: &str) -> Result<Vec<LockName>, RequestError> {
+    let children = children(session, root).await?;
+    let is_at_root = session.settings().root.is_empty();
+    let name = |child: &String| names::decode(child, is_at_root);
+    Ok(children.iter().filter_map(name).collect())
+}
+
+/// Every node with a contender under it.
+async fn raw_names(session: &Session) -> Result<Vec<LockName>, RequestError> {
+    let root = &session.settings().root;
+    let mut found = Vec::new();
+    let mut left = vec![(String::new(), 0)];
+    while let Some((path, depth)) = left.pop() {
+        let whole = match root.len() + path.len() {
+            0 => "/".to_owned(),
+            _ => format!("{root}{path}"),
+        };
+        for child in children(session, &whole).await? {
+            let is_reserved = root.is_empty() && depth == 0 && child == names::RESERVED;
+            if Child::parse(&child).is_some() {
+                found.extend(LockName::new(path.trim_start_matches('/')).ok());
+            } else if depth < MAX_DEPTH && !is_reserved {
+                left.push((format!("{path}/{child}"), depth + 1));
+            }
+        }
+    }
+    Ok(found)
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    let dir = store.directory(name)?;
+    let session = store.sessions.any().await?;
+    let broken = async {
+        requests::sync(&session, &dir).await?;
+        let queue = read_entries(&session, &dir).await?;
+        let found = queue
+            .iter()
+            .position(|entry| requests::token(&entry.stat) == token);
+        // A contender that waits holds nothing.
+        let Some(at) = found.filter(|at| holds(&queue, *at)) else {
+            return Ok(false);
+        };
+        requests::delete_node(&session, &format!("{dir}/{}", queue[at].child.name)).await
+    };
+    broken.await.map_err(|err| session.explain(err))
+}
+
+/// What weakens or voids the promises of the store, and the cure.
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let session = store.sessions.any().await?;
+    let settings = &store.settings;
+    let is_tls = settings.tls.is_some();
+    let plain = |host| tls::plaintext(host, is_tls, "tls=on&ca=FILE");
+    let mut findings: Vec<_> = settings.hosts.iter().filter_map(plain).collect();
+    for host in &settings.hosts {
+        // A server that wants TLS answers nothing else.
+        if !is_tls {
+            findings.push(check_server(host, settings).await);
+        }
+    }
+    if session.client.state() == SessionState::ConnectedReadOnly {
+        findings.push(Finding::new(
+            Severity::Bad,
+            "the server is cut off from the others and read-only: no lock can be taken",
+        ));
+    }
+    findings.push(check_voters(requests::count_voters(&session).await));
+    let (asked, timeout) = (settings.ttl, session.timeout);
+    if timeout < asked || timeout > asked * 2 {
+        findings.push(Finding::new(
+            Severity::Warning,
+            format!(
+                "for a ttl of {asked:?} the servers keep a silent session for {timeout:?} (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"
+            ),
+        ));
+    }
+    if settings.acl == Access::Open {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "whoever reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes of our own",
+        ));
+    }
+    Ok(findings)
+}
+
+/// What one server says about itself.
+async fn check_server(host: &Host, settings: &Settings) -> Finding {
+    let reply = server_info::ask(host.clone(), "srvr", settings.timeout).await;
+    let text = match reply {
+        ServerReply::Text(text) if !text.contains("is not in the whitelist") => Some(text),
+        _ => None,
+    };
+    let Some(text) = text else {
+        return Finding::new(
+            Severity::Warning,
+            format!(
+                "{host} does not answer `srvr`: it is away, or 4lw.commands.whitelist forbids it"
+            ),
+        );
+    };
+    if text.contains("not currently serving") {
+        return Finding::new(
+            Severity::Warning,
+            format!(
+                "{host} has no majority of its ensemble and serves nobody; start the other servers"
+            ),
+        );
+    }
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or(": unknown").trim_start_matches(':').trim();
+        Escaped(value.split([',', '-']).next().unwrap_or(value)).to_string()
+    };
+    let (version, mode) = (field("Zookeeper version"), field("Mode"));
+    Finding::new(
+        Severity::Good,
+        format!("{host} runs ZooKeeper {version}, {mode}"),
+    )
+}
+
+/// What the number of voting servers means.
+fn check_voters(voters: Option<usize>) -> Finding {
+    match voters {
+        Some(0 | 1) => Finding::new(
+            Severity::Warning,
+            "one server and no ensemble: when it is away nobody can take a lock; three survive the loss of one",
+        ),
+        Some(2) => Finding::new(
+            Severity::Warning,
+            "two voting servers: when either is away nobody can take a lock; three survive the loss of one",
+        ),
+        Some(voters) => Finding::new(
+            Severity::Good,
+            format!("{voters} voting servers; {} may be away", (voters - 1) / 2),
+        ),
+        None => Finding::new(
+            Severity::Warning,
+            "how many servers vote cannot be read (/zookeeper/config)",
+        ),
+    }
+}

@@ -1,0 +1,145 @@
+//! Releasing a hold, leaving the queue, and closing the client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Hold, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::pace;
+use tenure_core::options::Mode;
+use tenure_core::time::Time;
+
+use super::errors::RequestError;
+use super::names;
+use super::requests;
+use super::session::Session;
+use super::settings::Dialect;
+use super::store::{HeldEntry, Store};
+
+/// How long closing may take: the servers may be gone, and sessions end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Deletes the node of that owner.
+pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
+    let held = match store.holds.get(hold.owner) {
+        Some(held) => held,
+        None if store.settings.dialect == Dialect::SessionPrefix => return Ok(Release::NotHeld),
+        None => unknown(store, hold).await?,
+    };
+    // A session that is over says nothing about its nodes: the servers may keep them for a while.
+    let session = match held.session.ended.is_raised() {
+        true => store.sessions.any().await?,
+        false => held.session.clone(),
+    };
+    let until = store.clock.now().after(store.settings.timeout);
+    let mut is_ambiguous = held.is_ambiguous;
+    for attempt in 0_u32.. {
+        let err = match delete(&session, &held).await {
+            Ok(true) => {
+                let is_front = held.until.is_some() && held.mode == Mode::Exclusive;
+                let last_holder = is_front.then_some(held.number);
+                held.session.cache.node_deleted(&held.dir, last_holder);
+                remove(store, hold.owner);
+                return Ok(Release::Released);
+            }
+            Ok(false) => {
+                remove(store, hold.owner);
+                // A delete without a reply was ours.
+                return Ok(match is_ambiguous {
+                    true => Release::Released,
+                    false => Release::NotHeld,
+                });
+            }
+            Err(err) => err,
+        };
+        is_ambiguous |= err.is_ambiguous();
+        let now = store.clock.now();
+        let left = Some(until.since(now)).filter(|left| !left.is_zero());
+        let pause = left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)));
+        match pause {
+            Some(pause) if err.is_ambiguous() => store.clock.sleep_until(now.after(pause)).await,
+            _ => {
+                store
+                    .holds
+                    .update(hold.owner, |held| held.is_ambiguous |= is_ambiguous);
+                return Err(session.explain(err));
+            }
+        }
+    }
+    unreachable!("BUG: the loop ends by its time limit")
+}
+
+/// The entry of an acquisition that came to nothing, as far as we know.
+async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
+    Ok(HeldEntry {
+        session: store.sessions.any().await?,
+        dir: store.directory(&hold.name)?,
+        prefix: names::own_prefix(hold.owner).into(),
+        path: None,
+        number: 0,
+        mode: hold.mode,
+        until: None,
+        is_ambiguous: false,
+    })
+}
+
+/// Deletes the node of an acquisition, which is looked for by its prefix if its path is not known. `false`: there is no
+/// such node.
+pub(super) async fn delete(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
+    let path = match &held.path {
+        Some(path) => path.clone(),
+        None => match requests::find_name(session, &held.dir, &held.prefix).await? {
+            Some(name) => Arc::from(format!("{}/{name}", held.dir)),
+            None => return Ok(false),
+        },
+    };
+    requests::delete_node(session, &path).await
+}
+
+/// Ends the bookkeeping of an acquisition whose node is gone.
+pub(super) fn remove(store: &Store, owner: OwnerId) {
+    if let Some(held) = store.holds.remove(owner) {
+        held.session.vacate(&held.dir);
+    }
+}
+
+/// Deletes our node, whether it waits or holds.
+pub(super) async fn leave_queue(store: &Store, request: &Request) -> Result<(), Error> {
+    match release(store, &Hold::new(request, 0)).await {
+        Ok(_) => Ok(()),
+        Err(err) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "no answer to the request to leave the queue",
+        )
+        .with_source(err)),
+    }
+}
+
+/// The same, again and again until there is an answer, or the caller gives up.
+pub(super) async fn leave_queue_with_retry(
+    store: &Store,
+    request: &Request,
+    retry_until: Time,
+) -> Result<(), Error> {
+    for attempt in 0_u32.. {
+        let left = leave_queue(store, request).await;
+        let now = store.clock.now();
+        if left.is_ok() || request.stop.is_raised() || now >= retry_until {
+            return left;
+        }
+        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+        store.clock.sleep_until(now.after(pause)).await;
+    }
+    unreachable!("BUG: the loop ends at `retry_until`")
+}
+
+/// Ends all sessions, and all nodes with them.
+pub(super) async fn close(store: &Store) {
+    let limit = store.clock.now().after(CLOSE_TIMEOUT);
+    store.sessions.closing.raise();
+    // A held entry keeps its session open.
+    drop(store.holds.take_all());
+    store.expiry.wake();
+    store.sessions.close(limit).await;
+}

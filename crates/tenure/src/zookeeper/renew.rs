@@ -1,0 +1,264 @@
+//! Renewal of many nodes in few requests, and the end of leases that are not renewed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tenure_core::backend::{Hold, Renewal, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::pace;
+use tenure_core::lost::LostReason;
+use tenure_core::rt::{NextWakeup, lock};
+use tenure_core::time::Time;
+
+use super::contact::Lease;
+use super::errors::{ClientError, RequestError};
+use super::release;
+use super::requests;
+use super::session::{Session, SessionListener};
+use super::store::{HeldEntry, Store};
+
+/// Bytes of paths in one request; a server accepts 1 MiB (`jute.maxbuffer`).
+const MAX_BATCH_BYTES: usize = 256 * 1024;
+
+/// How often a batch is checked again when nodes go away between its requests. The driver renews again then.
+const MAX_CHECKS: u32 = 3;
+
+/// A hold's index in the list of holds to renew, and the path of its node.
+type NumberedPath = (usize, Arc<str>);
+
+/// What is known about one node after a renewal.
+type Checked = (usize, Result<Lease, Renewal>);
+
+/// The node holds from now on: its lease is watched, and so is its session. Returns the length of the lease.
+pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+    let ttl = lease.length().min(request.ttl);
+    let until = lease.sent.after(ttl);
+    store
+        .holds
+        .update(request.owner, |held| held.until = Some(until));
+    store
+        .sessions
+        .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
+    if store.expiry.claim_start() {
+        let (weak, wakeup) = (Arc::downgrade(store), store.expiry.clone());
+        store.spawner.spawn(expire(weak, wakeup));
+    }
+    store.expiry.due_at(until);
+    ttl
+}
+
+/// Asks the servers, and a majority of them, whether these nodes are there; many in one request.
+pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
+    let mut renewals: Vec<_> = (0..holds.len()).map(|_| None).collect();
+    let mut groups: Vec<(Arc<Session>, Vec<NumberedPath>)> = Vec::new();
+    for (at, hold) in holds.iter().enumerate() {
+        let node = store.holds.get(hold.owner).and_then(HeldEntry::node);
+        let Some((session, path)) = node else {
+            renewals[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
+            continue;
+        };
+        if session.ended.is_raised() {
+            renewals[at] = Some(Renewal::Lost(LostReason::SessionGone));
+            continue;
+        }
+        let group = groups
+            .iter_mut()
+            .find(|(known, _)| Arc::ptr_eq(known, &session));
+        match group {
+            Some((_, paths)) => paths.push((at, path)),
+            None => groups.push((session, vec![(at, path)])),
+        }
+    }
+    for (session, paths) in groups {
+        let mut rest = &paths[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(batch_length(rest));
+            rest = later;
+            for (at, checked) in check_batch(&session, batch).await {
+                renewals[at] = Some(match checked {
+                    Ok(lease) => prolong(store, &holds[at], lease),
+                    Err(renewal) => renewal,
+                });
+            }
+        }
+    }
+    let renewals = renewals.into_iter();
+    renewals
+        .map(|renewal| renewal.expect("each hold is in a batch or has its answer"))
+        .collect()
+}
+
+/// How many of these paths fit into one request, at least one.
+fn batch_length(paths: &[NumberedPath]) -> usize {
+    let mut bytes = 0;
+    let fits = paths.iter().take_while(|(_, path)| {
+        bytes += path.len() + 32;
+        bytes <= MAX_BATCH_BYTES
+    });
+    fits.count().max(1)
+}
+
+fn prolong(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
+    let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
+    store.holds.update(hold.owner, |held| {
+        held.until = held.until.max(Some(sent.after(ttl)));
+    });
+    let ttl = Some(ttl);
+    Renewal::Renewed { sent, ttl }
+}
+
+async fn check_batch(session: &Session, batch: &[NumberedPath]) -> Vec<Checked> {
+    let mut unchecked: Vec<_> = batch.iter().collect();
+    let mut checked = Vec::with_capacity(batch.len());
+    for _ in 0..MAX_CHECKS {
+        let paths: Vec<_> = unchecked.iter().map(|(_, path)| &**path).collect();
+        let outcome = requests::check_nodes(session, &paths).await;
+        if !matches!(&outcome, Err(err) if err.is(&ClientError::NoNode)) {
+            let all = unchecked.iter();
+            checked.extend(all.map(|(at, _)| (*at, renewal_of(session, &outcome))));
+            return checked;
+        }
+        // One of the nodes is gone, and the answer names only that one. All are asked for.
+        let are_gone = requests::which_are_gone(session, &paths).await;
+        let mut there = Vec::with_capacity(unchecked.len());
+        for (one, is_gone) in unchecked.into_iter().zip(are_gone) {
+            match is_gone {
+                true => checked.push((one.0, Err(Renewal::Lost(LostReason::StoreSaysNo)))),
+                false => there.push(one),
+            }
+        }
+        unchecked = there;
+        if unchecked.is_empty() {
+            return checked;
+        }
+    }
+    let err = || {
+        let what = "holds went away while they were renewed";
+        Error::new(ErrorKind::Indeterminate, what)
+    };
+    let unknown = |at| (at, Err(Renewal::Unknown(err())));
+    checked.extend(unchecked.iter().map(|(at, _)| unknown(*at)));
+    checked
+}
+
+/// What the outcome of a check of many nodes says about each of them.
+fn renewal_of(session: &Session, outcome: &Result<Lease, RequestError>) -> Result<Lease, Renewal> {
+    match outcome {
+        Ok(lease) => Ok(*lease),
+        Err(err) if err.is_session_over() => Err(Renewal::Lost(LostReason::SessionGone)),
+        Err(err) => Err(Renewal::Unknown(session.explain(err.clone()))),
+    }
+}
+
+/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on.
+async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
+    loop {
+        let (clock, next) = {
+            let Some(store) = store.upgrade() else {
+                return;
+            };
+            if store.sessions.closing.is_raised() {
+                return;
+            }
+            let (planned, now) = (wakeup.begin(), store.clock.now());
+            let (expired, next) = take_expired(&store, now);
+            for (owner, held) in expired {
+                let deleter = store.clone();
+                store
+                    .spawner
+                    .spawn(async move { delete_expired(&deleter, owner, held).await });
+            }
+            (
+                store.clock.clone(),
+                wakeup.plan(pace::look(planned, next, now)),
+            )
+        };
+        wakeup.sleep(&clock, next).await;
+    }
+}
+
+/// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
+fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
+    let (mut expired, mut next) = (Vec::new(), Time::MAX);
+    store.holds.for_each(|owner, held| match held.until {
+        Some(until) if until <= now => {
+            held.until = None;
+            expired.push((owner, held.clone()));
+        }
+        Some(until) => next = next.min(until),
+        None => {}
+    });
+    (expired, next)
+}
+
+/// Deletes a node until it is gone, or its session is.
+async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
+    for attempt in 0_u32.. {
+        let is_over = held.session.ended.is_raised() || store.sessions.closing.is_raised();
+        if is_over || release::delete(&held.session, &held).await.is_ok() {
+            break;
+        }
+        // Its owner has released the hold meanwhile.
+        if !store.holds.contains(owner) {
+            return;
+        }
+        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
+        store
+            .clock
+            .sleep_until(store.clock.now().after(pause))
+            .await;
+    }
+    store.holds.update(owner, |held| held.is_ambiguous = false);
+}
+
+/// Reports the holds that end with a session, or while it had no connection.
+struct LossReporter(Weak<Store>);
+
+impl SessionListener for LossReporter {
+    fn reconnected(&self, session: &Arc<Session>) {
+        // The servers may have been emptied meanwhile, and the next renewal may be far away.
+        if let Some(store) = self.0.upgrade() {
+            let (checked, session) = (store.clone(), session.clone());
+            store
+                .spawner
+                .spawn(async move { verify(&checked, &session).await });
+        }
+    }
+
+    fn ended(&self, session: &Arc<Session>) -> usize {
+        let Some(store) = self.0.upgrade() else {
+            return 0;
+        };
+        let ended = holds_of(&store, session);
+        for (owner, _) in &ended {
+            report(&store, *owner, LostReason::SessionGone);
+        }
+        ended.len()
+    }
+}
+
+/// The holds of a session, and the paths of their nodes.
+fn holds_of(store: &Store, session: &Arc<Session>) -> Vec<(OwnerId, Arc<str>)> {
+    store.holds.select(|owner, held| {
+        let is_ours = held.until.is_some() && Arc::ptr_eq(&held.session, session);
+        is_ours.then_some(())?;
+        Some((owner, held.path.clone()?))
+    })
+}
+
+/// Asks whether all holds of a session are there.
+async fn verify(store: &Store, session: &Arc<Session>) {
+    for (owner, path) in holds_of(store, session) {
+        if let Ok(None) = requests::stat(session, &path).await {
+            report(store, owner, LostReason::StoreSaysNo);
+        }
+    }
+}
+
+fn report(store: &Store, owner: OwnerId, reason: LostReason) {
+    let alarm = lock(&store.alarm).clone();
+    if let Some(alarm) = alarm {
+        alarm.lost(owner, reason);
+    }
+}

@@ -1,0 +1,343 @@
+//! One function for each request to the servers: arguments in, an answer out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use zookeeper_client::{CreateMode, MultiWriteError, MultiWriter, OneshotWatcher, Stat};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::Holder;
+use tenure_core::support::HolderRecord;
+
+use super::contact::Lease;
+use super::errors::{ClientError, RequestError};
+use super::names::{self, Child};
+use super::session::Session;
+
+/// How often a directory is made again that others remove meanwhile.
+pub(super) const MAX_ATTEMPTS: u32 = 8;
+
+/// What a node says about its owner.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeRecord {
+    #[serde(flatten)]
+    pub(super) holder: HolderRecord,
+    /// In ms.
+    pub(super) ttl: u64,
+}
+
+impl NodeRecord {
+    pub(super) fn new(holder: &Holder, ttl: Duration) -> Self {
+        Self {
+            holder: holder.into(),
+            ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// The node of a contender, as the server has made it.
+pub(super) struct Node {
+    /// Within its directory.
+    pub(super) name: String,
+    pub(super) path: Arc<str>,
+    pub(super) number: i32,
+    /// czxid: the number of the transaction that made the node.
+    pub(super) token: u64,
+    pub(super) round_trip: Duration,
+}
+
+impl Node {
+    fn new(dir: &str, name: String, number: i32, stat: &Stat, round_trip: Duration) -> Self {
+        Self {
+            path: format!("{dir}/{name}").into(),
+            name,
+            number,
+            token: token(stat),
+            round_trip,
+        }
+    }
+}
+
+/// The fencing token of the node with that state.
+pub(super) fn token(stat: &Stat) -> u64 {
+    stat.czxid.unsigned_abs()
+}
+
+/// Makes the node of a contender, whose name is `stem` and the number that the server puts behind the stem.
+/// `lease`: begun for this request.
+pub(super) async fn create_node(
+    session: &Session,
+    dir: &str,
+    stem: &str,
+    data: &[u8],
+    lease: Lease,
+) -> Result<Node, RequestError> {
+    let path = format!("{dir}/{stem}");
+    let acls = session.settings().acl.acls();
+    let options = CreateMode::EphemeralSequential.with_acls(acls);
+    let request = session.client.create(&path, data, &options);
+    let (stat, sequence) = session.reply_to(request).await?;
+    session.confirm(lease);
+    let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
+    let round_trip = session.clock().now().since(lease.sent);
+    let name = names::numbered(stem, number);
+    Ok(Node::new(dir, name, number, &stat, round_trip))
+}
+
+/// Makes what is missing of the way to `dir`: containers, which the server removes when they are empty again.
+pub(super) async fn create_directory(session: &Session, dir: &str) -> Result<(), Error> {
+    let mut ends: Vec<_> = dir.match_indices('/').map(|(at, _)| at).skip(1).collect();
+    ends.push(dir.len());
+    // From the last node back to one that is there, and forth again.
+    let mut at = ends.len() - 1;
+    for _ in 0..MAX_ATTEMPTS as usize * ends.len() {
+        match create_container(session, &dir[..ends[at]]).await {
+            Ok(()) if at + 1 == ends.len() => return Ok(()),
+            Ok(()) => at += 1,
+            Err(err) if err.is(&ClientError::NoNode) && at > 0 => at -= 1,
+            Err(err) => return Err(session.explain(err)),
+        }
+    }
+    let what = "the nodes above the lock are deleted as fast as they are made; retry";
+    Err(Error::new(ErrorKind::Unreachable, what))
+}
+
+/// Makes one node for others to lie under, unless it is there. A server without containers makes a node that stays.
+async fn create_container(session: &Session, path: &str) -> Result<(), RequestError> {
+    let acls = session.settings().acl.acls();
+    let create = async |mode: CreateMode| {
+        let options = mode.with_acls(acls);
+        let request = session.client.create(path, b"", &options);
+        session.reply_to(request).await
+    };
+    let created = match create(CreateMode::Container).await {
+        Err(err) if err.is(&ClientError::Unimplemented) => create(CreateMode::Persistent).await,
+        created => created,
+    };
+    match created {
+        Err(err) if err.is(&ClientError::NodeExists) => Ok(()),
+        created => created.map(drop),
+    }
+}
+
+/// The name of the node in `dir` that begins with `prefix`, if there is one.
+pub(super) async fn find_name(
+    session: &Session,
+    dir: &str,
+    prefix: &str,
+) -> Result<Option<String>, RequestError> {
+    // A new connection may be to a server that has not heard of the node yet.
+    sync(session, dir).await?;
+    let children = list_children(session, dir).await?.unwrap_or_default();
+    Ok(children.into_iter().find(|child| child.starts_with(prefix)))
+}
+
+/// The node of this session in `dir` whose name begins with `prefix`, if there is one. A request that was sent for
+/// that node before has been applied by then, or will never be: it was sent on the same connection, or the servers
+/// refuse it because the session has moved to another connection.
+pub(super) async fn find_node(
+    session: &Session,
+    dir: &str,
+    prefix: &str,
+) -> Result<Option<Node>, RequestError> {
+    let Some(name) = find_name(session, dir, prefix).await? else {
+        return Ok(None);
+    };
+    let sent = session.clock().now();
+    let stat = stat(session, &format!("{dir}/{name}")).await?;
+    let stat = stat.filter(|stat| stat.ephemeral_owner == session.id());
+    let number = Child::parse(&name).map(|child| child.number);
+    let round_trip = session.clock().now().since(sent);
+    let found = stat.zip(number);
+    Ok(found.map(|(stat, number)| Node::new(dir, name, number, &stat, round_trip)))
+}
+
+/// Deletes a node; `false`: there was none.
+pub(super) async fn delete_node(session: &Session, path: &str) -> Result<bool, RequestError> {
+    let lease = session.begin_lease();
+    match session.reply_to(session.client.delete(path, None)).await {
+        Ok(()) => {
+            session.confirm(lease);
+            Ok(true)
+        }
+        Err(err) if err.is(&ClientError::NoNode) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// Checks that all of these nodes are there. A write that changes nothing, so that a majority has to agree to it.
+pub(super) async fn check_nodes(session: &Session, paths: &[&str]) -> Result<Lease, RequestError> {
+    let lease = session.begin_lease();
+    let mut writer = checks(session, paths)?;
+    let request = async {
+        let answer = writer.commit().await;
+        answer.map(drop).map_err(|err| match err {
+            MultiWriteError::RequestFailed { source }
+            | MultiWriteError::OperationFailed { source, .. } => source,
+        })
+    };
+    session.reply_to(request).await?;
+    session.confirm(lease);
+    Ok(lease)
+}
+
+/// A transaction that is applied only if all of these nodes are there. Any version of them will do: what others may
+/// write into a node of ours (`__REVOKE__`) ends no hold.
+pub(super) fn checks<'a>(
+    session: &'a Session,
+    paths: &[&str],
+) -> Result<MultiWriter<'a>, RequestError> {
+    let mut writer = session.client.new_multi_writer();
+    for path in paths {
+        writer
+            .add_check_version(path, -1)
+            .map_err(RequestError::Client)?;
+    }
+    Ok(writer)
+}
+
+/// Makes our server catch up with its leader: without that, a server that lags behind tells of the past.
+pub(super) async fn sync(session: &Session, path: &str) -> Result<(), RequestError> {
+    session.reply_to(session.client.sync(path)).await
+}
+
+/// The names of the children of a node; `None`: there is no such node.
+pub(super) async fn list_children(
+    session: &Session,
+    path: &str,
+) -> Result<Option<Vec<String>>, RequestError> {
+    let children = session.reply_to(session.client.list_children(path)).await;
+    some_if_there(children)
+}
+
+/// The state of a node; `None`: there is no such node.
+pub(super) async fn stat(session: &Session, path: &str) -> Result<Option<Stat>, RequestError> {
+    session.reply_to(session.client.check_stat(path)).await
+}
+
+/// Which of these nodes are gone, all asked for at once. A request without an answer says nothing about its node.
+pub(super) async fn which_are_gone(session: &Session, paths: &[&str]) -> Vec<bool> {
+    let stats: Vec<_> = paths
+        .iter()
+        .map(|path| session.client.check_stat(path))
+        .collect();
+    let mut are_gone = Vec::with_capacity(stats.len());
+    for stat in stats {
+        are_gone.push(matches!(session.reply_to(stat).await, Ok(None)));
+    }
+    are_gone
+}
+
+/// Sets a watch on a directory. The number of its children; `None`: there is no such directory.
+pub(super) async fn watch_directory(
+    session: &Session,
+    dir: &str,
+) -> Result<Option<(i32, OneshotWatcher)>, RequestError> {
+    let reply = session.reply_to(session.client.get_and_watch_data(dir));
+    Ok(some_if_there(reply.await)?.map(|(_, stat, watcher)| (stat.num_children, watcher)))
+}
+
+/// Sets a watch on each of these nodes, all at once; `None`: one of the nodes is gone.
+pub(super) async fn watch_nodes(
+    session: &Session,
+    paths: &[String],
+) -> Result<Option<Vec<OneshotWatcher>>, RequestError> {
+    let client = &session.client;
+    let requests: Vec<_> = paths
+        .iter()
+        .map(|path| client.get_and_watch_data(path))
+        .collect();
+    let mut watchers = Vec::with_capacity(requests.len());
+    for (path, request) in paths.iter().zip(requests) {
+        let watcher = match session.reply_to(request).await {
+            Ok((_, _, watcher)) => watcher,
+            Err(err) if err.is(&ClientError::NoNode) => return Ok(None),
+            // The node of another user, whose data we may not read; whether the node is there we may know.
+            Err(err) if err.is(&ClientError::NoAuth) => {
+                let request = client.check_and_watch_stat(path);
+                match session.reply_to(request).await? {
+                    (Some(_), watcher) => watcher,
+                    (None, _) => return Ok(None),
+                }
+            }
+            Err(err) => return Err(err),
+        };
+        watchers.push(watcher);
+    }
+    Ok(Some(watchers))
+}
+
+/// The contenders among these children, first come first. Two with the same number (a counter that has overflowed, a
+/// foreign client that names its nodes itself) are told apart by when they were made.
+pub(super) async fn in_order(
+    session: &Session,
+    dir: &str,
+    children: &[String],
+) -> Result<Vec<Child>, RequestError> {
+    let queue = names::contenders(children);
+    if !queue.windows(2).any(|two| two[0].number == two[1].number) {
+        return Ok(queue);
+    }
+    let base = queue.first().map_or(0, |first| first.number);
+    let stats: Vec<_> = queue
+        .iter()
+        .map(|child| session.client.check_stat(&format!("{dir}/{}", child.name)))
+        .collect();
+    let mut dated = Vec::with_capacity(queue.len());
+    for (child, stat) in queue.into_iter().zip(stats) {
+        // A node that is gone stands in front of no other.
+        if let Some(stat) = session.reply_to(stat).await? {
+            dated.push((child.number.wrapping_sub(base), stat.czxid, child));
+        }
+    }
+    dated.sort_by_key(|(distance, made, _)| (*distance, *made));
+    Ok(dated.into_iter().map(|(_, _, child)| child).collect())
+}
+
+/// Several nodes, all asked for at once: the state of each, and what is written there about the owner (`None`: by
+/// another program, or for other eyes). `None`: there is no such node.
+pub(super) async fn read_nodes(
+    session: &Session,
+    paths: &[String],
+) -> Result<Vec<Option<(Stat, Option<NodeRecord>)>>, RequestError> {
+    let requests: Vec<_> = paths
+        .iter()
+        .map(|path| session.client.get_data(path))
+        .collect();
+    let mut nodes = Vec::with_capacity(requests.len());
+    for (path, request) in paths.iter().zip(requests) {
+        nodes.push(match session.reply_to(request).await {
+            Ok((data, stat)) => Some((stat, serde_json::from_slice(&data).ok())),
+            Err(err) if err.is(&ClientError::NoNode) => None,
+            Err(err) if err.is(&ClientError::NoAuth) => {
+                stat(session, path).await?.map(|stat| (stat, None))
+            }
+            Err(err) => return Err(err),
+        });
+    }
+    Ok(nodes)
+}
+
+/// How many servers vote; 0: there is no ensemble. `None`: the servers do not say.
+pub(super) async fn count_voters(session: &Session) -> Option<usize> {
+    match session.reply_to(session.client.get_config()).await {
+        Ok((data, _)) => {
+            let text = String::from_utf8_lossy(&data).into_owned();
+            let servers = text.lines().filter(|line| line.starts_with("server."));
+            Some(servers.filter(|line| !line.contains(":observer")).count())
+        }
+        Err(err) if err.is(&ClientError::NoNode) => Some(0),
+        Err(_) => None,
+    }
+}
+
+/// A node that does not exist is an answer and no error.
+fn some_if_there<T>(reply: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    match reply {
+        Ok(reply) => Ok(Some(reply)),
+        Err(err) if err.is(&ClientError::NoNode) => Ok(None),
+        Err(err) => Err(err),
+    }
+}

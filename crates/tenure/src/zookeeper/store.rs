@@ -1,0 +1,128 @@
+//! The parts of one client, and how a client connects.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use tenure_core::backend::Alarm;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::guarantees::Guarantees;
+use tenure_core::name::{Escaped, LockName};
+use tenure_core::options::Mode;
+use tenure_core::rt::{Clock, NextWakeup, Spawner};
+use tenure_core::support::{self, HoldRegistry};
+use tenure_core::time::Time;
+
+use super::errors::ClientError;
+use super::guarantees::{Configuration, guarantees};
+use super::names;
+use super::requests;
+use super::session::{Session, Sessions};
+use super::settings::{Dialect, Settings};
+
+/// Locks in ZooKeeper, and in other servers that speak its protocol.
+pub struct Store {
+    pub(super) settings: Arc<Settings>,
+    pub(super) guarantees: Guarantees,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) holds: HoldRegistry<HeldEntry>,
+    /// Of the task that deletes the nodes of leases which are not renewed.
+    pub(super) expiry: Arc<NextWakeup>,
+    pub(super) alarm: Mutex<Option<Alarm>>,
+    pub(super) clock: Clock,
+    pub(super) spawner: Spawner,
+}
+
+/// What is remembered of an acquisition, to renew its node and to delete it.
+#[derive(Clone)]
+pub(super) struct HeldEntry {
+    pub(super) session: Arc<Session>,
+    pub(super) dir: Arc<str>,
+    /// The beginning of the node's name, which no other node has.
+    pub(super) prefix: Arc<str>,
+    /// The path of the node; `None`: the reply to its creation has not come.
+    pub(super) path: Option<Arc<str>>,
+    pub(super) number: i32,
+    pub(super) mode: Mode,
+    /// When the lease ends; `None`: the node holds nothing. The session lasts longer than a lease that is not renewed.
+    pub(super) until: Option<Time>,
+    /// The node may be deleted already: a delete of it got no reply.
+    pub(super) is_ambiguous: bool,
+}
+
+impl HeldEntry {
+    /// Session and path of the node, once its path is known.
+    pub(super) fn node(self) -> Option<(Arc<Session>, Arc<str>)> {
+        Some((self.session, self.path?))
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store").field(&self.settings.hosts).finish()
+    }
+}
+
+impl Store {
+    /// Connects to the store of a URL `zookeeper://HOST,HOST/PATH`.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the servers are not there, refused the
+    /// user, or cannot keep locks.
+    pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
+        let settings = Arc::new(Settings::new(url)?);
+        let (spawner, clock) = (support::spawner()?, Clock::system());
+        #[cfg(feature = "zookeeper-tls")]
+        if settings.tls.is_some() {
+            // The client library asks for the provider of the whole program.
+            drop(crate::tls::provider());
+        }
+        let sessions = Sessions::new(settings.clone(), clock.clone(), spawner.clone());
+        let sessions = Arc::new(sessions);
+        let session = sessions.any().await?;
+        let voters = requests::count_voters(&session).await;
+        if let Some(voters) = voters {
+            sessions.set_voters(voters);
+        }
+        check_root(&session).await?;
+        let configuration = Configuration {
+            is_single: voters.is_some_and(|voters| voters < 2),
+            is_session_prefix: settings.dialect == Dialect::SessionPrefix,
+        };
+        Ok(Arc::new(Self {
+            settings,
+            guarantees: guarantees(configuration),
+            sessions,
+            holds: HoldRegistry::default(),
+            expiry: Arc::new(NextWakeup::new()),
+            alarm: Mutex::default(),
+            clock,
+            spawner,
+        }))
+    }
+
+    /// The node under which the contenders for `name` are.
+    pub(super) fn directory(&self, name: &LockName) -> Result<Arc<str>, Error> {
+        let Settings { root, names, .. } = &*self.settings;
+        names::directory(root, *names, name).map(Into::into)
+    }
+}
+
+/// Makes sure that the node under which all locks lie exists and is ours to use.
+async fn check_root(session: &Session) -> Result<(), Error> {
+    let root = &session.settings().root;
+    if root.is_empty() {
+        return Ok(());
+    }
+    match requests::list_children(session, root).await {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => requests::create_directory(session, root).await,
+        Err(err) if err.is(&ClientError::NoAuth) => Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "the node \"{}\" is somebody else's; is the user before `@` in the URL the one who made it, and the password right?",
+                Escaped(root)
+            ),
+        )),
+        Err(err) => Err(session.explain(err)),
+    }
+}
