@@ -1,21 +1,148 @@
-//! A connection to a MySQL or PostgreSQL server: runs statements and returns their rows as text.
+//! A connection to a MySQL or PostgreSQL server: how it is opened, and a form in which both return rows as text.
 
 use sqlx::AssertSqlSafe;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
+use sqlx::{ConnectOptions as _, Connection as _};
 
+use tenure_core::error::Error;
 use tenure_core::rt::Clock;
 
 use super::errors::Trouble;
-use super::server::{Kind, Server};
+use super::server::{Kind, Server, Tls};
+
+/// What the server shows our connections as.
+#[cfg(feature = "postgres")]
+const APPLICATION: &str = "tenure";
 
 /// A row of an answer, as text.
 pub(crate) type Row = Vec<Option<String>>;
 
+impl Server {
+    /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
+    #[cfg(feature = "mysql")]
+    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
+        let options = self.mysql_options().map_err(Trouble::Settings)?;
+        // In a box, because it is large and rarely done: every request would have to have room for it.
+        self.limited(clock, Box::pin(MySqlConnection::connect_with(&options)))
+            .await
+    }
+
+    /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
+    #[cfg(feature = "postgres")]
+    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
+        let options = self.postgres_options().map_err(Trouble::Settings)?;
+        // As above.
+        self.limited(clock, Box::pin(PgConnection::connect_with(&options)))
+            .await
+    }
+
+    /// Waits for the answer to a request for as long as a request may take. After that the caller closes the
+    /// connection, because its next answer would be the one to this request.
+    pub(crate) async fn limited<T>(
+        &self,
+        clock: &Clock,
+        request: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Trouble> {
+        let limit = clock.now().after(self.timeout);
+        tokio::select! {
+            biased;
+            answer = request => answer.map_err(Trouble::from),
+            () = clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+        }
+    }
+
+    #[cfg(feature = "mysql")]
+    fn mysql_options(&self) -> Result<MySqlConnectOptions, Error> {
+        let mut options = MySqlConnectOptions::new()
+            .host(&self.host.name)
+            .port(self.host.port)
+            // The store sets what these options would set, in one round trip less.
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .disable_statement_logging();
+        options = match &self.tls {
+            Tls::Off => options.ssl_mode(MySqlSslMode::Disabled),
+            Tls::Prefer => options.ssl_mode(MySqlSslMode::Preferred),
+            Tls::On(files) => {
+                let pem = files.read()?;
+                let mut options = options.ssl_mode(MySqlSslMode::VerifyIdentity);
+                if let Some(ca) = pem.ca {
+                    options = options.ssl_ca_from_pem(ca);
+                }
+                if let Some((cert, key)) = pem.client {
+                    options = options.ssl_client_cert_from_pem(cert);
+                    options = options.ssl_client_key_from_pem(key);
+                }
+                options
+            }
+        };
+        if let Some(path) = &self.socket {
+            options = options.socket(path);
+        }
+        if let Some(user) = &self.user {
+            options = options.username(user);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password.reveal());
+        }
+        if let Some(database) = &self.database {
+            options = options.database(database);
+        }
+        Ok(options)
+    }
+
+    /// For a client that opens connections by itself.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
+        // Nothing from a file or from the environment: a store is what its URL says.
+        let mut options = PgConnectOptions::new_without_pgpass()
+            .host(&self.host.name)
+            .port(self.host.port)
+            .application_name(APPLICATION)
+            // A pooler refuses to pass it on, and no floats are read.
+            .extra_float_digits(None)
+            .disable_statement_logging();
+        options = match &self.tls {
+            Tls::Off => options.ssl_mode(PgSslMode::Disable),
+            Tls::Prefer => options.ssl_mode(PgSslMode::Prefer),
+            Tls::On(files) => {
+                let pem = files.read()?;
+                let mut options = options.ssl_mode(PgSslMode::VerifyFull);
+                if let Some(ca) = pem.ca {
+                    options = options.ssl_root_cert_from_pem(ca);
+                }
+                if let Some((cert, key)) = pem.client {
+                    options = options.ssl_client_cert_from_pem(cert);
+                    options = options.ssl_client_key_from_pem(key);
+                }
+                options
+            }
+        };
+        if let Some(path) = &self.socket {
+            options = options.socket(path);
+        }
+        if let Some(user) = &self.user {
+            options = options.username(user);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password.reveal());
+        }
+        if let Some(database) = &self.database {
+            options = options.database(database);
+        }
+        Ok(options)
+    }
+}
+
 /// A connection to either server.
 pub(crate) enum Connection {
     #[cfg(feature = "mysql")]
-    MySql(sqlx::mysql::MySqlConnection),
+    MySql(MySqlConnection),
     #[cfg(feature = "postgres")]
-    Postgres(sqlx::postgres::PgConnection),
+    Postgres(PgConnection),
 }
 
 impl Connection {
@@ -30,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// What PostgreSQL says when it greets, as 150018 for 15.18.
+    /// What PostgreSQL reports when a connection opens, as 150018 for 15.18.
     pub(crate) fn version(&self) -> Option<u32> {
         match self {
             #[cfg(feature = "mysql")]
@@ -40,7 +167,8 @@ impl Connection {
         }
     }
 
-    /// All rows of all statements, in the protocol for plain text: nothing is prepared, so nothing is left behind.
+    /// Sends statements by the simple protocol, and returns all their rows. Nothing is prepared, so nothing is left in
+    /// the session.
     pub(crate) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
         use sqlx::Executor as _;
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
@@ -52,9 +180,8 @@ impl Connection {
         }
     }
 
-    /// Says goodbye.
+    /// Ends the connection in order, which spares the server a line in its log.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
-        use sqlx::Connection as _;
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(connection) => connection.close().await,

@@ -1,28 +1,16 @@
-//! The server of a database: what a URL says about it, and a connection to it.
+//! The server of a database: what a URL says about it.
 
 use std::time::Duration;
 
-#[cfg(feature = "mysql")]
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
-#[cfg(feature = "postgres")]
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
-use sqlx::{ConnectOptions as _, Connection as _};
-
-use crate::tls;
 use tenure_core::backend::Finding;
 use tenure_core::error::Error;
 use tenure_core::name::Escaped;
-use tenure_core::rt::Clock;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::errors::Trouble;
+use crate::tls;
 
 /// The options of every database server, for [`Url::finish`].
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
-
-/// What the server shows our connections as.
-#[cfg(feature = "postgres")]
-const APPLICATION: &str = "tenure";
 
 /// How locks lie in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +30,7 @@ pub(crate) enum Kind {
 
 /// Whether what passes over the network is encrypted.
 #[derive(Clone, Debug)]
-enum Tls {
+pub(super) enum Tls {
     Off,
     /// If the server offers it; anybody may be the server. Never beyond this machine: whoever stands between could
     /// say that there is no TLS, and ask for the password.
@@ -57,11 +45,11 @@ pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) host: Host,
     /// A path on this machine instead of the host.
-    socket: Option<String>,
+    pub(super) socket: Option<String>,
     pub(crate) user: Option<String>,
-    password: Option<Secret>,
+    pub(super) password: Option<Secret>,
     pub(crate) database: Option<String>,
-    tls: Tls,
+    pub(super) tls: Tls,
     /// Limit of each request and of each attempt to connect.
     pub(crate) timeout: Duration,
 }
@@ -146,123 +134,6 @@ impl Server {
             timeout,
         };
         Ok((server, mode, url))
-    }
-
-    /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
-    /// the caller.
-    #[cfg(feature = "mysql")]
-    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
-        let options = self.mysql_options().map_err(Trouble::Settings)?;
-        // In a box, since it is large and rarely done: every request would have to have room for it.
-        self.limited(clock, Box::pin(MySqlConnection::connect_with(&options)))
-            .await
-    }
-
-    /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
-    /// the caller.
-    #[cfg(feature = "postgres")]
-    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
-        let options = self.postgres_options().map_err(Trouble::Settings)?;
-        // As above.
-        self.limited(clock, Box::pin(PgConnection::connect_with(&options)))
-            .await
-    }
-
-    /// Waits for the answer to a request for as long as a request may take. Without an answer the connection
-    /// is in doubt: whoever has it closes it.
-    pub(crate) async fn limited<T>(
-        &self,
-        clock: &Clock,
-        request: impl Future<Output = Result<T, sqlx::Error>>,
-    ) -> Result<T, Trouble> {
-        let limit = clock.now().after(self.timeout);
-        tokio::select! {
-            biased;
-            answer = request => answer.map_err(Trouble::from),
-            () = clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
-        }
-    }
-
-    #[cfg(feature = "mysql")]
-    fn mysql_options(&self) -> Result<MySqlConnectOptions, Error> {
-        let mut options = MySqlConnectOptions::new()
-            .host(&self.host.name)
-            .port(self.host.port)
-            // What they would set is set by the backend, in a round trip less.
-            .pipes_as_concat(false)
-            .no_engine_substitution(false)
-            .disable_statement_logging();
-        options = match &self.tls {
-            Tls::Off => options.ssl_mode(MySqlSslMode::Disabled),
-            Tls::Prefer => options.ssl_mode(MySqlSslMode::Preferred),
-            Tls::On(files) => {
-                let pem = files.read()?;
-                let mut options = options.ssl_mode(MySqlSslMode::VerifyIdentity);
-                if let Some(ca) = pem.ca {
-                    options = options.ssl_ca_from_pem(ca);
-                }
-                if let Some((cert, key)) = pem.client {
-                    options = options.ssl_client_cert_from_pem(cert);
-                    options = options.ssl_client_key_from_pem(key);
-                }
-                options
-            }
-        };
-        if let Some(path) = &self.socket {
-            options = options.socket(path);
-        }
-        if let Some(user) = &self.user {
-            options = options.username(user);
-        }
-        if let Some(password) = &self.password {
-            options = options.password(password.reveal());
-        }
-        if let Some(database) = &self.database {
-            options = options.database(database);
-        }
-        Ok(options)
-    }
-
-    /// For what opens connections by itself.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
-        // Nothing from a file or from the environment: a store is what its URL says.
-        let mut options = PgConnectOptions::new_without_pgpass()
-            .host(&self.host.name)
-            .port(self.host.port)
-            .application_name(APPLICATION)
-            // A pooler refuses to pass it on, and no floats are read.
-            .extra_float_digits(None)
-            .disable_statement_logging();
-        options = match &self.tls {
-            Tls::Off => options.ssl_mode(PgSslMode::Disable),
-            Tls::Prefer => options.ssl_mode(PgSslMode::Prefer),
-            Tls::On(files) => {
-                let pem = files.read()?;
-                let mut options = options.ssl_mode(PgSslMode::VerifyFull);
-                if let Some(ca) = pem.ca {
-                    options = options.ssl_root_cert_from_pem(ca);
-                }
-                if let Some((cert, key)) = pem.client {
-                    options = options.ssl_client_cert_from_pem(cert);
-                    options = options.ssl_client_key_from_pem(key);
-                }
-                options
-            }
-        };
-        if let Some(path) = &self.socket {
-            options = options.socket(path);
-        }
-        if let Some(user) = &self.user {
-            options = options.username(user);
-        }
-        if let Some(password) = &self.password {
-            options = options.password(password.reveal());
-        }
-        if let Some(database) = &self.database {
-            options = options.database(database);
-        }
-        Ok(options)
     }
 }
 

@@ -20,7 +20,6 @@ const LEFT: &[&str] = &[
     "crates/tenure-core/src/error.rs",
     "crates/tenure-core/src/memory/mod.rs",
     "crates/tenure-core/src/rt.rs",
-    "crates/tenure/src/database/errors.rs",
     "crates/tenure/src/etcd/ears.rs",
     "crates/tenure/src/majority/mod.rs",
     "crates/tenure/src/redis/mod.rs",
