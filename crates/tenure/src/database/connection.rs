@@ -10,8 +10,8 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use tenure_core::error::Error;
 use tenure_core::rt::Clock;
 
-use super::errors::Trouble;
 use super::server::{Kind, Server, Tls};
+use super::trouble::Trouble;
 
 /// What the server shows our connections as.
 #[cfg(feature = "postgres")]

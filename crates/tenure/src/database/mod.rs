@@ -3,16 +3,19 @@
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod connection;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod error_codes;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod errors;
 mod hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod keys;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
+mod trouble;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::connection::{Connection, Row};
-pub(crate) use self::errors::Trouble;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;
@@ -20,3 +23,4 @@ pub(crate) use self::hex::hex;
 pub(crate) use self::hex::unhex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{KNOWN, Kind, Mode, Server};
+pub(crate) use self::trouble::Trouble;
