@@ -142,11 +142,11 @@ async fn open(url: &str) -> Result<Client, Error> {
         "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
-            Client::from_backend(redis::Backend::connect(url).await?)
+            Client::from_backend(redis::Store::connect(url).await?)
         }
         #[cfg(feature = "redlock")]
         "redlock" => {
-            let nodes = redis::Backend::masters(url).await?;
+            let nodes = redis::Store::connect_independent(url).await?;
             Client::from_backend(majority::Backend::new(
                 nodes,
                 majority::Settings::default(),

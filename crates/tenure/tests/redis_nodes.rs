@@ -59,7 +59,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
     let client = client(&watched.url()).await;
     let guard = held(&client, "kept").await;
     until("the replica has it", || has(new, "kept"));
-    // The old primary is not told before long; whoever does not follow goes on writing to it.
+    // The old primary learns of that much later; a client that does not follow goes on writing to it.
     watched.sentinels[0].order(&["SENTINEL", "FAILOVER", SERVICE]);
     until("all sentinels know", || {
         agreed(&watched) == Some(new.port())
@@ -128,7 +128,7 @@ async fn sentinel_says_what_is_wrong() {
     assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
 }
 
-/// Channels of slots that somebody listens to.
+/// Channels of slots that have subscribers.
 fn channels(cluster: &Cluster) -> usize {
     let up = cluster.nodes.iter().filter(|node| node.is_up());
     up.map(|node| node.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len())
@@ -170,19 +170,19 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
             let guard = held(&one, name).await;
             assert!(two.lock(name).try_acquire().await.unwrap().is_none());
             let waiter = queue(&cluster, &two, name);
-            until("it listens", || channels(&cluster) > 0);
+            until("it is subscribed", || channels(&cluster) > 0);
             guard.release().await.unwrap();
             let next = waiter.await.unwrap().unwrap();
             next.release().await.unwrap();
         }
     }
-    until("nobody listens", || channels(&cluster) == 0);
+    until("no subscription is left", || channels(&cluster) == 0);
     let guard = held(&one, "a").await;
     let waiter = queue(&cluster, &two, "a");
-    until("it listens", || channels(&cluster) == 1);
+    until("it is subscribed", || channels(&cluster) == 1);
     two.close().await;
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    until("nobody listens", || channels(&cluster) == 0);
+    until("no subscription is left", || channels(&cluster) == 0);
     guard.release().await.unwrap();
 }
 
@@ -200,7 +200,7 @@ async fn cluster_keeps_locks_of_redisson() {
         let waiter = tokio::spawn(async move { lock.acquire().await });
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let owner = cluster.owner(cluster.slot(name));
-        until("it listens", || {
+        until("it is subscribed", || {
             owner.ask(&["PUBSUB", "NUMSUB", &channel]).items()[1].int() == 1
         });
         let token = guard.token();
@@ -278,7 +278,7 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
     let slot = cluster.slot("x");
     let guard = held(&one, "x").await;
     let waiter = queue(&cluster, &two, "x");
-    until("it listens", || channels(&cluster) == 1);
+    until("it is subscribed", || channels(&cluster) == 1);
     let source = cluster.owner(slot).port();
     tokio::task::block_in_place(|| {
         migrate(&cluster, slot, || assert!(guard.is_held()));
@@ -304,7 +304,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
     let slot = cluster.slot("x");
     let guard = held(&one, "x").await;
     let waiter = queue(&cluster, &two, "x");
-    until("it listens", || channels(&cluster) >= 1);
+    until("it is subscribed", || channels(&cluster) >= 1);
     let old = cluster.owner(slot);
     // What the replica does not have by then is lost, as the table of guarantees says.
     until("the replica has the queue", || {

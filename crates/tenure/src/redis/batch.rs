@@ -1,352 +1,263 @@
-//! Requests that a client makes at the same time go to the server together, as one script.
+//! Batches the acquire and release requests that are made within one turn of the runtime into one script call.
 //!
-//! A request costs the server and the client more than the lock in it does: the script's start, its text of
-//! answers, a turn of two tasks. So what many tasks ask for within one turn of the runtime is gathered, and
-//! nothing waits for it: the request is sent in the same turn, as each of them would have been.
+//! A request costs server and client more than the lock in it does: the start of the script, its text of replies, a
+//! switch between two tasks. No request waits for others: the batch is sent in the same turn in which each request
+//! would have been sent alone.
 //!
-//! A script about many locks knows the common case only, in which a lock is free, or ours, and nobody waits.
-//! Where it meets another one it does nothing, and that request is made again by itself.
+//! The batch script handles the common case only: a lock is free (or held by us), and its queue is empty. For any
+//! other lock it does nothing, and that request is sent again alone.
 
-use std::marker::PhantomData;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Cmd;
 use tokio::sync::oneshot;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
 use tenure_core::rt::{lock, yield_now};
 
-use super::connection::Reply;
-use super::hold::{OwnerText, Store, Text, keep, lease, nonsense};
+use super::connection::{Connections, Reply};
+use super::context::Context;
+use super::errors::unexpected_reply;
 use super::names::Keys;
-use super::scripts::{BatchScripts, Script};
+use super::scripts::{BatchScripts, OwnerText, Text};
 
-/// Requests under way, from which on those that come are gathered. Fewer are better served one by one: there
-/// is little to gather, and the answer to the first is on its way while the next one is made.
+/// Requests under way, above which requests are batched. Fewer are served better one by one: there is little to
+/// batch, and the reply to the first is on its way while the next one is made.
 const BATCH_THRESHOLD: usize = 8;
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
 const MAX_BATCH: usize = 64;
 
-/// For so long requests are made one by one after a server would not have them together: one name of theirs may be
-/// forbidden to this user, or the locks lie on several servers behind the one that we know.
+/// After the server refused a batch, requests are sent one by one for this long. A batch is refused when an access list
+/// forbids one of its keys, or when a proxy spreads the keys over several servers.
 const BATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A free lock to be taken.
-struct AcquireItem {
-    keys: Keys,
-    owner: OwnerText,
-    /// See [`Request::propose`].
-    propose: Option<u64>,
-    alike: BatchKey,
+/// A request that can be batched with others.
+pub(super) struct BatchItem {
+    pub(super) keys: Keys,
+    pub(super) owner: OwnerText,
+    /// See [`Request::propose`](tenure_core::backend::Request::propose).
+    pub(super) propose: Option<u64>,
+    pub(super) key: BatchKey,
 }
 
-/// What is the same for all locks in one script.
+/// What all requests of one batch have in common.
 #[derive(PartialEq, Eq)]
-struct BatchKey {
-    /// The lease in ms.
-    ttl: u64,
-    /// For how long the token is kept, in ms.
-    keep: u64,
-    /// What others may know of the holder.
-    holder: Arc<str>,
-    /// Whether there is a token to grant under.
-    is_proposed: bool,
+pub(super) enum BatchKey {
+    Acquire {
+        /// The lease in ms.
+        ttl: u64,
+        /// How long the token is kept, in ms.
+        token_retention: u64,
+        /// What is stored about the holder.
+        holder: Arc<str>,
+        is_proposed: bool,
+    },
+    Release,
 }
 
-/// A lock to be given back.
-struct ReleaseItem {
-    keys: Keys,
-    owner: OwnerText,
+/// A request that waits to be sent, and the sender for its reply.
+struct PendingRequest {
+    item: BatchItem,
+    reply: oneshot::Sender<BatchReply>,
 }
 
-/// A request that can be made together with others of its kind.
-trait BatchItem: Send + Sync + Sized + 'static {
-    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>>;
-    fn script(many: &BatchScripts) -> &Script;
-    fn keys(&self) -> &Keys;
-    fn is_like(&self, other: &Self) -> bool;
-    /// Adds the arguments about all of them; there is one at least.
-    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str);
-}
-
-/// A request, and who is to get the answer.
-struct PendingRequest<T> {
-    request: T,
-    answer: oneshot::Sender<BatchReply>,
-}
-
-/// `Ok(None)`: nothing was done, it is to be asked for by itself. The number is that of the single script.
+/// The reply that the single script would give. `Ok(None)`: nothing was done; the request has to be sent alone.
 type BatchReply = Result<Option<Reply<u64>>, Error>;
 
-/// The requests of one client that are under way, and those that stand together.
-#[derive(Default)]
-pub(super) struct Batcher {
-    under_way: AtomicUsize,
-    takes: Mutex<Vec<PendingRequest<AcquireItem>>>,
-    gives: Mutex<Vec<PendingRequest<ReleaseItem>>>,
-    /// Until when everybody asks alone, in ns.
-    apart_until: AtomicU64,
+/// Sends requests in batches when there are many.
+pub(super) struct Batcher(Arc<Inner>);
+
+struct Inner {
+    context: Arc<Context>,
+    connections: Arc<Connections>,
+    in_flight: AtomicUsize,
+    /// The requests that wait for the next batch.
+    pending: Mutex<Vec<PendingRequest>>,
+    /// Until when requests are sent one by one, in ns.
+    one_by_one_until: AtomicU64,
 }
 
 /// Counts a request for as long as it lives.
-pub(super) struct InFlightGuard<'a>(&'a Batcher);
+pub(super) struct InFlightGuard<'a>(&'a AtomicUsize);
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The task that is to make the requests. If it is dropped, because the runtime ended, nobody goes on standing there.
-struct BatchTask<T: BatchItem> {
-    store: Option<Arc<Store>>,
-    kind: PhantomData<fn(T)>,
-}
+/// The task that sends the pending requests. Dropping it before (the runtime has shut down) fails all of them.
+struct BatchTask(Option<Arc<Inner>>);
 
-impl<T: BatchItem> BatchTask<T> {
-    fn new(store: &Arc<Store>) -> Self {
-        Self {
-            store: Some(store.clone()),
-            kind: PhantomData,
+impl BatchTask {
+    /// Lets the other tasks of this turn add their requests, and sends all of them.
+    async fn run(mut self, scripts: &BatchScripts) {
+        yield_now().await;
+        if let Some(inner) = self.0.take() {
+            let pending = mem::take(&mut *lock(&inner.pending));
+            inner.send_all(scripts, pending).await;
         }
     }
-
-    /// All that stand there by now.
-    fn done(mut self) -> Option<(Arc<Store>, Vec<PendingRequest<T>>)> {
-        let store = self.store.take()?;
-        let all = mem::take(&mut *lock(T::standing(&store.crowd)));
-        Some((store, all))
-    }
 }
 
-impl<T: BatchItem> Drop for BatchTask<T> {
+impl Drop for BatchTask {
     fn drop(&mut self) {
-        if let Some(store) = &self.store {
-            let all = mem::take(&mut *lock(T::standing(&store.crowd)));
-            drop(all);
+        if let Some(inner) = &self.0 {
+            // Dropped after the lock is released: a dropped sender wakes a task.
+            let pending = mem::take(&mut *lock(&inner.pending));
+            drop(pending);
         }
     }
 }
 
 impl Batcher {
-    /// A request begins.
+    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
+        Self(Arc::new(Inner {
+            context: context.clone(),
+            connections: connections.clone(),
+            in_flight: AtomicUsize::new(0),
+            pending: Mutex::default(),
+            one_by_one_until: AtomicU64::new(0),
+        }))
+    }
+
+    /// Counts a request, batched or not, for as long as the answer lives.
     pub(super) fn enter(&self) -> InFlightGuard<'_> {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        InFlightGuard(self)
-    }
-}
-
-impl Store {
-    /// Takes a lock together with others. `None`: it is to be asked for by itself.
-    pub(super) async fn take_with_others(
-        self: &Arc<Self>,
-        request: &Request,
-        keys: &Keys,
-    ) -> Result<Option<Reply<u64>>, Error> {
-        let rests = !request.min_hold.is_zero() || !request.lock_delay.is_zero();
-        let Some(many) = self.many().filter(|_| !rests) else {
-            return Ok(None);
-        };
-        let take = AcquireItem {
-            keys: keys.clone(),
-            owner: self.owner(request.owner),
-            propose: request.propose,
-            alike: BatchKey {
-                ttl: lease(request),
-                keep: keep(request.ttl),
-                holder: self.written(&request.holder),
-                is_proposed: request.propose.is_some(),
-            },
-        };
-        self.together(many, take).await
+        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard(&self.0.in_flight)
     }
 
-    /// Gives a lock back together with others. `false`: nothing was done.
-    pub(super) async fn give_with_others(
-        self: &Arc<Self>,
-        keys: &Keys,
-        owner: OwnerId,
-    ) -> Result<bool, Error> {
-        let Some(many) = self.many() else {
-            return Ok(false);
-        };
-        let give = ReleaseItem {
-            keys: keys.clone(),
-            owner: self.owner(owner),
-        };
-        Ok(self.together(many, give).await?.is_some())
+    /// The scripts for many locks. `None`: requests are sent alone, because there are few, or because one server does
+    /// not have all keys.
+    pub(super) fn scripts(&self) -> Option<&'static BatchScripts> {
+        let inner = &self.0;
+        let has_many = inner.in_flight.load(Ordering::Relaxed) > BATCH_THRESHOLD;
+        let scripts = inner.connections.scripts.batch.as_ref();
+        let scripts = scripts.filter(|_| has_many && !inner.connections.is_cluster())?;
+        let until = inner.one_by_one_until.load(Ordering::Relaxed);
+        (until == 0 || inner.context.now().as_nanos() >= until).then_some(scripts)
     }
 
-    /// The scripts for many locks, when there are many requests and the server has all keys.
-    fn many(&self) -> Option<&'static BatchScripts> {
-        let is_crowd = self.crowd.under_way.load(Ordering::Relaxed) > BATCH_THRESHOLD;
-        let many = self.nodes.scripts.many.as_ref();
-        let many = many.filter(|_| is_crowd && !self.nodes.is_cluster())?;
-        let apart_until = self.crowd.apart_until.load(Ordering::Relaxed);
-        (apart_until == 0 || self.clock.now().as_nanos() >= apart_until).then_some(many)
-    }
-
-    /// Makes a request together with those that are made at the same time.
-    async fn together<T: BatchItem>(
-        self: &Arc<Self>,
-        many: &'static BatchScripts,
-        request: T,
-    ) -> BatchReply {
-        let (answer, answered) = oneshot::channel();
+    /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
+    /// alone.
+    pub(super) async fn send(&self, scripts: &'static BatchScripts, item: BatchItem) -> BatchReply {
+        let inner = &self.0;
+        let (reply, replied) = oneshot::channel();
         let is_first = {
-            let mut all = lock(T::standing(&self.crowd));
-            all.push(PendingRequest { request, answer });
-            all.len() == 1
+            let mut pending = lock(&inner.pending);
+            pending.push(PendingRequest { item, reply });
+            pending.len() == 1
         };
         if is_first {
-            let gathering = BatchTask::<T>::new(self);
-            // In a task of its own, which does not end with whoever came first.
-            self.operations.spawn(&self.spawner, async move {
-                yield_now().await;
-                if let Some((store, all)) = gathering.done() {
-                    store.make_all(many, all).await;
-                }
-            });
+            // A task of its own, which goes on when the caller that came first is dropped.
+            let task = BatchTask(Some(inner.clone())).run(scripts);
+            let Context {
+                operations,
+                spawner,
+                ..
+            } = &*inner.context;
+            operations.spawn(spawner, task);
         }
-        let ended = |_| {
+        let dropped = |_| {
             let message = "the runtime of this client ended while the request was under way";
             Err(Error::new(ErrorKind::Indeterminate, message))
         };
-        answered.await.unwrap_or_else(ended)
+        replied.await.unwrap_or_else(dropped)
     }
+}
 
-    async fn make_all<T: BatchItem>(&self, many: &BatchScripts, all: Vec<PendingRequest<T>>) {
-        let mut batches: Vec<Vec<PendingRequest<T>>> = Vec::new();
-        for standing in all {
-            let fits = |batch: &&mut Vec<PendingRequest<T>>| {
-                batch.len() < MAX_BATCH && batch[0].request.is_like(&standing.request)
+impl Inner {
+    async fn send_all(&self, scripts: &BatchScripts, pending: Vec<PendingRequest>) {
+        let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
+        for request in pending {
+            let has_room = |batch: &&mut Vec<PendingRequest>| {
+                batch.len() < MAX_BATCH && batch[0].item.key == request.item.key
             };
-            match batches.iter_mut().find(fits) {
-                Some(batch) => batch.push(standing),
-                None => batches.push(vec![standing]),
+            match batches.iter_mut().find(has_room) {
+                Some(batch) => batch.push(request),
+                None => batches.push(vec![request]),
             }
         }
-        let batches = batches.into_iter().map(|batch| self.make(many, batch));
-        futures_util::future::join_all(batches).await;
+        let batches = batches.into_iter();
+        join_all(batches.map(|batch| self.send_batch(scripts, batch))).await;
     }
 
-    async fn make<T: BatchItem>(&self, many: &BatchScripts, batch: Vec<PendingRequest<T>>) {
+    async fn send_batch(&self, scripts: &BatchScripts, batch: Vec<PendingRequest>) {
         let first = match &batch[..] {
-            // Alone it is better off with the script for one.
-            [] | [_] => return batch.into_iter().for_each(|it| it.say(Ok(None))),
-            [first, ..] => first.request.keys().lock(),
+            // The script for one lock is quicker.
+            [] | [_] => return answer(batch, |_| Ok(None)),
+            [first, ..] => &first.item,
         };
-        let fill = |cmd: &mut Cmd| {
-            for PendingRequest { request, .. } in &batch {
-                cmd.arg(request.keys().lock());
-            }
-            for PendingRequest { request, .. } in &batch {
-                cmd.arg(request.keys().hold());
-            }
-            T::fill(&batch, cmd, &self.inbox.channel);
+        let script = match &first.key {
+            BatchKey::Acquire { .. } => &scripts.acquire,
+            BatchKey::Release => &scripts.release,
         };
-        let script = T::script(many);
-        let keys = 2 * batch.len();
-        let answers: Result<Reply<Vec<u64>>, _> = self.nodes.call(first, script, keys, fill).await;
-        let answers = match answers {
-            Ok(answers) if answers.value.len() == batch.len() => answers,
-            Ok(_) => return batch.into_iter().for_each(|it| it.say(Err(nonsense()))),
-            Err(err) => {
-                if err.kind() != ErrorKind::Indeterminate {
-                    let until = self.clock.now().after(BATCH_RETRY_DELAY).as_nanos();
-                    self.crowd.apart_until.store(until, Ordering::Relaxed);
-                }
-                for standing in batch {
-                    standing.say(match err.kind() {
-                        ErrorKind::Indeterminate => Err(Error::new(err.kind(), err.to_string())),
-                        // Nothing was done. Each finds out for itself what is wrong, which may be with one of them.
-                        _ => Ok(None),
-                    });
-                }
-                return;
+        let fill = |cmd: &mut Cmd| self.fill(&batch, &first.key, cmd);
+        let reply = self
+            .connections
+            .call(first.keys.lock(), script, 2 * batch.len(), fill);
+        let reply: Result<Reply<Vec<u64>>, _> = reply.await;
+        match reply {
+            Ok(reply) if reply.value.len() == batch.len() => answer(batch, |index| {
+                let value = reply.value[index];
+                Ok((value > 0).then(|| Reply {
+                    value,
+                    sent: reply.sent,
+                    connection: reply.connection.clone(),
+                }))
+            }),
+            Ok(_) => answer(batch, |_| Err(unexpected_reply())),
+            Err(err) if err.kind() == ErrorKind::Indeterminate => {
+                answer(batch, |_| Err(err.clone()));
             }
-        };
-        for (standing, value) in batch.into_iter().zip(answers.value) {
-            let done = (value > 0).then(|| Reply {
-                value,
-                sent: answers.sent,
-                connection: answers.connection.clone(),
-            });
-            standing.say(Ok(done));
+            // Nothing was done. Sent alone, each request finds out whether the error is about its own lock.
+            Err(_) => {
+                let until = self.context.now().after(BATCH_RETRY_DELAY).as_nanos();
+                self.one_by_one_until.store(until, Ordering::Relaxed);
+                answer(batch, |_| Ok(None));
+            }
         }
     }
-}
 
-impl<T> PendingRequest<T> {
-    fn say(self, gotten: BatchReply) {
-        // Whoever asked may be gone, with the runtime it was in.
-        let _ = self.answer.send(gotten);
-    }
-}
-
-impl BatchItem for AcquireItem {
-    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
-        &crowd.takes
-    }
-
-    fn script(many: &BatchScripts) -> &Script {
-        &many.acquire
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn is_like(&self, other: &Self) -> bool {
-        self.alike == other.alike
-    }
-
-    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, channel: &str) {
-        if let [first, ..] = all {
-            let BatchKey {
-                ttl, keep, holder, ..
-            } = &first.request.alike;
+    /// Adds the keys and arguments of one script.
+    fn fill(&self, batch: &[PendingRequest], key: &BatchKey, cmd: &mut Cmd) {
+        let items = || batch.iter().map(|request| &request.item);
+        for item in items() {
+            cmd.arg(item.keys.lock());
+        }
+        for item in items() {
+            cmd.arg(item.keys.hold());
+        }
+        if let BatchKey::Acquire {
+            ttl,
+            token_retention,
+            holder,
+            ..
+        } = key
+        {
+            let channel = &self.context.events.channel;
             cmd.arg(ttl)
                 .arg(Text(format_args!("0 0 {channel} {holder}")))
-                .arg(keep);
+                .arg(token_retention);
         }
-        for PendingRequest { request, .. } in all {
-            cmd.arg(&request.owner);
+        for item in items() {
+            cmd.arg(&item.owner);
         }
-        for PendingRequest { request, .. } in all {
-            if let Some(token) = request.propose {
-                cmd.arg(token);
-            }
+        for token in items().filter_map(|item| item.propose) {
+            cmd.arg(token);
         }
     }
 }
 
-impl BatchItem for ReleaseItem {
-    fn standing(crowd: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
-        &crowd.gives
-    }
-
-    fn script(many: &BatchScripts) -> &Script {
-        &many.release
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn is_like(&self, _: &Self) -> bool {
-        true
-    }
-
-    fn fill(all: &[PendingRequest<Self>], cmd: &mut Cmd, _: &str) {
-        for PendingRequest { request, .. } in all {
-            cmd.arg(&request.owner);
-        }
+/// Gives each request of the batch its reply.
+fn answer(batch: Vec<PendingRequest>, reply: impl Fn(usize) -> BatchReply) {
+    for (index, request) in batch.into_iter().enumerate() {
+        // The caller may be gone, together with its runtime.
+        let _ = request.reply.send(reply(index));
     }
 }

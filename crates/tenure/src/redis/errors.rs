@@ -1,4 +1,4 @@
-//! What an error of the client library means: nothing was applied, cannot tell, or refused.
+//! What an error of the client library means: nothing was applied, unknown outcome, or refused; and what to do about it.
 
 use std::error::Error as StdError;
 use std::io;
@@ -11,7 +11,7 @@ use tenure_core::name::Escaped;
 
 use crate::tls;
 
-/// An error while a connection is being made: nothing of ours was sent.
+/// An error while a connection is opened: no request was sent.
 pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
     let explained = handshake(&err).map(|found| tls::explain(found, host, "redis://"));
     if let Some(explained) = explained {
@@ -28,7 +28,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
             ErrorKind::Denied,
             format!("{host} does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys"),
         )
-        .with_source(ServerMessage::by(&err)),
+        .with_source(ServerMessage::of(&err)),
         (Kind::RESP3NotSupported, _) => error(
             ErrorKind::Unsupported,
             format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
@@ -43,7 +43,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
                 format!("{host} did not answer in time; is it overloaded, stopped, or {or}?"),
             )
         }
-        // What a server that wants TLS does with something else.
+        // So does a server that expects TLS.
         (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => error(
             ErrorKind::Unreachable,
             format!("{host} hung up at the first word; is the port right, and does it want TLS (then write rediss://)?"),
@@ -57,7 +57,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
             ErrorKind::Unreachable,
             format!("{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"),
         ),
-        // A password without a user, and a server that has none: the library passes the server's words on.
+        // A password for a server that has none: the client library passes on what the server said.
         _ if err.to_string().contains("without any password configured") => error(
             ErrorKind::Denied,
             format!("{host} has no password; leave it out of the URL"),
@@ -81,7 +81,8 @@ pub(super) fn request(err: RedisError) -> Error {
     }
 }
 
-/// Whether the server is a replica; nothing was applied. Before version 7 a script wraps its error.
+/// Whether the server refused a write because it is a replica: nothing was applied. Before version 7 a script wraps the
+/// error of its command.
 pub(super) fn is_readonly(err: &RedisError) -> bool {
     err.code() == Some("READONLY")
         || err
@@ -89,10 +90,10 @@ pub(super) fn is_readonly(err: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// The server's own no: nothing was applied, because its first write was refused.
+/// The server refused the request: nothing was applied, because that happens at the first write of a script.
 fn refused(err: RedisError) -> Error {
-    let said = ServerMessage::by(&err);
-    let code = said.code.clone();
+    let message = ServerMessage::of(&err);
+    let code = message.code.clone();
     let (kind, what) = match code.as_str() {
         "LOADING" => (
             ErrorKind::Unreachable,
@@ -100,7 +101,7 @@ fn refused(err: RedisError) -> Error {
         ),
         "BUSY" => (
             ErrorKind::Unreachable,
-            "the server is busy with a script of somebody's; retry",
+            "the server is busy with a script of another program; retry",
         ),
         "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => (
             ErrorKind::Unreachable,
@@ -136,11 +137,11 @@ fn refused(err: RedisError) -> Error {
         ),
         _ => (ErrorKind::Backend, "the server refused the request"),
     };
-    Error::new(kind, what).with_source(said)
+    Error::new(kind, what).with_source(message)
 }
 
-/// The server's own words, as far as they are for users: their first sentence. What may follow is the
-/// digest of a script of ours, and pages about what the server is for.
+/// The first sentence of the server's message. What may follow it does not help a user: the digest of a script, and
+/// advice about the server's configuration.
 #[derive(Debug)]
 struct ServerMessage {
     code: String,
@@ -148,7 +149,7 @@ struct ServerMessage {
 }
 
 impl ServerMessage {
-    fn by(err: &RedisError) -> Self {
+    fn of(err: &RedisError) -> Self {
         let code = err.code().unwrap_or_default();
         let Some(detail) = err.detail().filter(|_| !code.is_empty()) else {
             let text = err.to_string();
@@ -157,7 +158,7 @@ impl ServerMessage {
                 text: Escaped(first_sentence(&text)).to_string(),
             };
         };
-        // Before version 7 the error of a command in a script stands at the end of the script's own.
+        // Before version 7 the error of a command is at the end of the error of its script.
         let inner = detail.rsplit_once(": -").map(|(_, inner)| inner);
         let (code, detail) = inner
             .and_then(|inner| inner.split_once(' '))
@@ -168,7 +169,7 @@ impl ServerMessage {
             text.push(' ');
             text += first_sentence(detail);
         }
-        // What version 7.0 says of a script that does what its user may not.
+        // Version 7.0 says this of a script that does what its user may not do.
         let is_denied = code == "ERR" && detail.starts_with("The user executing the script can't");
         let code = if is_denied { "NOPERM" } else { code };
         Self {
@@ -192,7 +193,7 @@ fn first_sentence(text: &str) -> &str {
     text.trim_end_matches(['.', ' '])
 }
 
-/// The key has a type that no lock of this format has.
+/// The key has another type than a lock of this format.
 pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
     let hint = match (found, wanted) {
         ("hash", "string") => "; if Redisson keeps it there, use dialect=redisson",
@@ -207,7 +208,15 @@ pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
     )
 }
 
-/// The handshake's error, as deep as the client library wraps it.
+/// The reply to a request has an unexpected shape.
+pub(super) fn unexpected_reply() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the server's answer makes no sense to this version; is something between us and it?",
+    )
+}
+
+/// The error of the TLS handshake, inside the errors of the client library.
 fn handshake(err: &RedisError) -> Option<&rustls::Error> {
     let inner: &(dyn StdError + 'static) = StdError::source(err)?;
     let shared = inner.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;

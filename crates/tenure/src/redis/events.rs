@@ -1,4 +1,4 @@
-//! What the server tells this client, and whom it is for.
+//! What servers tell a client: messages for waiters, losses of holds, broken connections.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,29 +13,32 @@ use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
-/// What a waiter is told.
+/// Why a waiter wakes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeUp {
-    /// The lock was handed over, under this token.
-    HandedOver(u64),
+    /// A release granted the lock to the waiter.
+    HandedOver { token: u64 },
     /// Something changed: ask again.
     AskAgain,
-    /// A release of ours, sent at that time or later, has taken the place away, or the lock that came of it.
-    Released(Time),
+    /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
+    /// the lock that was granted to the waiter meanwhile.
+    Released { sent: Time },
 }
 
-/// Who of this client waits for news.
+/// Passes on what servers tell this client.
 pub(super) struct ServerEvents {
-    /// The client's id.
+    /// The id of the client.
     pub(super) client: String,
-    /// The client's own; in a cluster there are others beside it.
+    /// The channel of the client; in a cluster there are others.
     pub(super) channel: String,
-    /// Other channels that are listened to, for whom.
-    others: Mutex<HashMap<String, OwnerId>>,
+    /// Channels of Redisson locks, and the waiter of each. No topics of the registry: a message would then go through
+    /// all waiters.
+    lock_channels: Mutex<HashMap<String, OwnerId>>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
     alarm: OnceLock<Alarm>,
     /// A connection was lost, so holds have to be verified.
     has_lost_connection: AtomicBool,
+    /// The task that verifies holds.
     maintenance: Arc<Maintenance>,
 }
 
@@ -45,7 +48,7 @@ impl ServerEvents {
         Self {
             channel: format!("tenure:push:{client}"),
             client,
-            others: Mutex::default(),
+            lock_channels: Mutex::default(),
             waiters: Arc::default(),
             alarm: OnceLock::new(),
             has_lost_connection: AtomicBool::new(false),
@@ -53,8 +56,8 @@ impl ServerEvents {
         }
     }
 
+    /// Called once, as the contract of [`Backend::attach`](tenure_core::backend::Backend::attach) says.
     pub(super) fn attach(&self, alarm: Alarm) {
-        // Once per backend, as the door says.
         let _ = self.alarm.set(alarm);
     }
 
@@ -63,18 +66,24 @@ impl ServerEvents {
         self.waiters.subscribe(owner, "")
     }
 
-    /// What `owner` waited for was given back by the same client, with a request of `sent` or later.
-    pub(super) fn left(&self, owner: OwnerId, sent: Time) {
-        self.waiters.notify(owner, WakeUp::Released(sent));
+    /// From now on a message on `channel` wakes `owner`.
+    pub(super) fn add_channel(&self, channel: &str, owner: OwnerId) {
+        lock(&self.lock_channels).insert(channel.to_owned(), owner);
     }
 
-    /// Whatever is said on `channel` means that `owner` is to ask again.
-    pub(super) fn listen(&self, channel: &str, owner: OwnerId) {
-        lock(&self.others).insert(channel.to_owned(), owner);
+    pub(super) fn remove_channel(&self, channel: &str) {
+        lock(&self.lock_channels).remove(channel);
     }
 
-    pub(super) fn stop_listening(&self, channel: &str) {
-        lock(&self.others).remove(channel);
+    /// Wakes `owner`, which may begin to wait only later: a message can arrive before the reply that put the owner into
+    /// the queue.
+    pub(super) fn wake(&self, owner: OwnerId, wake_up: WakeUp) {
+        self.waiters.notify_even_later(owner, wake_up);
+    }
+
+    /// A request of this client that was sent at `sent` or later released what `owner` has or waits for.
+    pub(super) fn released(&self, owner: OwnerId, sent: Time) {
+        self.waiters.notify(owner, WakeUp::Released { sent });
     }
 
     /// A connection was lost: the server may have been restarted, and may have forgotten holds.
@@ -88,14 +97,15 @@ impl ServerEvents {
         self.has_lost_connection.swap(false, Ordering::SeqCst)
     }
 
-    /// A hold ended that nobody of this client released.
-    pub(super) fn lost(&self, owner: OwnerId, reason: LostReason) {
+    /// A hold ended without a release of this client.
+    pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
         if let Some(alarm) = self.alarm.get() {
             alarm.lost(owner, reason);
         }
     }
 
-    /// A message came in. What is not understood is ignored: every request is repeated in time anyway.
+    /// Passes a message on. Other programs may publish on the same channels, so an unknown message is ignored; a waiter
+    /// that misses a message asks again in time.
     pub(super) fn receive(&self, push: &PushInfo) {
         let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
             return;
@@ -105,33 +115,26 @@ impl ServerEvents {
         else {
             return;
         };
-        let listener = lock(&self.others).get(channel).copied();
-        if let Some(owner) = listener {
+        let waiter = lock(&self.lock_channels).get(channel).copied();
+        if let Some(owner) = waiter {
             return self.wake(owner, WakeUp::AskAgain);
         }
         let mut words = payload.split(' ');
-        let (word, owner) = (words.next(), words.next().and_then(owner));
+        let (word, owner) = (words.next(), words.next().and_then(parse_owner));
         let (Some(word), Some(owner)) = (word, owner) else {
             return;
         };
-        let news = match (word, words.next().map(str::parse)) {
-            ("granted", Some(Ok(token))) => WakeUp::HandedOver(token),
-            ("look", None) => WakeUp::AskAgain,
-            ("lost", None) => return self.lost(owner, LostReason::TakenOver),
-            _ => return,
-        };
-        self.wake(owner, news);
-    }
-
-    /// Wakes `owner`, which may begin to wait only later: the message can arrive before the reply that put the owner
-    /// into the queue.
-    pub(super) fn wake(&self, owner: OwnerId, news: WakeUp) {
-        self.waiters.notify_even_later(owner, news);
+        match (word, words.next().map(str::parse)) {
+            ("granted", Some(Ok(token))) => self.wake(owner, WakeUp::HandedOver { token }),
+            ("look", None) => self.wake(owner, WakeUp::AskAgain),
+            ("lost", None) => self.report_loss(owner, LostReason::TakenOver),
+            _ => {}
+        }
     }
 }
 
 /// The owner that [`OwnerId::to_hex`] wrote.
-pub(super) fn owner(hex: &str) -> Option<OwnerId> {
+fn parse_owner(hex: &str) -> Option<OwnerId> {
     let number = u128::from_str_radix(hex, 16).ok()?;
     (hex.len() == 32).then(|| OwnerId::from_bytes(number.to_be_bytes()))
 }
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn news_reach_the_waiter_they_are_for_and_no_other() {
+    fn a_message_wakes_the_waiter_that_it_names_and_no_other() {
         let (events, one, two) = (
             ServerEvents::new(Arc::default()),
             OwnerId::random(),
@@ -172,7 +175,7 @@ mod tests {
             events.receive(&push(nonsense));
         }
         events.receive(&push(&format!("granted {} x", one.to_hex())));
-        assert_eq!(received(&mut first), Some(WakeUp::HandedOver(17)));
+        assert_eq!(received(&mut first), Some(WakeUp::HandedOver { token: 17 }));
         assert_eq!(received(&mut first), None);
         assert_eq!(received(&mut second), Some(WakeUp::AskAgain));
         drop((first, second));
@@ -182,8 +185,8 @@ mod tests {
     #[test]
     fn owners_are_read_as_they_are_written() {
         let id = OwnerId::from_bytes([0x0a; 16]);
-        assert_eq!(owner(&id.to_hex()), Some(id));
-        assert_eq!(owner("0a"), None);
-        assert_eq!(owner(""), None);
+        assert_eq!(parse_owner(&id.to_hex()), Some(id));
+        assert_eq!(parse_owner("0a"), None);
+        assert_eq!(parse_owner(""), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a configuration of Redis promises.
+//! The guarantees of each configuration.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::server_info::Persistence;
 use super::settings::{Format, Settings, Topology};
 
-/// What decides about the promises.
+/// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// What survives a restart of the server.
@@ -17,23 +17,23 @@ pub struct Configuration {
     pub fails_over: bool,
     /// Whether a server that was started lately grants nothing (`restart_guard`).
     pub is_guarded: bool,
-    /// Whether locks lie as Redisson's do (`dialect=redisson`).
+    /// Whether locks have Redisson's format (`dialect=redisson`).
     pub is_redisson: bool,
 }
 
 impl Configuration {
-    pub(super) fn of(settings: &Settings, sessions: &[Arc<Connection>]) -> Self {
-        let facts = || sessions.iter().map(|session| &session.server_info);
+    pub(super) fn of(settings: &Settings, connections: &[Arc<Connection>]) -> Self {
+        let servers = || connections.iter().map(|connection| &connection.server_info);
         let rank = |persistence: &Persistence| match persistence {
             Persistence::None => 0,
             Persistence::Mostly => 1,
             Persistence::Full => 2,
         };
-        let weakest = facts().map(|facts| facts.persistence).min_by_key(rank);
+        let weakest = servers().map(|it| it.persistence).min_by_key(rank);
         Self {
             persistence: weakest.unwrap_or_default(),
             fails_over: !matches!(settings.topology, Topology::One(_))
-                || facts().any(|facts| facts.replicas > 0),
+                || servers().any(|it| it.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
             is_redisson: settings.format == Format::Redisson,
         }
@@ -56,28 +56,21 @@ fn setting(of: Configuration) -> String {
     all.join(", ")
 }
 
-/// The promises of a configuration.
+/// The guarantees of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
     let restart = match (of.persistence, of.is_guarded) {
-        (Persistence::Full, _) => Cell::claims(Fault::StoreRestart, "every write is on disk before it is answered",
-        ),
-        (Persistence::Mostly, _) => Cell::claims(Fault::StoreRestart, "the writes of a killed server are in the operating system's cache, and a server that was just started grants nothing for a while (restart_guard)",
-        )
+        (Persistence::Full, _) => Cell::claims(Fault::StoreRestart, "every write is on disk before it is answered"),
+        (Persistence::Mostly, _) => Cell::claims(Fault::StoreRestart, "the writes of a killed server are in the operating system's cache, and a server that was just started grants nothing for a while (restart_guard)")
         .late(),
-        (Persistence::None, true) => Cell::claims(Fault::StoreRestart, "the server forgets its locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
-        )
+        (Persistence::None, true) => Cell::claims(Fault::StoreRestart, "the server forgets its locks, so it grants nothing after its start until every earlier lease is over (restart_guard)")
         .late(),
-        (Persistence::None, false) => Cell::nothing(Fault::StoreRestart, "the server forgets who holds; set restart_guard",
-        ),
+        (Persistence::None, false) => Cell::nothing(Fault::StoreRestart, "the server forgets who holds; set restart_guard"),
     };
     let power = match (of.persistence, of.is_guarded) {
-        (Persistence::Full, _) => Cell::claims(Fault::PowerLoss, "every write is on disk before it is answered",
-        ),
-        (_, true) => Cell::claims(Fault::PowerLoss, "the server grants nothing after its start until every earlier lease is over (restart_guard)",
-        )
+        (Persistence::Full, _) => Cell::claims(Fault::PowerLoss, "every write is on disk before it is answered"),
+        (_, true) => Cell::claims(Fault::PowerLoss, "the server grants nothing after its start until every earlier lease is over (restart_guard)")
         .late(),
-        (_, false) => Cell::nothing(Fault::PowerLoss, "the last writes are lost; set restart_guard",
-        ),
+        (_, false) => Cell::nothing(Fault::PowerLoss, "the last writes are lost; set restart_guard"),
     };
     let failover = if of.fails_over {
         Cell::nothing(

@@ -1,4 +1,4 @@
-//! Which keys a name has. `docs/stores/redis.md` is the published form of this file.
+//! From the name of a lock to its keys, and back. `docs/stores/redis.md` publishes this format.
 
 use std::sync::LazyLock;
 
@@ -6,35 +6,35 @@ use tenure_core::name::LockName;
 
 use super::settings::Format;
 
-/// What the keys beside the lock itself begin with.
-const SIDE_KEY: &str = "tenure:{";
-/// What those begin with that Redisson keeps beside a lock.
-const REDISSON_SIDE: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
-/// What the lock key of a name begins with that could be mistaken for a side key.
-const ESCAPE: &str = "tenure:=";
+/// Prefix of the side keys, which have what the lock key itself cannot hold.
+const SIDE_PREFIX: &str = "tenure:{";
+/// Prefixes of the side keys and channels of Redisson.
+const REDISSON_PREFIXES: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
+/// Prefix of a lock key that could be mistaken for a side key without it.
+const ESCAPE_PREFIX: &str = "tenure:=";
 /// Slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// All of them in one piece of memory: they are made for every request.
+    /// All keys in one allocation: they are computed for every request.
     text: String,
-    /// Where the first three end; only Redisson's dialect has a fourth.
+    /// Where the first three keys end. Only Redisson's format has a fourth one.
     ends: [usize; 3],
 }
 
 impl Keys {
-    pub(super) fn new(dialect: Format, prefix: &str, name: &LockName) -> Self {
+    pub(super) fn new(format: Format, prefix: &str, name: &LockName) -> Self {
         let lock = lock_key(prefix, name.as_str());
         let tag = tag(&lock);
-        // Four times the lock at most, twice for some, and less than 40 bytes around it.
+        // The lock's key up to four times, a tag up to three times, and less than 40 bytes around each.
         let mut text = String::with_capacity(7 * lock.len() + 160);
         text.push_str(&lock);
         let mut ends = [lock.len(); 3];
         push_side_key(&mut text, &lock, &tag, "hold");
         ends[1] = text.len();
-        match dialect {
+        match format {
             Format::Token => {
                 push_side_key(&mut text, &lock, &tag, "queue");
                 ends[2] = text.len();
@@ -48,27 +48,27 @@ impl Keys {
         Self { text, ends }
     }
 
-    /// The lock itself, as every other program knows it.
+    /// The key of the lock itself, which other programs know too.
     pub(super) fn lock(&self) -> &str {
         &self.text[..self.ends[0]]
     }
 
-    /// Last token, and who holds.
+    /// The last token and the holder.
     pub(super) fn hold(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// Who waits, in order, and until when. In Redisson's dialect the counter of its fencing tokens.
+    /// The waiters in order, and until when each place is good. In Redisson's format the counter of fencing tokens.
     pub(super) fn queue(&self) -> &str {
         &self.text[self.ends[1]..self.ends[2]]
     }
 
-    /// The channel on which a release is told to everybody, in Redisson's dialect; in ours it is empty.
+    /// In Redisson's format the channel on which a release is published; in ours empty.
     pub(super) fn channel(&self) -> &str {
         &self.text[self.ends[2]..]
     }
 
-    /// What the scripts about one lock are given.
+    /// The keys that the scripts about one lock take.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
         [self.lock(), self.hold(), self.queue(), self.channel()]
             .into_iter()
@@ -76,7 +76,7 @@ impl Keys {
     }
 }
 
-/// Redisson puts braces around the name, unless there is one in it already.
+/// Redisson puts braces around a name without an opening brace.
 fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
     let (open, close) = if lock.contains('{') {
         ("", "")
@@ -86,33 +86,38 @@ fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
     text.extend([kind, ":", open, lock, close]);
 }
 
-/// Where the lock of that name lies.
+/// The key of the lock with that name.
 pub(super) fn lock_key(prefix: &str, name: &str) -> String {
     let escape = [prefix, name].concat();
-    let reserved = [SIDE_KEY, ESCAPE, REDISSON_SIDE[0], REDISSON_SIDE[1]];
+    let reserved = [
+        SIDE_PREFIX,
+        ESCAPE_PREFIX,
+        REDISSON_PREFIXES[0],
+        REDISSON_PREFIXES[1],
+    ];
     if reserved.iter().any(|start| escape.starts_with(start)) {
-        return [ESCAPE, &escape].concat();
+        return [ESCAPE_PREFIX, &escape].concat();
     }
     escape
 }
 
-/// The name whose lock lies in `key`; `None`: that is not under this prefix, or no name at all.
+/// The name whose lock has that key. `None`: the key lacks this prefix, or is no lock key.
 pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
-    let key = key.strip_prefix(ESCAPE).unwrap_or(key);
+    let key = key.strip_prefix(ESCAPE_PREFIX).unwrap_or(key);
     LockName::new(key.strip_prefix(prefix)?).ok()
 }
 
 fn push_side_key(text: &mut String, lock: &str, tag: &Tag<'_>, kind: &str) {
     match tag {
-        Tag::Whole => text.extend([SIDE_KEY, lock, "}:", kind]),
-        Tag::Part(tag) => text.extend([SIDE_KEY, tag, "}:", kind, ":", lock]),
-        Tag::Number(tag) => text.extend([SIDE_KEY, &tag.to_string(), "}:", kind, ":", lock]),
+        Tag::Whole => text.extend([SIDE_PREFIX, lock, "}:", kind]),
+        Tag::Part(tag) => text.extend([SIDE_PREFIX, tag, "}:", kind, ":", lock]),
+        Tag::Number(tag) => text.extend([SIDE_PREFIX, &tag.to_string(), "}:", kind, ":", lock]),
     }
 }
 
 /// The lock key that a `hold` key belongs to; `None` for any other key.
 pub(super) fn lock_of_hold_key(key: &str) -> Option<&str> {
-    let (tag, rest) = key.strip_prefix(SIDE_KEY)?.split_once('}')?;
+    let (tag, rest) = key.strip_prefix(SIDE_PREFIX)?.split_once('}')?;
     match rest.strip_prefix(":hold")? {
         "" => Some(tag),
         rest => rest.strip_prefix(':'),
@@ -125,7 +130,7 @@ enum Tag<'a> {
     Number(u32),
 }
 
-/// A text that stands between braces and has the slot of `key`.
+/// A text for the braces of a side key, with the slot of `key`.
 fn tag(key: &str) -> Tag<'_> {
     match hashed(key) {
         part if part.contains('}') => Tag::Number(slot_tag(slot(key))),
@@ -156,7 +161,7 @@ static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     least.into_iter().flatten().collect()
 });
 
-/// The part of a key that decides about its slot, as the specification of Redis Cluster has it.
+/// The part of a key that decides about its slot, as the specification of Redis Cluster says.
 pub(super) fn hashed(key: &str) -> &str {
     if let Some((_, rest)) = key.split_once('{')
         && let Some((tag, _)) = rest.split_once('}')
@@ -177,16 +182,16 @@ pub(super) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+/// For [`crate::fuzzing`]: text as a name, and as a key of the server.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
-        for dialect in [Format::Token, Format::Redisson] {
-            let keys = Keys::new(dialect, "", &name);
+        for format in [Format::Token, Format::Redisson] {
+            let keys = Keys::new(format, "", &name);
             let wanted = slot(keys.lock());
             assert!(keys.all().skip(1).all(|key| key != keys.lock()));
-            // Of braces that are no pair, Redisson makes two slots; so do we then, to share its locks.
-            let is_one = dialect == Format::Token || !text.contains(['{', '}']);
+            // For braces that are no pair Redisson's keys are in two slots; ours too, because we share its locks.
+            let is_one = format == Format::Token || !text.contains(['{', '}']);
             assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
             assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
         }
@@ -283,7 +288,7 @@ mod tests {
         }
     }
 
-    /// From the cluster specification, and asked of a server.
+    /// From the cluster specification, and compared with a server.
     #[test]
     fn slots_are_those_of_redis() {
         assert_eq!(slot("123456789"), 0x31c3);

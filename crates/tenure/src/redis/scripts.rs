@@ -1,85 +1,63 @@
-//! The scripts that run in the server: each is one request, applied as a whole or not at all.
+//! The scripts that run in the server, and their arguments. A script is one request, applied as a whole or not at all.
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::settings::Format;
 
-/// A script, by its digest once the server knows it.
+/// A script: its text, and the digest by which a server knows the text.
 pub(super) struct Script {
     text: String,
     sha: String,
 }
 
-/// How a script tells a waiter: to every node of a cluster, or within the shard of its slot.
+/// How a script publishes messages: to all nodes of a cluster, or to the nodes of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Publish {
     Everywhere,
     Shard,
 }
 
-/// One set of the scripts.
+/// The scripts of one format.
 pub(super) struct Scripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
     pub(super) renew: Script,
     pub(super) raise: Script,
     pub(super) write: Script,
-    pub(super) look: Script,
+    pub(super) inspect: Script,
     pub(super) break_hold: Script,
-    /// For many locks at once, where a dialect has that.
-    pub(super) many: Option<BatchScripts>,
+    /// For many locks at once. `None`: the format has no such scripts.
+    pub(super) batch: Option<BatchScripts>,
 }
 
-/// The same as `acquire` and `release` in the common case, in which nobody waits; see `crowd`.
+/// `acquire` and `release` for many locks, in the common case that no lock has a queue; see `batch.rs`.
 pub(super) struct BatchScripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
 }
 
-/// The scripts of one dialect. Those of all dialects take the same arguments and give the same answers.
+/// The scripts of one format. The scripts of all formats take the same arguments and give the same replies.
 macro_rules! scripts {
-    ($dialect:literal, $publish:literal) => {{
-        // Where a script has the line `@common`.
+    ($format:literal, $publish:literal) => {
+        scripts!(
+            $format, $publish, acquire "acquire" "acquire", release "release" "release", renew "renew" "renew",
+            raise "raise" "raise", write "write" "write", inspect "look" "inspect", break_hold "break" "break"
+        )
+    };
+    ($format:literal, $publish:literal, $($field:ident $name:literal $file:literal),*) => {{
+        // It replaces the line `@common` of a script.
         let common = concat!(
             "local PUBLISH = '",
             $publish,
             "'\n",
-            include_str!(concat!("lua/", $dialect, "/common.lua"))
+            include_str!(concat!("lua/", $format, "/common.lua"))
         );
-        let script =
-            |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
+        let script = |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
         Scripts {
-            acquire: script(
-                "acquire",
-                include_str!(concat!("lua/", $dialect, "/acquire.lua")),
-            ),
-            release: script(
-                "release",
-                include_str!(concat!("lua/", $dialect, "/release.lua")),
-            ),
-            renew: script(
-                "renew",
-                include_str!(concat!("lua/", $dialect, "/renew.lua")),
-            ),
-            raise: script(
-                "raise",
-                include_str!(concat!("lua/", $dialect, "/raise.lua")),
-            ),
-            write: script(
-                "write",
-                include_str!(concat!("lua/", $dialect, "/write.lua")),
-            ),
-            look: script(
-                "look",
-                include_str!(concat!("lua/", $dialect, "/inspect.lua")),
-            ),
-            break_hold: script(
-                "break",
-                include_str!(concat!("lua/", $dialect, "/break.lua")),
-            ),
-            many: None,
+            $($field: script($name, include_str!(concat!("lua/", $format, "/", $file, ".lua"))),)*
+            batch: None,
         }
     }};
 }
@@ -96,16 +74,16 @@ impl BatchScripts {
 }
 
 impl Scripts {
-    pub(super) fn get(dialect: Format, publish: Publish) -> &'static Self {
+    pub(super) fn get(format: Format, publish: Publish) -> &'static Self {
         type Set = LazyLock<Scripts>;
         static TOKEN: Set = Set::new(|| Scripts {
-            many: BatchScripts::token(),
+            batch: BatchScripts::token(),
             ..scripts!("token", "PUBLISH")
         });
         static TOKEN_SHARD: Set = Set::new(|| scripts!("token", "SPUBLISH"));
         static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
         static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));
-        match (dialect, publish) {
+        match (format, publish) {
             (Format::Token, Publish::Everywhere) => &TOKEN,
             (Format::Token, Publish::Shard) => &TOKEN_SHARD,
             (Format::Redisson, Publish::Everywhere) => &REDISSON,
@@ -115,7 +93,7 @@ impl Scripts {
 }
 
 impl Script {
-    /// The first line of every script says what it is, for whoever watches the server (`MONITOR`).
+    /// The first line of a script names it, for people who watch the server (`MONITOR`).
     pub(super) fn new(name: &str, body: &str) -> Self {
         let text = format!("-- tenure:{name}\n{body}");
         let sha = redis::Script::new(&text).get_hash().to_owned();
@@ -134,8 +112,34 @@ impl Script {
 }
 
 fn call(command: &str, script: &str, keys: usize) -> Cmd {
-    // As large as nearly all calls get, in one go.
+    // Large enough for nearly all calls, so that the buffer need not grow.
     let mut cmd = Cmd::with_capacity(16, script.len() + 800);
     cmd.arg(command).arg(script).arg(keys);
     cmd
+}
+
+/// An owner as an argument.
+pub(super) enum OwnerText {
+    Hex([u8; 32]),
+    Long(String),
+}
+
+impl ToRedisArgs for OwnerText {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg(match self {
+            Self::Hex(digits) => digits,
+            Self::Long(text) => text.as_bytes(),
+        });
+    }
+}
+
+/// An argument that is formatted into the command, without a string of its own.
+pub(super) struct Text<'a>(pub(super) std::fmt::Arguments<'a>);
+
+impl ToRedisArgs for Text<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        use std::io::Write as _;
+        // Writing to memory cannot fail.
+        let _ = out.writer_for_next_arg().write_fmt(self.0);
+    }
 }

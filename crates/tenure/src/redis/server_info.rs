@@ -1,4 +1,4 @@
-//! What a server says about itself: asked once per connection.
+//! What a server says about itself. A client asks once per connection.
 
 use std::time::Duration;
 
@@ -21,21 +21,20 @@ pub enum Persistence {
     Full,
 }
 
-/// The answer to `INFO`, as far as it matters.
+/// The part of the reply to `INFO` that matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
     pub(super) version: String,
-    /// AcquireReply and not allowed to know.
-    pub(super) unknown: bool,
-    /// It was started just now and reads its data. Before it is done it calls itself one without an
-    /// append-only file.
+    /// The user may not run `INFO`.
+    pub(super) is_unknown: bool,
+    /// The server has just started and loads its data. Until that is done, it reports that it has no append-only file.
     pub(super) is_loading: bool,
     pub(super) uptime: Duration,
     pub(super) is_replica: bool,
     pub(super) is_cluster: bool,
     pub(super) replicas: u32,
     pub(super) persistence: Persistence,
-    /// The policy by which keys are thrown away when the memory is full, if they are.
+    /// The policy by which the server evicts keys when its memory is full. `None`: it evicts no keys.
     pub(super) evicts: Option<String>,
     pub(super) run_id: String,
 }
@@ -43,28 +42,28 @@ pub(super) struct ServerInfo {
 impl ServerInfo {
     pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
         let info: Result<String, _> = redis::cmd("INFO").query_async(connection).await;
-        let mut facts = match info {
+        let mut server_info = match info {
             Ok(info) => Self::parse(&info),
             Err(err) if is_denied(&err) => Self {
-                unknown: true,
+                is_unknown: true,
                 ..Self::default()
             },
             Err(err) => return Err(err),
         };
-        if facts.persistence == Persistence::Mostly {
+        if server_info.persistence == Persistence::Mostly {
             let mut asking = redis::cmd("CONFIG");
             asking.arg("GET").arg("appendfsync");
             let policy: Result<Vec<(String, String)>, _> = asking.query_async(connection).await;
             match policy {
                 Ok(policy) if policy.iter().any(|(_, value)| value == "always") => {
-                    facts.persistence = Persistence::Full;
+                    server_info.persistence = Persistence::Full;
                 }
                 Err(err) if err.is_io_error() => return Err(err),
-                // Not allowed to ask, or no such command: then it is not known to be better.
+                // The user may not ask, or there is no such command: the weaker promise stands.
                 Ok(_) | Err(_) => {}
             }
         }
-        Ok(facts)
+        Ok(server_info)
     }
 
     fn parse(info: &str) -> Self {
@@ -80,7 +79,7 @@ impl ServerInfo {
         };
         Self {
             version,
-            unknown: false,
+            is_unknown: false,
             is_loading: get("loading") == "1",
             uptime: Duration::from_secs(number("uptime_in_seconds")),
             is_replica: get("role") == "slave",
@@ -97,7 +96,7 @@ impl ServerInfo {
         }
     }
 
-    /// Whether messages can be kept within the nodes of a slot: Redis 7, and every Valkey.
+    /// Whether there are sharded channels: in Redis 7, and in every Valkey.
     pub(super) fn has_shard_channels(&self) -> bool {
         let number = self.version.split(' ').nth(1).unwrap_or_default();
         let major = number.split('.').next().and_then(|it| it.parse().ok());
@@ -129,7 +128,7 @@ impl ServerInfo {
         let mut found = Vec::new();
         let mut find =
             |severity, text: String| found.push(Finding::new(severity, format!("{host}: {text}")));
-        if self.unknown {
+        if self.is_unknown {
             find(
                 Severity::Warning,
                 "this user may not run INFO, so nothing is known of the server and it counts as just started; allow +info".into(),
@@ -138,31 +137,10 @@ impl ServerInfo {
         }
         find(
             Severity::Good,
-            format!("{}, up for {}", self.version, humane(self.uptime)),
+            format!("{}, up for {}", self.version, human_readable(self.uptime)),
         );
-        match (self.persistence, guard) {
-            (Persistence::Full, _) => find(
-                Severity::Good,
-                "every write is on disk before it is answered: locks survive a restart".into(),
-            ),
-            (Persistence::Mostly, Some(guard)) => find(
-                Severity::Good,
-                format!("writes reach the disk every second; after a restart nothing is granted for {guard:?} (restart_guard)"),
-            ),
-            (Persistence::None, Some(guard)) => find(
-                Severity::Good,
-                format!("a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"),
-            ),
-            (Persistence::Mostly, None) => find(
-                Severity::Warning,
-                "restart_guard is off: after a loss of power two clients can hold a lock; set it to the longest ttl in use, or appendfsync to always".into(),
-            ),
-            (Persistence::None, None) => find(
-                // The table of promises says so too; it voids nothing else.
-                Severity::Warning,
-                "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use".into(),
-            ),
-        }
+        let (severity, text) = self.durability(guard);
+        find(severity, text);
         if let Some(policy) = &self.evicts {
             find(
                 Severity::Bad,
@@ -186,13 +164,40 @@ impl ServerInfo {
         );
         found
     }
+
+    /// Whether locks survive a restart, and what happens if they do not.
+    fn durability(&self, guard: Option<Duration>) -> (Severity, String) {
+        match (self.persistence, guard) {
+            (Persistence::Full, _) => (
+                Severity::Good,
+                "every write is on disk before it is answered: locks survive a restart".into(),
+            ),
+            (Persistence::Mostly, Some(guard)) => (
+                Severity::Good,
+                format!("writes reach the disk every second; after a restart nothing is granted for {guard:?} (restart_guard)"),
+            ),
+            (Persistence::None, Some(guard)) => (
+                Severity::Good,
+                format!("a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"),
+            ),
+            (Persistence::Mostly, None) => (
+                Severity::Warning,
+                "restart_guard is off: after a loss of power two clients can hold a lock; set it to the longest ttl in use, or appendfsync to always".into(),
+            ),
+            // A warning only: the table of guarantees says the same, and no other guarantee becomes void.
+            (Persistence::None, None) => (
+                Severity::Warning,
+                "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use".into(),
+            ),
+        }
+    }
 }
 
 fn is_denied(err: &RedisError) -> bool {
     err.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm)
 }
 
-fn humane(uptime: Duration) -> String {
+fn human_readable(uptime: Duration) -> String {
     match uptime.as_secs() {
         secs @ 0..120 => format!("{secs} s"),
         secs @ 120..7200 => format!("{} min", secs / 60),
@@ -208,12 +213,12 @@ mod tests {
     #[test]
     fn info_is_read() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\nuptime_in_seconds:61\r\n# Memory\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n# Persistence\r\naof_enabled:1\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n# Cluster\r\ncluster_enabled:0\r\n";
-        let facts = ServerInfo::parse(info);
+        let server_info = ServerInfo::parse(info);
         assert_eq!(
-            facts,
+            server_info,
             ServerInfo {
                 version: "Redis 7.0.15".into(),
-                unknown: false,
+                is_unknown: false,
                 is_loading: false,
                 uptime: Duration::from_secs(61),
                 is_replica: false,
@@ -224,11 +229,11 @@ mod tests {
                 run_id: "abc".into(),
             }
         );
-        let facts = ServerInfo::parse(
+        let server_info = ServerInfo::parse(
             "role:slave\r\nvalkey_version:8.1.1\r\nmaxmemory_policy:allkeys-lru\r\n",
         );
-        assert!(facts.is_replica && facts.evicts.is_none());
+        assert!(server_info.is_replica && server_info.evicts.is_none());
         assert!(ServerInfo::parse("aof_enabled:0\r\nloading:1\r\n").is_loading);
-        assert_eq!(facts.version, "Valkey 8.1.1");
+        assert_eq!(server_info.version, "Valkey 8.1.1");
     }
 }

@@ -1,10 +1,10 @@
-//! What a `redis:` URL says.
+//! What a URL of Redis says, and the client library's settings that follow.
 
 use std::time::Duration;
 
 use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo as _, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
 
 use tenure_core::error::{Error, ErrorKind};
@@ -13,7 +13,7 @@ use tenure_core::name::Escaped;
 use crate::tls;
 use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
-/// What the options in a URL are called.
+/// The options that a URL may have.
 const OPTIONS: &[&str] = &[
     "prefix",
     "dialect",
@@ -28,7 +28,7 @@ const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
-/// Everything that can be set.
+/// All settings of one store.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) topology: Topology,
@@ -41,13 +41,13 @@ pub(super) struct Settings {
     pub(super) restart_guard: Option<Duration>,
     /// Limit of each request and of each attempt to connect.
     pub(super) timeout: Duration,
-    /// How many replicas must acknowledge a grant.
+    /// How many replicas have to acknowledge a grant.
     pub(super) wait_replicas: u32,
-    /// Whether it is no error that the server is not there when the client connects.
+    /// Whether `connect` succeeds although the server cannot be reached: it is one of several independent servers.
     pub(super) may_be_unreachable: bool,
 }
 
-/// How the servers belong together.
+/// How many servers there are, and how a client finds them.
 #[derive(Clone, Debug)]
 pub(super) enum Topology {
     One(Host),
@@ -58,7 +58,7 @@ pub(super) enum Topology {
     Cluster(Vec<Host>),
 }
 
-/// Whose format.
+/// The format of the locks: the option `dialect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Token,
@@ -73,7 +73,7 @@ struct Login {
 }
 
 impl Settings {
-    /// One server, a primary found by sentinels, or a cluster, by the scheme.
+    /// One server, a primary that sentinels name, or a cluster: the scheme decides.
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         let sentinel = url.starts_with("redis+sentinel:");
         let mut url = Url::parse(url, if sentinel { 26_379 } else { 6_379 })?;
@@ -108,8 +108,8 @@ impl Settings {
         Self::with_topology(url, topology)
     }
 
-    /// The masters of `redlock://a,b,c`, each as the settings of one server.
-    pub(super) fn masters(url: &str) -> Result<Vec<Self>, Error> {
+    /// The servers of `redlock://a,b,c`, each with settings of its own.
+    pub(super) fn independent_servers(url: &str) -> Result<Vec<Self>, Error> {
         let mut url = Url::parse(url, 6_379)?;
         let hosts = std::mem::take(&mut url.hosts);
         if hosts.len() < 3 || hosts.len() % 2 == 0 {
@@ -195,6 +195,13 @@ impl Settings {
         })
     }
 
+    /// For a connection with the time limits of this client.
+    pub(super) fn connection_config(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+    }
+
     pub(super) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -235,7 +242,7 @@ impl Settings {
             Error::new(ErrorKind::Invalid, "the settings of TLS cannot be used").with_source(err)
         };
         let info: ConnectionInfo = addr.into_connection_info().map_err(wrong)?;
-        // Without it the kernel holds a small request back until the one before it is answered.
+        // Without this option the operating system delays a small request until the one before is acknowledged.
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let Some(tls) = &self.tls else {
@@ -276,7 +283,12 @@ mod tests {
         assert_eq!((sentinel.login.database, sentinel.restart_guard), (4, None));
         assert!(Settings::new("redis+cluster://a,b").is_ok());
         assert!(Settings::new("rediss://h").unwrap().tls.is_some());
-        assert_eq!(Settings::masters("redlock://a,b,c").unwrap().len(), 3);
+        assert_eq!(
+            Settings::independent_servers("redlock://a,b,c")
+                .unwrap()
+                .len(),
+            3
+        );
     }
 
     #[test]
@@ -302,7 +314,7 @@ mod tests {
             ("redlock://a,b,a", "twice"),
             ("redlock://a,b,c?dialect=redisson", "deprecated"),
         ] {
-            let err = Settings::masters(url).unwrap_err().to_string();
+            let err = Settings::independent_servers(url).unwrap_err().to_string();
             assert!(err.contains(says), "{url}: {err}");
         }
     }

@@ -1,339 +1,193 @@
-//! Waiting for a lock: a place in the server's queue, kept alive until our turn comes.
+//! The waiter's side of the queue: a place that is kept until the waiter's turn comes.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
+use tenure_core::backend::{Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
-use tenure_core::support::{RetryBudget, Subscription, not_trusted_yet};
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::connection::Connection;
 use super::events::WakeUp;
-use super::hold::{AcquireReply, HeldEntry, QueuePosition, ReleaseKind, Store, WAITER_TTL, place};
 use super::names::Keys;
+use super::requests::{QueuePosition, WAITER_TTL, waiter_ttl};
 use super::settings::Format;
+use super::store::Store;
+use super::subscribe::Subscription;
 
-/// The next thing that happens to a waiter.
-enum Next {
-    /// Nobody wants the lock any more.
-    Stop,
-    WakeUp(WakeUp),
-    /// It is time to ask again, or the connection broke.
+/// What a waiter does next.
+pub(super) enum Next {
+    /// Ask for the lock, which also keeps the place in the queue.
     Ask,
+    /// Hold the lock: the release of the last holder granted it.
+    HandedOver(Grant),
+    /// Nothing: a release of the same client has removed the place from the queue.
+    Removed,
+    /// Leave the queue.
+    Leave,
 }
 
-/// A channel that is listened to for one waiter, until it is dropped.
-struct Listening {
-    store: Arc<Store>,
-    session: Arc<Connection>,
-    channel: String,
+/// One waiter, between two requests for the lock.
+pub(super) struct Waiter<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    keys: &'a Keys,
+    subscription: Subscription,
+    /// As the last reply described it.
+    position: QueuePosition,
+    /// How often the first waiter has found a foreign holder, one reply after the other.
+    polls: u32,
+    /// Until when requests that fail are sent again.
+    budget: RetryBudget,
+    /// When a failed request is sent again.
+    retry_at: Option<Time>,
 }
 
-impl Listening {
-    /// `None`: the connection is broken; the next one is tried.
-    async fn start(
-        store: &Arc<Store>,
-        session: &Arc<Connection>,
-        channel: &str,
-        owner: OwnerId,
-    ) -> Option<Self> {
-        store.inbox.listen(channel, owner);
-        let listening = Self {
-            store: store.clone(),
-            session: session.clone(),
-            channel: channel.to_owned(),
+impl<'a> Waiter<'a> {
+    pub(super) fn new(
+        store: &'a Store,
+        request: &'a Request,
+        keys: &'a Keys,
+        position: QueuePosition,
+    ) -> Self {
+        let (owner, sent) = (request.owner, position.sent);
+        let (context, connections) = (&store.context, &store.connections);
+        Self {
+            subscription: Subscription::new(context, connections, keys, owner, sent),
+            budget: RetryBudget::until(sent.after(request.ttl)),
+            store,
+            request,
+            keys,
+            position,
+            polls: 0,
+            retry_at: None,
+        }
+    }
+
+    /// Sleeps until there is a reason to ask again, or the wait is over.
+    pub(super) async fn until_next_request(&mut self) -> Next {
+        // After a failure the next request opens a connection, not before its time.
+        let connection = match self.retry_at {
+            Some(_) => None,
+            None => {
+                let connections = &self.store.connections;
+                connections.connection(self.keys.lock()).await.ok()
+            }
         };
-        session
-            .subscribe(channel)
-            .await
-            .is_ok()
-            .then_some(listening)
-    }
-
-    fn is_on(&self, session: &Arc<Connection>) -> bool {
-        Arc::ptr_eq(&self.session, session)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.store.inbox.stop_listening(&self.channel);
-        let (session, channel) = (self.session.clone(), std::mem::take(&mut self.channel));
-        let farewell = Box::pin(async move {
-            // A broken connection listens to nothing.
-            let _ = session.unsubscribe(&channel).await;
-        });
-        // On its way now: the next waiter for this name may listen to the same channel in a moment.
-        if let Err(Some(pending)) = self.store.spawner.poll_anywhere(farewell) {
-            let store = &self.store;
-            store.operations.spawn(&store.spawner, pending);
-        }
-    }
-}
-
-impl Store {
-    /// One acquisition, from the first request to the answer.
-    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let _operation = self.operations.enter();
-        let keys = self.keys(&request.name);
-        match self.ask_trusted(&request, &keys, true).await? {
-            AcquireReply::Granted(grant) => Ok(self.granted(&request, grant)),
-            AcquireReply::Queued(_) if !request.wait => Ok(Answer::Busy),
-            AcquireReply::Queued(busy) => {
-                let wake_ups = self.inbox.subscribe(request.owner);
-                // In a box, as in `Server::session`.
-                Box::pin(self.wait(&request, &keys, busy, wake_ups)).await
+        let is_new = match &connection {
+            Some(connection) => self.subscription.follow(connection).await,
+            None => false,
+        };
+        let at = match self.retry_at.take() {
+            Some(at) => at,
+            // A message that was published before the subscription is lost; the next reply makes up for that.
+            None if is_new => self.store.context.now(),
+            None => self.next_request_at(),
+        };
+        let broken = async {
+            match &connection {
+                Some(connection) => connection.ended.raised().await,
+                None => std::future::pending().await,
             }
-        }
-    }
-
-    fn granted(self: &Arc<Self>, request: &Request, grant: Grant) -> Answer {
-        self.keep(request);
-        self.maintenance
-            .start(&self.spawner, &self.clock, self, Self::verify_holds);
-        Answer::Granted(grant)
-    }
-
-    /// Waits until the server can be trusted to know who holds what.
-    async fn trust(&self, request: &Request, keys: &Keys) -> Result<(), Error> {
-        let mut is_reported = false;
-        loop {
-            let session = self.nodes.connection(keys.lock()).await?;
-            let now = self.clock.now();
-            let (Some(until), Some(guard)) = (
-                session.untrusted_until(now, request.ttl),
-                session.restart_guard(now),
-            ) else {
-                return Ok(());
-            };
-            let err = not_trusted_yet(guard, request.ttl);
-            if !request.wait {
-                return Err(err);
-            }
-            if !std::mem::replace(&mut is_reported, true) {
-                tracing::warn!(name = %request.name, "waiting: {err}");
-            }
-            tokio::select! {
-                biased;
-                () = request.stop.raised() => return Err(err),
-                () = session.ended.raised() => {}
-                () = self.clock.sleep_until(until) => {}
-            }
-        }
-    }
-
-    /// Asks a server that can be trusted to know who holds what. It may have been restarted at any moment, also
-    /// while we waited, so the one that answered is looked at as well as the one that was to be asked.
-    async fn ask_trusted(
-        self: &Arc<Self>,
-        request: &Request,
-        keys: &Keys,
-        is_first: bool,
-    ) -> Result<AcquireReply, Error> {
-        loop {
-            self.trust(request, keys).await?;
-            let (asked, session) = self.ask(request, keys, is_first).await?;
-            let now = self.clock.now();
-            if session.untrusted_until(now, request.ttl).is_none() {
-                return Ok(asked);
-            }
-            // What it granted does not count: who held the name before may believe so still.
-            Box::pin(self.give_back(keys, request.owner, ReleaseKind::UNKNOWN)).await?;
-        }
-    }
-
-    async fn wait(
-        self: &Arc<Self>,
-        request: &Request,
-        keys: &Keys,
-        mut busy: QueuePosition,
-        mut wake_ups: Subscription<WakeUp>,
-    ) -> Result<Answer, Error> {
-        let _listening = self.nodes.subscribe(keys.lock(), request.owner, busy.sent);
-        // How often a foreign holder was found without a change.
-        let mut polls = 0;
-        let mut listening: Option<Listening> = None;
-        // Until when a server that does not answer is asked again.
-        let mut budget = RetryBudget::until(busy.sent.after(request.ttl));
-        let mut retry_at = None;
-        loop {
-            let session = self.nodes.connection(keys.lock()).await;
-            if let Ok(session) = &session
-                && self.settings.format == Format::Redisson
-                && !listening.as_ref().is_some_and(|it| it.is_on(session))
-            {
-                // Heard from now on; what was said before, the next answer tells.
-                drop(listening.take());
-                listening = Listening::start(self, session, keys.channel(), request.owner).await;
-                if listening.is_some() {
-                    busy.left = Some(Duration::ZERO);
-                }
-            }
-            let pause = retry_at.take();
-            let pause = pause.unwrap_or_else(|| self.pause(request, &busy, polls));
-            let broken = async {
-                match &session {
-                    Ok(session) => session.ended.raised().await,
-                    // The next try finds out.
-                    Err(_) => std::future::pending().await,
-                }
-            };
-            let next = tokio::select! {
-                biased;
-                wake_up = wake_ups.next() => Next::WakeUp(wake_up),
-                () = request.stop.raised() => Next::Stop,
-                () = broken => Next::Ask,
-                () = self.clock.sleep_until(pause) => Next::Ask,
-            };
-            match next {
-                Next::Stop => return self.leave(request, keys).await,
-                Next::WakeUp(WakeUp::HandedOver(token)) => {
-                    let is_trusted = session.is_ok_and(|session| {
-                        budget.failures() == 0
-                            && !session.ended.is_raised()
-                            && session
-                                .untrusted_until(self.clock.now(), request.ttl)
-                                .is_none()
-                    });
-                    if is_trusted && let Some(grant) = self.handed_over(request, &busy, token) {
-                        return Ok(self.granted(request, grant));
-                    }
-                }
-                Next::WakeUp(WakeUp::Released(sent)) => {
-                    // What was asked after the release, or has no answer, may have got a place again.
-                    let is_over =
-                        budget.failures() == 0 && busy.sent.after(busy.round_trip) <= sent;
-                    return match is_over {
-                        true => Ok(Answer::Busy),
-                        false => self.leave(request, keys).await,
-                    };
-                }
-                Next::WakeUp(WakeUp::AskAgain) | Next::Ask => {}
-            }
-            match self.ask_trusted(request, keys, false).await {
-                Ok(AcquireReply::Granted(grant)) => return Ok(self.granted(request, grant)),
-                Ok(AcquireReply::Queued(now)) => {
-                    // A stranger that holds on: look less and less often.
-                    polls = if now.is_stranger && now.ahead == 0 {
-                        polls + 1
-                    } else {
-                        0
-                    };
-                    budget.restart(now.sent.after(request.ttl));
-                    busy = now;
-                }
-                Err(err) => {
-                    let is_passing = matches!(
-                        err.kind(),
-                        ErrorKind::Unreachable | ErrorKind::Indeterminate
-                    );
-                    if !is_passing || budget.is_spent(&self.clock) {
-                        return self.give_up(request, keys, err).await;
-                    }
-                    retry_at = Some(budget.next_attempt(&self.clock));
+        };
+        let wake_up = tokio::select! {
+            biased;
+            wake_up = self.subscription.next() => wake_up,
+            () = self.request.stop.raised() => return Next::Leave,
+            () = broken => return Next::Ask,
+            () = self.store.context.clock.sleep_until(at) => return Next::Ask,
+        };
+        match wake_up {
+            WakeUp::AskAgain => Next::Ask,
+            WakeUp::HandedOver { token } => match self.handed_over(connection.as_deref(), token) {
+                Some(grant) => Next::HandedOver(grant),
+                // One more request makes a whole lease of what is left, or tells that the lock was lost.
+                None => Next::Ask,
+            },
+            WakeUp::Released { sent } => {
+                let QueuePosition {
+                    sent: asked,
+                    round_trip,
+                    ..
+                } = self.position;
+                // A request that was sent after the release, or that has no reply, may have entered the queue again.
+                let is_removed = !self.has_failed() && asked.after(round_trip) <= sent;
+                match is_removed {
+                    true => Next::Removed,
+                    false => Next::Leave,
                 }
             }
         }
+    }
+
+    /// A new reply.
+    pub(super) fn update(&mut self, position: QueuePosition) {
+        // A foreign holder that stays is asked for less and less often.
+        let has_polled = position.is_foreign && position.ahead == 0;
+        self.polls = if has_polled { self.polls + 1 } else { 0 };
+        self.budget.restart(position.sent.after(self.request.ttl));
+        self.position = position;
+    }
+
+    /// Whether the request is sent again after this error; if it is, `until_next_request` pauses before.
+    pub(super) fn may_ask_again(&mut self, err: &Error) -> bool {
+        let clock = &self.store.context.clock;
+        let may_pass = matches!(
+            err.kind(),
+            ErrorKind::Unreachable | ErrorKind::Indeterminate
+        );
+        let may_ask = may_pass && !self.budget.is_spent(clock);
+        if may_ask {
+            self.retry_at = Some(self.budget.next_attempt(clock));
+        }
+        may_ask
+    }
+
+    /// Whether the last request failed.
+    fn has_failed(&self) -> bool {
+        self.budget.failures() > 0
     }
 
     /// When to ask again, if nothing happens before.
-    fn pause(&self, request: &Request, busy: &QueuePosition, polls: u32) -> Time {
-        let sign_of_life = match self.settings.format {
-            Format::Token => busy.sent.after(place(request.ttl) / 3),
-            // There is no place to be kept; in case a message is lost.
-            Format::Redisson => busy.sent.after(WAITER_TTL),
+    fn next_request_at(&self) -> Time {
+        let (position, clock) = (&self.position, &self.store.context.clock);
+        let keep_alive = match self.store.context.settings.format {
+            Format::Token => position.sent.after(waiter_ttl(self.request.ttl) / 3),
+            // There is no place to be kept. A message may be lost.
+            Format::Redisson => position.sent.after(WAITER_TTL),
         };
-        if busy.ahead > 0 {
-            return sign_of_life;
+        if position.ahead > 0 {
+            return keep_alive;
         }
-        // First in the queue: nobody but us will notice that the lease ran out.
-        let now = self.clock.now();
-        let random: u32 = rand::random();
-        let left = busy
-            .left
-            .map(|left| left.saturating_sub(now.since(busy.sent)));
-        let pause = if busy.is_stranger {
-            pace::next(polls, random, left, None)
+        // Only the first waiter has to notice that a lease has ended.
+        let now = clock.now();
+        let elapsed = now.since(position.sent);
+        let left = position.expires_in.map(|left| left.saturating_sub(elapsed));
+        let random = clock.random();
+        let pause = if position.is_foreign {
+            pace::next(self.polls, random, left, None)
         } else {
-            let jitter = pace::FIRST * (random % 4);
-            left.map(|left| left + pace::FIRST + jitter)
+            left.map(|left| left + pace::FIRST + pace::FIRST * (random % 4))
         };
-        pause.map_or(sign_of_life, |pause| now.after(pause).min(sign_of_life))
+        pause.map_or(keep_alive, |pause| now.after(pause).min(keep_alive))
     }
 
-    /// The hold that was handed over, if there is enough left of it.
-    fn handed_over(&self, request: &Request, busy: &QueuePosition, token: u64) -> Option<Grant> {
-        let lease = place(request.ttl);
-        let is_fresh = self.clock.now().since(busy.sent) <= lease / 2;
-        // Else asking once more makes a whole lease of it.
-        let is_enough = is_fresh && lease >= request.min_lease && self.settings.wait_replicas == 0;
-        // The place was good from before that request on, and so is the lock.
-        // The message may have lain here while the lock ran out and went to somebody else, as the answer to
-        // a later request says.
-        // (A stranger's hold has no token, so then the message says nothing.)
-        let is_news = token > busy.token && !busy.is_stranger;
-        (is_enough && is_news).then(|| Grant::new(token, busy.sent, busy.round_trip, Some(lease)))
-    }
-
-    /// Leaves the queue; a lock that was granted meanwhile is given back.
-    async fn leave(self: &Arc<Self>, request: &Request, keys: &Keys) -> Result<Answer, Error> {
-        match self
-            .give_back(keys, request.owner, ReleaseKind::UNKNOWN)
-            .await
-        {
-            Ok(_) => Ok(Answer::Busy),
-            Err(err) => Err(Error::new(
-                ErrorKind::Indeterminate,
-                "no answer to the request to leave the queue",
-            )
-            .with_source(err)),
-        }
-    }
-
-    /// Says why the wait ended, unless something may be left behind.
-    async fn give_up(
-        self: &Arc<Self>,
-        request: &Request,
-        keys: &Keys,
-        err: Error,
-    ) -> Result<Answer, Error> {
-        self.leave(request, keys).await.and(Err(err))
-    }
-
-    /// Asks whether all holds are still ours after a connection was lost: a server that was restarted may have
-    /// forgotten them, and the next renewal may be far.
-    async fn verify_holds(self: Arc<Self>) -> Time {
-        let mut budget = RetryBudget::without_limit();
-        while self.inbox.take_connection_loss() {
-            while !self.verify().await {
-                budget.pause(&self.clock).await;
-            }
-        }
-        Time::MAX
-    }
-
-    /// Asks once. Whether there was an answer for each hold.
-    async fn verify(&self) -> bool {
-        let hold = |owner, kept: &HeldEntry| Some(Hold::of(kept.name.clone(), owner));
-        let holds = self.holds.select(hold);
-        let mut is_complete = true;
-        for (hold, answer) in holds.iter().zip(self.renew(&holds, true).await) {
-            match answer {
-                Renewal::Lost(reason) => {
-                    let is_released = self.holds.read(hold.owner, |kept| kept.is_released);
-                    match is_released {
-                        // The lease ended, and so the driver sends no release any more.
-                        Some(true) => drop(self.holds.remove(hold.owner)),
-                        _ => self.inbox.lost(hold.owner, reason),
-                    }
-                }
-                Renewal::Unknown(_) => is_complete = false,
-                _ => {}
-            }
-        }
-        is_complete
+    /// The hold that was handed over under `token`. `None`: too little is left of its lease, or the message is not
+    /// about a grant that still stands.
+    fn handed_over(&self, connection: Option<&Connection>, token: u64) -> Option<Grant> {
+        let (position, ttl) = (&self.position, self.request.ttl);
+        let now = self.store.context.now();
+        let is_trusted = !self.has_failed()
+            && connection
+                .is_some_and(|it| !it.ended.is_raised() && it.untrusted_until(now, ttl).is_none());
+        // The place was good from before the last request on, and so is the lock.
+        let lease = waiter_ttl(ttl);
+        let is_enough = now.since(position.sent) <= lease / 2
+            && lease >= self.request.min_lease
+            && self.store.context.settings.wait_replicas == 0;
+        // The message may have been here for so long that the lock has expired and was granted to another owner, as the
+        // reply to a later request says. A foreign hold has no token, so then the message proves nothing.
+        let is_news = token > position.last_token && !position.is_foreign;
+        (is_trusted && is_enough && is_news)
+            .then(|| Grant::new(token, position.sent, position.round_trip, Some(lease)))
     }
 }

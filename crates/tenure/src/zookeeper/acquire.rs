@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::backend::{Answer, Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::options::Mode;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::cache::CacheAnswer;
@@ -24,7 +24,8 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     check_mode(store.settings.dialect, request.mode)?;
     let dir = store.directory(&request.name)?;
     let mut retry_until = store.clock.now().after(request.ttl);
-    for attempt in 0_u32.. {
+    let mut retries = RetryBudget::without_limit();
+    loop {
         let session = store.sessions.for_lease(request.ttl, Some(&dir)).await;
         let outcome = match &session {
             Ok(session) => acquire_in(store, request, session, &dir, &mut retry_until).await,
@@ -38,7 +39,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             return Ok(Answer::Busy);
         }
         // A session that ended unnoticed is no reason to fail: there is a new one.
-        let is_stale = attempt == 0 && session.is_ok_and(|session| session.is_over());
+        let is_stale = retries.failures() == 0 && session.is_ok_and(|session| session.is_over());
         let is_temporary = matches!(
             err.kind(),
             ErrorKind::Unreachable | ErrorKind::Indeterminate
@@ -53,13 +54,11 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         // A node that may be there is deleted before the next one is made: one node at a time.
         release::leave_queue_with_retry(store, request, retry_until).await?;
         tracing::warn!(name = %request.name, %err, "once more, from the end of the queue");
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        let pause = store.clock.sleep_until(store.clock.now().after(pause));
+        let pause = retries.pause(&store.clock);
         if request.unless_stopped(pause).await.is_none() {
             return Ok(Answer::Busy);
         }
     }
-    unreachable!("BUG: the loop ends at `retry_until`")
 }
 
 /// In the dialect of ZooKeeper's own recipes there is no room for a mode.
@@ -89,20 +88,20 @@ async fn acquire_in(
     }
     let position = match first_position(&entry, known).await {
         Err(err) if request.wait && err.is_ambiguous() => {
-            *retry_until = wait::retry_until(store, request);
-            wait::read_queue_with_retry(store, request, &entry, false, *retry_until).await
+            *retry_until = wait::retry_until(request, &entry);
+            wait::read_queue_with_retry(request, &entry, false, *retry_until).await
         }
         position => position,
     };
     let outcome = match position {
         // With less than half of it left, a lease is begun anew, where there is time for that.
         Ok(QueuePosition::Held)
-            if !request.wait || wait::is_enough(store, request, &entry, entry.lease) =>
+            if !request.wait || wait::is_enough(request, &entry, entry.lease) =>
         {
             Ok(WaitOutcome::Granted(entry.lease))
         }
         Ok(_) if !request.wait => Ok(WaitOutcome::Stopped),
-        Ok(position) => wait::wait(store, request, &entry, position, retry_until).await,
+        Ok(position) => wait::wait(request, &entry, position, retry_until).await,
         Err(err) => Err(err),
     };
     match outcome {
@@ -114,7 +113,7 @@ async fn acquire_in(
         Ok(WaitOutcome::NodeGone) => {
             // Nothing is left: another program deleted the node, or the node went with its session.
             let _ = release::leave_queue(store, request).await;
-            let what = "our place in the queue was deleted; retry";
+            let what = "our node in the queue was deleted; retry";
             Err(Error::new(ErrorKind::Unreachable, what))
         }
         Err(err) => Err(give_up(store, request, session.explain(err)).await),
@@ -269,7 +268,7 @@ async fn count_and_watch(entry: &QueueEntry) -> Result<Option<i32>, RequestError
 }
 
 fn granted(store: &Arc<Store>, request: &Request, entry: &QueueEntry, lease: Lease) -> Answer {
-    let ttl = Some(renew::keep(store, request, lease));
+    let ttl = Some(renew::record_grant(store, request, lease));
     let Node {
         token, round_trip, ..
     } = entry.node;
@@ -286,5 +285,5 @@ async fn give_up(store: &Store, request: &Request, err: Error) -> Error {
         ErrorKind::Indeterminate => ErrorKind::Unreachable,
         kind => kind,
     };
-    Error::new(kind, "the queue could not be looked at").with_source(err)
+    Error::new(kind, "the queue could not be read").with_source(err)
 }

@@ -4,10 +4,10 @@
 //! on is no such message: the leader answers the write although it may end the session a moment later. So a lease
 //! that begins with a write is as long as the session only if the client was in contact before that write too.
 //!
-//! While this process runs, the client library sends a ping when nothing was sent for three eighths of the time that a
-//! server may be silent, and looks at its clock at every eighth, so contacts are at most half of that time apart. While
-//! the process or its machine is stopped, nothing is sent. Such a stop is seen here, and until the leader knows of a
-//! contact after the stop, leases count from before it.
+//! While this process runs, the client library sends a ping when nothing was sent for three eighths of the
+//! connection timeout, and looks at its clock at every eighth, so contacts are at most half of that timeout apart.
+//! While the process or its machine is stopped, nothing is sent. Such a stop is noticed here, and until the leader
+//! knows of a contact after the stop, leases count from before the stop.
 
 use std::time::Duration;
 
@@ -28,17 +28,18 @@ impl Lease {
     }
 }
 
-/// When this process has run, as far as a session of the library needs it.
+/// When this process has run, as far as the leases of a session depend on that.
 #[derive(Debug)]
 pub(super) struct Contact {
     timeout: Duration,
-    silence: Duration,
-    /// When this process was last seen to run.
-    seen: Time,
-    /// The last stop whose consequences are not over.
+    connection_timeout: Duration,
+    /// When this process ran last, as far as we know.
+    last_run: Time,
+    /// The last stop. Leases are shorter until the leader knows of a contact after the stop.
     stop: Option<Stop>,
 }
 
+/// A time in which this process did not run.
 #[derive(Clone, Copy, Debug)]
 struct Stop {
     began: Time,
@@ -50,42 +51,42 @@ impl Contact {
     pub(super) fn new(timeout: Duration, now: Time) -> Self {
         Self {
             timeout,
-            silence: Settings::connection_timeout(timeout),
-            seen: now,
+            connection_timeout: Settings::connection_timeout(timeout),
+            last_run: now,
             stop: None,
         }
     }
 
     /// The servers have granted another timeout than was asked for.
-    pub(super) fn grant(&mut self, timeout: Duration) {
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
-        self.silence = Settings::connection_timeout(timeout);
+        self.connection_timeout = Settings::connection_timeout(timeout);
     }
 
-    /// How often [`runs`](Self::runs) has to be called: as often as the library looks at its clock.
+    /// How often [`record_run`](Self::record_run) has to be called: as often as the library looks at its clock.
     pub(super) fn interval(&self) -> Duration {
-        self.silence / 8
+        self.connection_timeout / 8
     }
 
     /// This process runs at `now`.
-    pub(super) fn runs(&mut self, now: Time) {
-        // One late call in a row is a busy machine.
-        if now.since(self.seen) > self.silence / 4 {
+    pub(super) fn record_run(&mut self, now: Time) {
+        // A call that is a little late is no stop: the machine may be busy.
+        if now.since(self.last_run) > self.connection_timeout / 4 {
             let began = match self.stop {
                 // The leader may not know of any contact between the two stops.
-                Some(earlier) if self.seen < self.settled_after(earlier) => earlier.began,
-                _ => self.seen,
+                Some(earlier) if self.last_run < self.settled_after(earlier) => earlier.began,
+                _ => self.last_run,
             };
             self.stop = Some(Stop { began, ended: now });
         }
-        self.seen = self.seen.max(now);
+        self.last_run = self.last_run.max(now);
     }
 
     /// The lease of a write that is sent at `now`.
     ///
     /// `is_direct`: the server is its own leader, so a write is a contact.
     pub(super) fn lease(&mut self, now: Time, is_direct: bool) -> Lease {
-        self.runs(now);
+        self.record_run(now);
         let last = match self.stop {
             _ if is_direct => now,
             Some(stop) if now < self.settled_after(stop) => self.contact_before(stop.began),
@@ -97,22 +98,23 @@ impl Contact {
         }
     }
 
-    /// From when on leases have their whole length again; in the past if they have it.
-    pub(super) fn settled(&self) -> Time {
+    /// From when on leases have their whole length again; in the past if they have that length already.
+    pub(super) fn settled_at(&self) -> Time {
         self.stop
             .map_or(Time::default(), |stop| self.settled_after(stop))
     }
 
+    /// The last contact before that time, at the latest.
     fn contact_before(&self, time: Time) -> Time {
-        time.before(self.silence / 2)
+        time.before(self.connection_timeout / 2)
     }
 
-    /// The library sends a ping within one look at its clock. A tick is at most half of the shortest session that a
+    /// When the leader knows of a contact after that stop. The library sends a ping at its next look at its clock. A tick is at most half of the shortest session that a
     /// server grants (`minSessionTimeout`), so the leader hears of that ping within a quarter of any session; and
     /// the contact before a later write has to be one after the stop.
     fn settled_after(&self, stop: Stop) -> Time {
         let told = self.interval() + self.timeout / 4;
-        stop.ended.after(told.max(self.silence / 2))
+        stop.ended.after(told.max(self.connection_timeout / 2))
     }
 }
 
@@ -122,7 +124,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(2_500);
     /// Two fifths of it.
-    const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_000);
+    const CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_000);
 
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
@@ -138,9 +140,9 @@ mod tests {
     fn run(contact: &mut Contact, from: u64, until: u64) {
         let step = u64::try_from(contact.interval().as_millis()).unwrap();
         for now in (from..=until).step_by(usize::try_from(step).unwrap()) {
-            contact.runs(at(now));
+            contact.record_run(at(now));
         }
-        contact.runs(at(until));
+        contact.record_run(at(until));
     }
 
     #[test]
@@ -148,8 +150,8 @@ mod tests {
         let mut contact = running(10_000);
         let lease = contact.lease(at(10_100), false);
         assert_eq!(lease.sent, at(10_100));
-        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
-        assert!(contact.settled() <= at(10_100));
+        assert_eq!(lease.length(), TIMEOUT - CONNECTION_TIMEOUT / 2);
+        assert!(contact.settled_at() <= at(10_100));
     }
 
     #[test]
@@ -174,30 +176,30 @@ mod tests {
     #[test]
     fn when_the_leader_has_heard_again_leases_are_whole() {
         let mut contact = running(1_000);
-        contact.runs(at(3_000));
-        let settled = contact.settled();
+        contact.record_run(at(3_000));
+        let settled = contact.settled_at();
         assert_eq!(settled, at(3_000 + 125 + 625));
         run(&mut contact, 3_000, 3_749);
-        assert!(contact.lease(at(3_749), false).length() < MAX_CONNECTION_TIMEOUT);
+        assert!(contact.lease(at(3_749), false).length() < CONNECTION_TIMEOUT);
         let lease = contact.lease(at(3_750), false);
-        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
+        assert_eq!(lease.length(), TIMEOUT - CONNECTION_TIMEOUT / 2);
     }
 
     #[test]
     fn a_second_stop_counts_from_the_first_unless_the_leader_has_heard_in_between() {
         let mut contact = running(1_000);
-        contact.runs(at(1_500));
+        contact.record_run(at(1_500));
         run(&mut contact, 1_500, 1_700);
         let lease = contact.lease(at(2_100), false);
         assert_eq!(
             lease.end,
-            at(1_000).after(TIMEOUT).before(MAX_CONNECTION_TIMEOUT / 2)
+            at(1_000).after(TIMEOUT).before(CONNECTION_TIMEOUT / 2)
         );
         run(&mut contact, 2_100, 4_000);
         let lease = contact.lease(at(4_400), false);
         assert_eq!(
             lease.end,
-            at(4_000).after(TIMEOUT).before(MAX_CONNECTION_TIMEOUT / 2)
+            at(4_000).after(TIMEOUT).before(CONNECTION_TIMEOUT / 2)
         );
     }
 
@@ -205,6 +207,6 @@ mod tests {
     fn a_call_that_is_a_little_late_is_no_stop() {
         let mut contact = running(1_000);
         let lease = contact.lease(at(1_250), false);
-        assert_eq!(lease.length(), TIMEOUT - MAX_CONNECTION_TIMEOUT / 2);
+        assert_eq!(lease.length(), TIMEOUT - CONNECTION_TIMEOUT / 2);
     }
 }

@@ -43,44 +43,34 @@ async fn ask(host: &Host, settings: &Settings) -> Result<ServerReply, Error> {
 
 /// What the answer of a server that opened no session means.
 fn meaning(host: &Host, is_tls: bool, reply: ServerReply) -> Error {
-    let (what, source) = match reply {
-        ServerReply::NoConnection(err) => (
-            format!("no connection to {host}; is the server running, and the URL right?"),
-            Some(err),
-        ),
-        ServerReply::Text(text) => (meaning_of_text(host, &text), None),
+    let what = match reply {
+        ServerReply::NoConnection(err) => {
+            let what =
+                format!("no connection to {host}; is the server running, and the URL right?");
+            return Error::new(ErrorKind::Unreachable, what).with_source(err);
+        }
+        ServerReply::Text(text) => meaning_of_text(host, &text),
         #[cfg(feature = "zookeeper-tls")]
-        ServerReply::NoHandshake => (
-            format!(
-                "{host} ended the handshake of TLS without a word; name the port on which it speaks TLS, or write tls=off if it has none"
-            ),
-            None,
+        ServerReply::NoHandshake => format!(
+            "{host} closed the connection during the TLS handshake; name the port on which it speaks TLS, or write tls=off if it has none"
         ),
-        ServerReply::Silence if is_tls => (
-            format!(
-                "{host} speaks TLS and opened no session; is it a ZooKeeper server that serves clients on this port?"
-            ),
-            None,
+        ServerReply::Silence if is_tls => format!(
+            "{host} speaks TLS and opened no session; is it a ZooKeeper server that serves clients on this port?"
         ),
-        ServerReply::Silence => (
-            format!(
-                "{host} does not answer like a ZooKeeper server; is the port right, and does it want TLS (then write tls=on)?"
-            ),
-            None,
+        ServerReply::Silence => format!(
+            "{host} does not answer like a ZooKeeper server; is the port right, and does it want TLS (then write tls=on)?"
         ),
     };
-    let err = Error::new(ErrorKind::Unreachable, what);
-    match source {
-        Some(source) => err.with_source(source),
-        None => err,
-    }
+    Error::new(ErrorKind::Unreachable, what)
 }
 
 /// The same for an answer to `srvr`.
 fn meaning_of_text(host: &Host, text: &str) -> String {
     let has = |part| text.contains(part);
     if has("not currently serving requests") {
-        format!("{host} has no majority of its ensemble and serves nobody; start the other servers")
+        format!(
+            "{host} has no majority of its ensemble and serves no client; start the other servers"
+        )
     } else if has("Mode: read-only") {
         format!(
             "{host} is cut off from the others and read-only; retry when a majority of them is there"

@@ -110,15 +110,15 @@ fn meaning(err: &ClientError, user: Option<&str>) -> Option<(ErrorKind, &'static
         ),
         ClientError::NoAuth if user.is_some() => (
             ErrorKind::Denied,
-            "this user may not do that here; the node was made by somebody else (its access list says by whom)",
+            "this user may not do that here; another user made the node (its access list says which one)",
         ),
         ClientError::NoAuth => (
             ErrorKind::Denied,
-            "nobody may do that here without a user; write zookeeper://USER:PASSWORD@HOST",
+            "only a user may do that here; write zookeeper://USER:PASSWORD@HOST",
         ),
         ClientError::AuthFailed => (
             ErrorKind::Denied,
-            "the server refused user or password; they stand before `@` in the URL",
+            "the server refused user or password; both stand before `@` in the URL",
         ),
         _ => return None,
     };

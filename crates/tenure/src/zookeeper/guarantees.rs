@@ -2,12 +2,12 @@
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-/// What decides about the promises.
+/// The settings and the servers that the promises depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
     /// Whether there is one server and no ensemble.
     pub is_single: bool,
-    /// Whether nodes are called as in ZooKeeper's own recipes (`dialect=session-prefix`).
+    /// Whether nodes are named as in ZooKeeper's own recipes (`dialect=session-prefix`).
     pub is_session_prefix: bool,
 }
 

@@ -7,7 +7,7 @@ use zookeeper_client::{SessionState, Stat};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::url::Host;
 
@@ -43,8 +43,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 
 async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Status, RequestError> {
     let queue = read_entries(session, dir).await?;
-    // Strictly first come, first served: the holders are in front of all waiters.
-    let holders = (0..queue.len()).take_while(|at| holds(&queue, *at)).count();
+    let holders = count_holders(&queue);
     let mut status = Status::free(name);
     let mut waiting = Vec::new();
     for (at, entry) in queue.into_iter().enumerate() {
@@ -72,13 +71,12 @@ async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Sta
     Ok(status)
 }
 
-/// Whether the contender at that index holds.
-fn holds(queue: &[Entry], at: usize) -> bool {
-    let mode = |entry: &Entry| Contender {
-        mode: entry.child.mode,
-    };
-    let contenders: Vec<_> = queue.iter().map(mode).collect();
-    decide(&contenders, at) == Turn::Held
+/// How many contenders hold. Strictly first come, first served: the holders are in front of all waiters.
+fn count_holders(queue: &[Entry]) -> usize {
+    let contenders = queue.iter().map(|entry| entry.child.contender());
+    let contenders: Vec<_> = contenders.collect();
+    let holds = |at: &usize| decide(&contenders, *at) == Turn::Held;
+    (0..queue.len()).take_while(holds).count()
 }
 
 fn foreign_holder() -> Holder {
@@ -180,14 +178,14 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let broken = async {
         requests::sync(&session, &dir).await?;
         let queue = read_entries(&session, &dir).await?;
-        let found = queue
-            .iter()
-            .position(|entry| requests::token(&entry.stat) == token);
-        // A contender that waits holds nothing.
-        let Some(at) = found.filter(|at| holds(&queue, *at)) else {
-            return Ok(false);
-        };
-        requests::delete_node(&session, &format!("{dir}/{}", queue[at].child.name)).await
+        let mut holders = queue[..count_holders(&queue)].iter();
+        match holders.find(|entry| requests::token(&entry.stat) == token) {
+            Some(entry) => {
+                let path = format!("{dir}/{}", entry.child.name);
+                requests::delete_node(&session, &path).await
+            }
+            None => Ok(false),
+        }
     };
     broken.await.map_err(|err| session.explain(err))
 }
@@ -208,7 +206,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     if session.client.state() == SessionState::ConnectedReadOnly {
         findings.push(Finding::new(
             Severity::Bad,
-            "the server is cut off from the others and read-only: no lock can be taken",
+            "the server is cut off from the others and read-only: no lock can be acquired",
         ));
     }
     findings.push(check_voters(requests::count_voters(&session).await));
@@ -224,7 +222,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     if settings.acl == Access::Open {
         findings.push(Finding::new(
             Severity::Warning,
-            "whoever reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes of our own",
+            "every client that reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes that only this user can change",
         ));
     }
     Ok(findings)
@@ -241,7 +239,7 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         return Finding::new(
             Severity::Warning,
             format!(
-                "{host} does not answer `srvr`: it is away, or 4lw.commands.whitelist forbids it"
+                "{host} does not answer `srvr`: the server is away, or 4lw.commands.whitelist forbids it"
             ),
         );
     };
@@ -249,7 +247,7 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         return Finding::new(
             Severity::Warning,
             format!(
-                "{host} has no majority of its ensemble and serves nobody; start the other servers"
+                "{host} has no majority of its ensemble and serves no client; start the other servers"
             ),
         );
     }
@@ -270,11 +268,11 @@ fn check_voters(voters: Option<usize>) -> Finding {
     match voters {
         Some(0 | 1) => Finding::new(
             Severity::Warning,
-            "one server and no ensemble: when it is away nobody can take a lock; three survive the loss of one",
+            "one server and no ensemble: without it no lock can be acquired; three servers survive the loss of one",
         ),
         Some(2) => Finding::new(
             Severity::Warning,
-            "two voting servers: when either is away nobody can take a lock; three survive the loss of one",
+            "two voting servers: without either of them no lock can be acquired; three servers survive the loss of one",
         ),
         Some(voters) => Finding::new(
             Severity::Good,

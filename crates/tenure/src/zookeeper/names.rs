@@ -1,21 +1,24 @@
-//! Where a lock lies, and what its nodes are called. `docs/stores/zookeeper.md` is the published form of
-//! this file.
+//! From the name of a lock to the path of its directory and the names of its nodes, and back.
+//! `docs/stores/zookeeper.md` is the published form of this file.
 
 use std::num::NonZeroU32;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::queue::Contender;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 
 /// How a name becomes a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
+    /// One node name; what a path cannot have in it is escaped.
     Encoded,
+    /// The name is the path, as other programs write it.
     Raw,
 }
 
-/// What the server keeps for itself, at its root.
+/// The node at the root that belongs to the server.
 pub(super) const RESERVED: &str = "zookeeper";
 
 /// The node under which the contenders for `name` are. `root` is `/a/b`, or empty.
@@ -26,12 +29,13 @@ pub(super) fn directory(root: &str, names: Names, name: &LockName) -> Result<Str
     }
 }
 
-/// The name as one node name: what a path cannot have in it, and `%`, is written as `%` and two digits.
+/// The name as one node name. Each byte of a character that a path cannot have in it, and of `%`, is written as `%` and
+/// two digits.
 pub(super) fn encode(name: &str, is_at_root: bool) -> String {
     let mut text = String::with_capacity(name.len() + 8);
     let is_whole = matches!(name, "." | "..");
     for (at, char) in name.char_indices() {
-        // Else it would be the server's own.
+        // Unescaped, the name would be the path of the server's own node.
         let is_reserved = at == 0 && is_at_root && name == RESERVED;
         if is_whole || is_reserved || matches!(char, '/' | '%') || is_refused(char) {
             let mut bytes = [0; 4];
@@ -45,7 +49,7 @@ pub(super) fn encode(name: &str, is_at_root: bool) -> String {
     text
 }
 
-/// What [`encode`] made of it; `None` when nothing of ours did.
+/// The name that [`encode`] has written as this text; `None`: it has written no name so.
 pub(super) fn decode(text: &str, is_at_root: bool) -> Option<LockName> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -64,7 +68,8 @@ pub(super) fn decode(text: &str, is_at_root: bool) -> Option<LockName> {
         .flatten()
 }
 
-/// What the server takes in no path. It looks at UTF-16, so that everything beyond 16 bits is refused too.
+/// Whether the server refuses a path with that character. It checks UTF-16, so that every character beyond 16 bits is
+/// refused too.
 fn is_refused(char: char) -> bool {
     matches!(
         u32::from(char),
@@ -72,7 +77,7 @@ fn is_refused(char: char) -> bool {
     )
 }
 
-/// Whether the server takes it as the path of a node.
+/// Whether the server accepts `path` as the path of a node.
 pub(super) fn is_path(path: &str) -> bool {
     let parts = path.strip_prefix('/');
     parts.is_some_and(|parts| {
@@ -81,7 +86,7 @@ pub(super) fn is_path(path: &str) -> bool {
     })
 }
 
-/// The name as a path, as foreign clients write it.
+/// The name as a path, as other programs write it.
 fn raw(root: &str, name: &str) -> Result<String, Error> {
     let name = name.strip_prefix('/').unwrap_or(name);
     let wrong = |what: &str| {
@@ -106,7 +111,7 @@ fn raw(root: &str, name: &str) -> Result<String, Error> {
     Ok(format!("{root}/{name}"))
 }
 
-/// An owner as Curator writes the identity of a contender: a UUID.
+/// An owner in the form in which Curator writes the identity of a contender: a UUID.
 pub(super) fn uuid(owner: OwnerId) -> String {
     let hex = owner.to_hex();
     let parts = [
@@ -119,12 +124,12 @@ pub(super) fn uuid(owner: OwnerId) -> String {
     parts.join("-")
 }
 
-/// How all node names of that owner begin.
+/// The beginning of all node names of that owner.
 pub(super) fn own_prefix(owner: OwnerId) -> String {
     format!("_c_{}-", uuid(owner))
 }
 
-/// The node name of a contender, up to its number.
+/// The name of a contender's node without its number.
 pub(super) fn node(owner: OwnerId, mode: Mode) -> String {
     let prefix = own_prefix(owner);
     match mode {
@@ -141,22 +146,22 @@ pub(super) fn numbered(stem: &str, number: i32) -> String {
     format!("{stem}{number:010}")
 }
 
-/// How all node names of that session begin, in the dialect of ZooKeeper's own recipes.
+/// The beginning of all node names of that session, in the dialect of ZooKeeper's own recipes.
 pub(super) fn session_prefix(session: i64) -> String {
     format!("x-{session}-")
 }
 
-/// What the name of a child says.
+/// A contender, as the name of its node describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Child {
     pub(super) name: String,
     pub(super) mode: Mode,
-    /// Counts the children that were ever made; wraps around.
+    /// How many children of the directory were made before this one; wraps around.
     pub(super) number: i32,
 }
 
 impl Child {
-    /// `None`: no contender, for its name does not end in a number.
+    /// `None`: the child is no contender, because its name does not end in a number.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (stem, number) = split_number(name)?;
         Some(Self {
@@ -165,12 +170,16 @@ impl Child {
             number,
         })
     }
+
+    pub(super) fn contender(&self) -> Contender {
+        Contender { mode: self.mode }
+    }
 }
 
-/// The number that the server puts behind a name, as Java's `%010d` writes it, and what is before it.
+/// Splits a node name into its stem and the number that the server has put behind the stem with Java's `%010d`.
 ///
-/// A dash before the digits belongs to the name (`lock-0000000001`), unless there is a separator before
-/// that one as well (`lock--2147483648`, `lock--000000005`): then the number is negative, because
+/// A dash before the digits belongs to the stem (`lock-0000000001`), unless there is a separator before
+/// that dash as well (`lock--2147483648`, `lock--000000005`): then the number is negative, because
 /// its counter has overflowed.
 fn split_number(name: &str) -> Option<(&str, i32)> {
     let digits = name.len()
@@ -189,7 +198,7 @@ fn split_number(name: &str) -> Option<(&str, i32)> {
     }
 }
 
-/// Whatever we do not know excludes everybody.
+/// The mode of the contender whose node name has that stem. A stem that is not ours means exclusive.
 fn mode(stem: &str) -> Mode {
     let ours = || {
         let rest = stem.strip_prefix("_c_")?.get(36..)?.strip_prefix('-')?;
@@ -205,7 +214,7 @@ fn mode(stem: &str) -> Mode {
 
 /// The contenders among these children, in the order of their numbers.
 ///
-/// Numbers wrap around, so that they are compared by how far they are from each other: all contenders
+/// Numbers wrap around, so numbers are compared by their distance from each other: all contenders
 /// that are there at the same time lie within half of the circle.
 pub(super) fn contenders(children: &[String]) -> Vec<Child> {
     let mut all: Vec<_> = children

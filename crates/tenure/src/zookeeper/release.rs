@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure_core::backend::{Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
 use tenure_core::options::Mode;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors::RequestError;
@@ -32,9 +32,9 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         true => store.sessions.any().await?,
         false => held.session.clone(),
     };
-    let until = store.clock.now().after(store.settings.timeout);
+    let mut retries = RetryBudget::until(store.clock.now().after(store.settings.timeout));
     let mut is_ambiguous = held.is_ambiguous;
-    for attempt in 0_u32.. {
+    loop {
         let err = match delete(&session, &held).await {
             Ok(true) => {
                 let is_front = held.until.is_some() && held.mode == Mode::Exclusive;
@@ -54,20 +54,14 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
             Err(err) => err,
         };
         is_ambiguous |= err.is_ambiguous();
-        let now = store.clock.now();
-        let left = Some(until.since(now)).filter(|left| !left.is_zero());
-        let pause = left.and_then(|left| pace::next(attempt, rand::random(), None, Some(left)));
-        match pause {
-            Some(pause) if err.is_ambiguous() => store.clock.sleep_until(now.after(pause)).await,
-            _ => {
-                store
-                    .holds
-                    .update(hold.owner, |held| held.is_ambiguous |= is_ambiguous);
-                return Err(session.explain(err));
-            }
+        if !err.is_ambiguous() || retries.is_spent(&store.clock) {
+            store
+                .holds
+                .update(hold.owner, |held| held.is_ambiguous |= is_ambiguous);
+            return Err(session.explain(err));
         }
+        retries.pause(&store.clock).await;
     }
-    unreachable!("BUG: the loop ends by its time limit")
 }
 
 /// The entry of an acquisition that came to nothing, as far as we know.
@@ -122,24 +116,26 @@ pub(super) async fn leave_queue_with_retry(
     request: &Request,
     retry_until: Time,
 ) -> Result<(), Error> {
-    for attempt in 0_u32.. {
+    let mut retries = RetryBudget::until(retry_until);
+    loop {
         let left = leave_queue(store, request).await;
-        let now = store.clock.now();
-        if left.is_ok() || request.stop.is_raised() || now >= retry_until {
+        if left.is_ok() || request.stop.is_raised() || retries.is_spent(&store.clock) {
             return left;
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        store.clock.sleep_until(now.after(pause)).await;
+        retries.pause(&store.clock).await;
     }
-    unreachable!("BUG: the loop ends at `retry_until`")
 }
 
 /// Ends all sessions, and all nodes with them.
 pub(super) async fn close(store: &Store) {
     let limit = store.clock.now().after(CLOSE_TIMEOUT);
     store.sessions.closing.raise();
-    // A held entry keeps its session open.
+    store.maintenance.stop();
+    // A held entry keeps its session open, and so does a task in the background.
     drop(store.holds.take_all());
-    store.expiry.wake();
+    tokio::select! {
+        () = store.background.all_done() => {}
+        () = store.clock.sleep_until(limit) => {}
+    }
     store.sessions.close(limit).await;
 }

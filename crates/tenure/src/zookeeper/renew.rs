@@ -6,9 +6,9 @@ use std::time::Duration;
 use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::{NextWakeup, lock};
+use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
@@ -30,8 +30,8 @@ type NumberedPath = (usize, Arc<str>);
 /// What is known about one node after a renewal.
 type Checked = (usize, Result<Lease, Renewal>);
 
-/// The node holds from now on: its lease is watched, and so is its session. Returns the length of the lease.
-pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+/// The node holds from now on: the end of its lease and of its session are noticed. Returns the length of the lease.
+pub(super) fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
     let ttl = lease.length().min(request.ttl);
     let until = lease.sent.after(ttl);
     store
@@ -40,11 +40,14 @@ pub(super) fn keep(store: &Arc<Store>, request: &Request, lease: Lease) -> Durat
     store
         .sessions
         .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
-    if store.expiry.claim_start() {
-        let (weak, wakeup) = (Arc::downgrade(store), store.expiry.clone());
-        store.spawner.spawn(expire(weak, wakeup));
-    }
-    store.expiry.due_at(until);
+    let Store {
+        maintenance,
+        spawner,
+        clock,
+        ..
+    } = &**store;
+    maintenance.start(spawner, clock, store, expire);
+    maintenance.due_at(until);
     ttl
 }
 
@@ -77,7 +80,7 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
             rest = later;
             for (at, checked) in check_batch(&session, batch).await {
                 renewals[at] = Some(match checked {
-                    Ok(lease) => prolong(store, &holds[at], lease),
+                    Ok(lease) => record_renewal(store, &holds[at], lease),
                     Err(renewal) => renewal,
                 });
             }
@@ -99,7 +102,7 @@ fn batch_length(paths: &[NumberedPath]) -> usize {
     fits.count().max(1)
 }
 
-fn prolong(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
+fn record_renewal(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
     let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
     store.holds.update(hold.owner, |held| {
         held.until = held.until.max(Some(sent.after(ttl)));
@@ -151,31 +154,30 @@ fn renewal_of(session: &Session, outcome: &Result<Lease, RequestError>) -> Resul
     }
 }
 
-/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on.
-async fn expire(store: Weak<Store>, wakeup: Arc<NextWakeup>) {
-    loop {
-        let (clock, next) = {
-            let Some(store) = store.upgrade() else {
-                return;
-            };
-            if store.sessions.closing.is_raised() {
-                return;
-            }
-            let (planned, now) = (wakeup.begin(), store.clock.now());
-            let (expired, next) = take_expired(&store, now);
-            for (owner, held) in expired {
-                let deleter = store.clone();
-                store
-                    .spawner
-                    .spawn(async move { delete_expired(&deleter, owner, held).await });
-            }
-            (
-                store.clock.clone(),
-                wakeup.plan(pace::look(planned, next, now)),
-            )
-        };
-        wakeup.sleep(&clock, next).await;
+/// Deletes the nodes of leases that ran out because they are not renewed any more: their session goes on. Returns when
+/// the next lease is over.
+async fn expire(store: Arc<Store>) -> Time {
+    let (expired, next) = take_expired(&store, store.clock.now());
+    for (owner, held) in expired {
+        let deleter = store.clone();
+        spawn_until_closed(&store, async move {
+            delete_expired(&deleter, owner, held).await;
+        });
     }
+    next
+}
+
+/// Runs `work` in the background until the client closes. Then the sessions end, and their nodes with them, and work
+/// that goes on would keep its session open.
+fn spawn_until_closed(store: &Arc<Store>, work: impl Future<Output = ()> + Send + 'static) {
+    let sessions = store.sessions.clone();
+    store.background.spawn(&store.spawner, async move {
+        tokio::select! {
+            biased;
+            () = sessions.closing.raised() => {}
+            () = work => {}
+        }
+    });
 }
 
 /// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
@@ -194,20 +196,13 @@ fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
 
 /// Deletes a node until it is gone, or its session is.
 async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
-    for attempt in 0_u32.. {
-        let is_over = held.session.ended.is_raised() || store.sessions.closing.is_raised();
-        if is_over || release::delete(&held.session, &held).await.is_ok() {
-            break;
-        }
+    let mut retries = RetryBudget::without_limit();
+    while !held.session.ended.is_raised() && release::delete(&held.session, &held).await.is_err() {
         // Its owner has released the hold meanwhile.
         if !store.holds.contains(owner) {
             return;
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
-        store
-            .clock
-            .sleep_until(store.clock.now().after(pause))
-            .await;
+        retries.pause(&store.clock).await;
     }
     store.holds.update(owner, |held| held.is_ambiguous = false);
 }
@@ -220,9 +215,7 @@ impl SessionListener for LossReporter {
         // The servers may have been emptied meanwhile, and the next renewal may be far away.
         if let Some(store) = self.0.upgrade() {
             let (checked, session) = (store.clone(), session.clone());
-            store
-                .spawner
-                .spawn(async move { verify(&checked, &session).await });
+            spawn_until_closed(&store, async move { verify(&checked, &session).await });
         }
     }
 

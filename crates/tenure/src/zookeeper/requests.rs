@@ -100,7 +100,7 @@ pub(super) async fn create_directory(session: &Session, dir: &str) -> Result<(),
             Err(err) => return Err(session.explain(err)),
         }
     }
-    let what = "the nodes above the lock are deleted as fast as they are made; retry";
+    let what = "other programs delete the parent nodes of the lock as fast as they are made; retry";
     Err(Error::new(ErrorKind::Unreachable, what))
 }
 

@@ -14,6 +14,7 @@ use zookeeper_client::{Client, Connector, SessionState, StateWatcher};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 
 use super::cache::DirectoryCache;
@@ -134,8 +135,8 @@ impl Session {
     }
 
     /// From when on a lease has its whole length again, after this process was stopped.
-    pub(super) fn settled(&self) -> Time {
-        lock(&self.contact).settled()
+    pub(super) fn settled_at(&self) -> Time {
+        lock(&self.contact).settled_at()
     }
 
     /// Whether leases have their whole length. They have not while the leader may not know that this process runs
@@ -143,8 +144,8 @@ impl Session {
     fn is_settled(&self) -> bool {
         let now = self.clock().now();
         let mut contact = lock(&self.contact);
-        contact.runs(now);
-        !self.shared.is_ensemble() || contact.settled() <= now
+        contact.record_run(now);
+        !self.shared.is_ensemble() || contact.settled_at() <= now
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -183,8 +184,7 @@ pub(super) struct Sessions {
     spawner: Spawner,
     /// By the ttl that they are for, in ms.
     open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
-    /// Locked by the task that opens a session.
-    opening: tokio::sync::Mutex<()>,
+    opening: SingleFlight<Error>,
     /// Raised when the client closes: from then on no session is opened.
     pub(super) closing: Flag,
     listener: OnceLock<Box<dyn SessionListener>>,
@@ -200,7 +200,7 @@ impl Sessions {
             }),
             spawner,
             open: Mutex::default(),
-            opening: tokio::sync::Mutex::new(()),
+            opening: SingleFlight::default(),
             closing: Flag::new(),
             listener: OnceLock::new(),
         }
@@ -227,18 +227,14 @@ impl Sessions {
         let dir = dir.filter(|_| self.shared.settings.dialect == Dialect::SessionPrefix);
         let fits =
             |session: &Session| session.is_settled() && dir.is_none_or(|dir| session.occupy(dir));
-        let found = match self.find(ttl, fits) {
-            Some(found) => found,
-            None => {
-                let _opening = self.opening.lock().await;
-                match self.find(ttl, fits) {
-                    Some(found) => found,
-                    // In a box, since the future is large and rare: every request would have to have room for it.
-                    None => Box::pin(self.open(ttl, dir)).await?,
-                }
-            }
-        };
-        let now = self.shared.clock.now().as_nanos();
+        // In a box, since the future is large and rare: every request would have to have room for it.
+        let open = async { Box::pin(self.open(ttl, dir)).await };
+        let clock = &self.shared.clock;
+        let found = self
+            .opening
+            .run(clock, || self.find(ttl, fits), open)
+            .await?;
+        let now = clock.now().as_nanos();
         found.last_used.fetch_max(now, Ordering::Relaxed);
         Ok(found)
     }
@@ -311,8 +307,8 @@ impl Sessions {
             Err(err) => return Err(diagnose::explain(settings, err).await),
         };
         let granted = client.session_timeout();
-        contact.grant(granted);
-        contact.runs(clock.now());
+        contact.set_timeout(granted);
+        contact.record_run(clock.now());
         tracing::debug!(asked = ?timeout, ?granted, "session opened");
         Ok(Arc::new(Session {
             timeout: granted,
@@ -347,7 +343,7 @@ impl Sessions {
         // A session that is being opened has to be ended as well.
         tokio::select! {
             biased;
-            _ = self.opening.lock() => {}
+            () = self.opening.idle() => {}
             () = clock.sleep_until(limit) => {}
         }
         let sessions = std::mem::take(&mut *lock(&self.open));
@@ -408,7 +404,7 @@ async fn log_in(settings: &Settings, connector: Connector) -> Result<Client, Cli
 async fn follow(contact: &mut Contact, clock: &Clock) {
     loop {
         let now = clock.now();
-        contact.runs(now);
+        contact.record_run(now);
         clock.sleep_until(now.after(contact.interval())).await;
     }
 }
@@ -424,7 +420,7 @@ async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: S
             };
             let now = session.clock().now();
             let mut contact = lock(&session.contact);
-            contact.runs(now);
+            contact.record_run(now);
             (session.shared.clone(), now.after(contact.interval()))
         };
         let state = tokio::select! {

@@ -16,45 +16,47 @@ use tenure_core::url::{Host, Secret, Url, invalid};
 
 use super::names::{self, Names};
 
-/// What the options in a URL are called.
-const KNOWN: &[&str] = &[
+/// The names of the options.
+const OPTION_NAMES: &[&str] = &[
     "ttl", "timeout", "names", "dialect", "acl", "tls", "ca", "cert", "key",
 ];
 
-/// How long a server may say nothing before the next one is tried, at most: far above a round trip, and twice
-/// what a dead holder may cost beyond its ttl (see `Store::asked`).
+/// The longest time after which the library leaves a server that sends nothing: far above a round trip, and twice
+/// the time that a dead holder may keep its lock beyond its ttl (see `timeout_for` in `session.rs`).
 pub(super) const MAX_CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything that can be set.
+/// Everything that can be set in the URL.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
-    /// `/a/b`, or empty.
+    /// The node under which all locks lie: `/a/b`, or empty.
     pub(super) root: String,
     login: Option<(String, Secret)>,
     pub(super) tls: Option<tls::Files>,
-    /// Of the session that is always there.
+    /// Of the session that is always open.
     pub(super) ttl: Duration,
-    /// Limit of each request.
+    /// The time limit of each request.
     pub(super) timeout: Duration,
     pub(super) names: Names,
     pub(super) dialect: Dialect,
     pub(super) acl: Access,
 }
 
-/// What the nodes of contenders are called.
+/// How the nodes of contenders are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Curator, go-zk, zookeeper-client.
+    /// As in Curator, go-zk and zookeeper-client.
     Curator,
-    /// The recipes that come with ZooKeeper.
+    /// As in the recipes that come with ZooKeeper.
     SessionPrefix,
 }
 
-/// Who may do what with the nodes that we make.
+/// The access list (ACL) of the nodes that we make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
+    /// Every client may do everything.
     Open,
+    /// Only the user who made a node may read, change and delete it.
     Creator,
 }
 
@@ -73,46 +75,11 @@ const TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::fr
 impl Settings {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         let mut url = Url::parse(url, 2_181)?;
-        let login = match (url.user.take(), url.password.take()) {
-            (Some(user), Some(password)) => Some((user, password)),
-            (None, None) => None,
-            _ => {
-                return invalid(
-                    "the URL names a user without a password, or the reverse; write zookeeper://USER:PASSWORD@HOST",
-                );
-            }
-        };
-        if login.as_ref().is_some_and(|(user, _)| user.contains(':')) {
-            return invalid("a user of ZooKeeper has no `:` in its name");
-        }
-        let path = std::mem::take(&mut url.path);
-        let path = path.trim_end_matches('/');
-        let root = match path {
-            "" => String::new(),
-            path => format!("/{path}"),
-        };
-        if !root.is_empty() && !names::is_path(&root) {
-            return invalid(format!(
-                "\"{}\" after the hosts is no path of ZooKeeper",
-                Escaped(&root)
-            ));
-        }
-        let is_tls = url.take_word("tls", &[("off", false), ("on", true)])?;
-        if is_tls && cfg!(not(feature = "zookeeper-tls")) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "this build has no TLS for ZooKeeper; build with the feature `zookeeper-tls`",
-            ));
-        }
-        let tls = tls::Files::take(&mut url, is_tls, "tls=on")?;
+        let login = take_login(&mut url)?;
+        let root = take_root(&mut url)?;
+        let tls = take_tls(&mut url)?;
         let ttl = url.take_duration_in("ttl", &TTLS, Options::DEFAULT_TTL)?;
         let timeout = url.take_timeout()?;
-        #[cfg(feature = "zookeeper-tls")]
-        if tls.as_ref().is_some_and(|files| !files.names_authority()) {
-            return invalid(
-                "tls=on needs ca=FILE: for ZooKeeper no authority is trusted unless it is named",
-            );
-        }
         let names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
         let dialects = [
             ("curator", Dialect::Curator),
@@ -127,7 +94,7 @@ impl Settings {
         if acl == Access::Creator && login.is_none() {
             return invalid("acl=creator needs a creator; write zookeeper://USER:PASSWORD@HOST");
         }
-        url.finish(KNOWN)?;
+        url.finish(OPTION_NAMES)?;
         Ok(Self {
             hosts: url.hosts,
             root,
@@ -145,24 +112,24 @@ impl Settings {
         self.login.as_ref().map(|(user, _)| user.as_str())
     }
 
-    /// `user:password`, as the server wants it.
+    /// `user:password`, the form of the scheme `digest`.
     pub(super) fn login(&self) -> Option<String> {
         let (user, password) = self.login.as_ref()?;
         Some(format!("{user}:{}", password.reveal()))
     }
 
-    /// The hosts as the client library wants them.
+    /// The hosts in the form that the client library takes.
     pub(super) fn cluster(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(ToString::to_string).collect();
         hosts.join(",")
     }
 
-    /// How long a server may say nothing in a session of that timeout.
+    /// After how long without a message from the server the library ends a connection, in a session with that timeout.
     pub(super) fn connection_timeout(timeout: Duration) -> Duration {
         (timeout * 2 / 5).min(MAX_CONNECTION_TIMEOUT)
     }
 
-    /// What makes a session with that timeout.
+    /// A connector for sessions with that timeout.
     pub(super) fn connector(&self, timeout: Duration) -> Result<Connector, Error> {
         let connector = Client::connector()
             .with_session_timeout(timeout)
@@ -174,6 +141,55 @@ impl Settings {
         }
         Ok(connector)
     }
+}
+
+/// The name and the password under which the client authenticates.
+fn take_login(url: &mut Url) -> Result<Option<(String, Secret)>, Error> {
+    match (url.user.take(), url.password.take()) {
+        (Some(user), Some(_)) if user.contains(':') => {
+            invalid("a user of ZooKeeper has no `:` in its name")
+        }
+        (Some(user), Some(password)) => Ok(Some((user, password))),
+        (None, None) => Ok(None),
+        _ => invalid(
+            "the URL names a user without a password, or the reverse; write zookeeper://USER:PASSWORD@HOST",
+        ),
+    }
+}
+
+/// The node under which all locks lie.
+fn take_root(url: &mut Url) -> Result<String, Error> {
+    let path = std::mem::take(&mut url.path);
+    let root = match path.trim_end_matches('/') {
+        "" => return Ok(String::new()),
+        path => format!("/{path}"),
+    };
+    if !names::is_path(&root) {
+        return invalid(format!(
+            "\"{}\" after the hosts is no path of ZooKeeper",
+            Escaped(&root)
+        ));
+    }
+    Ok(root)
+}
+
+/// The files of TLS; `None`: connections are plain.
+fn take_tls(url: &mut Url) -> Result<Option<tls::Files>, Error> {
+    let is_tls = url.take_word("tls", &[("off", false), ("on", true)])?;
+    if is_tls && cfg!(not(feature = "zookeeper-tls")) {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "this build has no TLS for ZooKeeper; build with the feature `zookeeper-tls`",
+        ));
+    }
+    let tls = tls::Files::take(url, is_tls, "tls=on")?;
+    #[cfg(feature = "zookeeper-tls")]
+    if tls.as_ref().is_some_and(|files| !files.names_authority()) {
+        return invalid(
+            "tls=on needs ca=FILE: for ZooKeeper no authority is trusted unless it is named",
+        );
+    }
+    Ok(tls)
 }
 
 #[cfg(feature = "zookeeper-tls")]

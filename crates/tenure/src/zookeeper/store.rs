@@ -8,8 +8,8 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
-use tenure_core::rt::{Clock, NextWakeup, Spawner};
-use tenure_core::support::{self, HoldRegistry};
+use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
+use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
 use super::errors::ClientError;
@@ -25,8 +25,10 @@ pub struct Store {
     pub(super) guarantees: Guarantees,
     pub(super) sessions: Arc<Sessions>,
     pub(super) holds: HoldRegistry<HeldEntry>,
-    /// Of the task that deletes the nodes of leases which are not renewed.
-    pub(super) expiry: Arc<NextWakeup>,
+    /// Ends leases that are not renewed.
+    pub(super) maintenance: Arc<Maintenance>,
+    /// Requests that no caller waits for: `close` ends them.
+    pub(super) background: Arc<BackgroundTasks>,
     pub(super) alarm: Mutex<Option<Alarm>>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
@@ -93,7 +95,8 @@ impl Store {
             guarantees: guarantees(configuration),
             sessions,
             holds: HoldRegistry::default(),
-            expiry: Arc::new(NextWakeup::new()),
+            maintenance: Arc::default(),
+            background: Arc::default(),
             alarm: Mutex::default(),
             clock,
             spawner,
@@ -119,7 +122,7 @@ async fn check_root(session: &Session) -> Result<(), Error> {
         Err(err) if err.is(&ClientError::NoAuth) => Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "the node \"{}\" is somebody else's; is the user before `@` in the URL the one who made it, and the password right?",
+                "the node \"{}\" belongs to another user; is the user before `@` in the URL the one who made the node, and is the password right?",
                 Escaped(root)
             ),
         )),

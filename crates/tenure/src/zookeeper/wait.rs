@@ -9,7 +9,8 @@ use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
 use tenure_core::backend::Request;
 use tenure_core::logic::pace;
-use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{Turn, decide};
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
@@ -17,7 +18,6 @@ use super::errors::{ClientError, RequestError};
 use super::names::Child;
 use super::requests::{self, Node};
 use super::session::Session;
-use super::store::Store;
 
 /// The longest time after which a waiter reads the queue without having been told to, in case a watch is lost.
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -65,7 +65,6 @@ enum WakeUp {
 
 /// Waits until our node holds. `retry_until` is moved on while the servers answer.
 pub(super) async fn wait(
-    store: &Store,
     request: &Request,
     entry: &QueueEntry,
     mut position: QueuePosition,
@@ -73,18 +72,16 @@ pub(super) async fn wait(
 ) -> Result<WaitOutcome, RequestError> {
     loop {
         let ahead = match position {
-            QueuePosition::Held => match confirm_turn(store, request, entry).await? {
+            QueuePosition::Held => match confirm_turn(request, entry).await? {
                 Some(lease) => return Ok(WaitOutcome::Granted(lease)),
                 None => Vec::new(),
             },
             QueuePosition::Behind(ahead) => ahead,
             QueuePosition::Gone => return Ok(WaitOutcome::NodeGone),
         };
-        *retry_limit = retry_until(store, request);
+        *retry_limit = retry_until(request, entry);
         let wake_up = match requests::watch_nodes(&entry.session, &ahead).await? {
-            Some(watchers) if !watchers.is_empty() => {
-                next_wake_up(store, request, entry, watchers).await
-            }
+            Some(watchers) if !watchers.is_empty() => next_wake_up(request, entry, watchers).await,
             _ => WakeUp::QueueChanged,
         };
         let confirms = match wake_up {
@@ -92,31 +89,30 @@ pub(super) async fn wait(
             WakeUp::QueueChanged => false,
             WakeUp::SafetyPoll => true,
         };
-        position = read_queue_with_retry(store, request, entry, confirms, *retry_limit).await?;
+        position = read_queue_with_retry(request, entry, confirms, *retry_limit).await?;
     }
 }
 
 /// Until when a waiter asks servers that do not answer again.
-pub(super) fn retry_until(store: &Store, request: &Request) -> Time {
+pub(super) fn retry_until(request: &Request, entry: &QueueEntry) -> Time {
     let timeout = RETRY_TIMEOUT.max(request.ttl * 3);
-    store.clock.now().after(timeout)
+    entry.session.clock().now().after(timeout)
 }
 
 /// The lease that comes with our turn; `None`: it is not our turn any more.
 async fn confirm_turn(
-    store: &Store,
     request: &Request,
     entry: &QueueEntry,
 ) -> Result<Option<Lease>, RequestError> {
-    let session = &entry.session;
+    let (session, clock) = (&entry.session, entry.session.clock());
     let lease = session.confirmed();
-    let is_long = remaining(store, request, lease) >= request.min_lease;
-    if is_long && is_enough(store, request, entry, lease) {
+    let is_long = remaining(request, entry, lease) >= request.min_lease;
+    if is_long && is_enough(request, entry, lease) {
         return Ok(Some(lease));
     }
     loop {
         // Once the request is stopped, any lease will do.
-        let settled = store.clock.sleep_until(session.settled());
+        let settled = clock.sleep_until(session.settled_at());
         let _ = request.unless_stopped(settled).await;
         let lease = match requests::check_nodes(session, &[&*entry.node.path]).await {
             Ok(lease) => lease,
@@ -130,24 +126,18 @@ async fn confirm_turn(
 }
 
 /// How much of a lease is left for that request.
-fn remaining(store: &Store, request: &Request, lease: Lease) -> Duration {
-    let age = store.clock.now().since(lease.sent);
+fn remaining(request: &Request, entry: &QueueEntry, lease: Lease) -> Duration {
+    let age = entry.session.clock().now().since(lease.sent);
     lease.length().min(request.ttl).saturating_sub(age)
 }
 
 /// Whether a lease is as long as it has to be, and at least half of the length of a whole lease is left of it.
-pub(super) fn is_enough(
-    store: &Store,
-    request: &Request,
-    entry: &QueueEntry,
-    lease: Lease,
-) -> bool {
+pub(super) fn is_enough(request: &Request, entry: &QueueEntry, lease: Lease) -> bool {
     let whole = entry.session.whole_lease().min(request.ttl);
-    lease.length() >= request.min_lease && remaining(store, request, lease) >= whole / 2
+    lease.length() >= request.min_lease && remaining(request, entry, lease) >= whole / 2
 }
 
 async fn next_wake_up(
-    store: &Store,
     request: &Request,
     entry: &QueueEntry,
     watchers: Vec<OneshotWatcher>,
@@ -160,15 +150,16 @@ async fn next_wake_up(
             false => Poll::Pending,
         }
     });
-    let pause = (request.ttl.min(entry.session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
+    let (session, clock) = (&entry.session, entry.session.clock());
+    let pause = (request.ttl.min(session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
     // Not all waiters at the same moment.
-    let pause = pause - pace::fraction(pause / 4, rand::random());
+    let pause = pause - pace::fraction(pause / 4, clock.random());
     tokio::select! {
         biased;
         () = request.stop.raised() => WakeUp::Stopped,
         () = changed => WakeUp::QueueChanged,
-        () = entry.session.ended.raised() => WakeUp::QueueChanged,
-        () = store.clock.sleep_until(store.clock.now().after(pause)) => WakeUp::SafetyPoll,
+        () = session.ended.raised() => WakeUp::QueueChanged,
+        () = clock.sleep_until(clock.now().after(pause)) => WakeUp::SafetyPoll,
     }
 }
 
@@ -186,10 +177,7 @@ pub(super) async fn read_queue(entry: &QueueEntry) -> Result<QueuePosition, Requ
     let Some(me) = queue.iter().position(|child| child.name == entry.node.name) else {
         return Ok(QueuePosition::Gone);
     };
-    let contenders: Vec<_> = queue
-        .iter()
-        .map(|child| Contender { mode: child.mode })
-        .collect();
+    let contenders: Vec<_> = queue.iter().map(Child::contender).collect();
     let ahead = match decide(&contenders, me) {
         Turn::Held => return Ok(QueuePosition::Held),
         Turn::WatchOne(at) => at..at + 1,
@@ -204,37 +192,33 @@ pub(super) async fn read_queue(entry: &QueueEntry) -> Result<QueuePosition, Requ
 /// Reads the queue until there is an answer, or the caller gives up. `confirms`: first confirms that our node is still
 /// there, and the session with it.
 pub(super) async fn read_queue_with_retry(
-    store: &Store,
     request: &Request,
     entry: &QueueEntry,
     confirms: bool,
     retry_until: Time,
 ) -> Result<QueuePosition, RequestError> {
-    for attempt in 0_u32.. {
-        let confirmed = match confirms {
-            true => requests::check_nodes(&entry.session, &[&*entry.node.path])
-                .await
-                .map(drop),
-            false => Ok(()),
-        };
-        let position = match confirmed {
-            Err(err) if !err.is(&ClientError::NoNode) => Err(err),
-            // The list will say that our node is gone.
-            _ => read_queue(entry).await,
+    let (mut retries, clock) = (RetryBudget::until(retry_until), entry.session.clock());
+    loop {
+        let position = match confirms {
+            true => confirm_and_read_queue(entry).await,
+            false => read_queue(entry).await,
         };
         let err = match position {
             Ok(position) => return Ok(position),
             Err(err) => err,
         };
-        let now = store.clock.now();
-        if !err.is_ambiguous() || request.stop.is_raised() || now >= retry_until {
+        if !err.is_ambiguous() || request.stop.is_raised() || retries.is_spent(clock) {
             return Err(err);
         }
-        let pause = pace::next(attempt, rand::random(), None, None).unwrap_or(pace::CAP);
         // A stopped request reads the queue once more, at once.
-        let _ = request
-            .unless_stopped(store.clock.sleep_until(now.after(pause)))
-            .await;
+        let _ = request.unless_stopped(retries.pause(clock)).await;
     }
-    unreachable!("BUG: the loop ends at `retry_until`")
+}
+
+async fn confirm_and_read_queue(entry: &QueueEntry) -> Result<QueuePosition, RequestError> {
+    match requests::check_nodes(&entry.session, &[&*entry.node.path]).await {
+        Err(err) if !err.is(&ClientError::NoNode) => Err(err),
+        // The list will say whether our node is gone.
+        _ => read_queue(entry).await,
+    }
 }

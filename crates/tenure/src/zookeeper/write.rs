@@ -65,7 +65,7 @@ pub(super) async fn write(
             (_, refusal) => return Err(explain(session, key, refusal)),
         };
     }
-    let what = "others make and delete that node all the time; retry";
+    let what = "other programs make and delete that node again and again; retry";
     Err(Error::new(ErrorKind::Unreachable, what))
 }
 
@@ -105,8 +105,8 @@ async fn transact(
 fn explain(session: &Session, key: &str, refusal: ClientError) -> Error {
     let why = match &refusal {
         ClientError::BadArguments(_) => "is no path of ZooKeeper; write it as /app/total",
-        ClientError::NoNode => "has no node above it; make that first",
-        ClientError::NotEmpty => "has nodes below it; delete those first",
+        ClientError::NoNode => "has no parent node; make the parent first",
+        ClientError::NotEmpty => "has children; delete the children first",
         ClientError::NoChildrenForEphemerals => "lies under a node that goes with its session",
         _ => return session.explain(RequestError::Client(refusal)),
     };

@@ -45,7 +45,7 @@ async fn a_thousand_waiters_share_one_subscription() {
     }
 }
 
-/// Of many clients that wait one is told, and the others are not asked to race.
+/// One of many waiting clients is woken, and the others do not race.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_sends_one_message() {
     const CLIENTS: i64 = 50;
@@ -69,7 +69,7 @@ async fn a_release_sends_one_message() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A release that arrives when somebody else holds the lock: it is nobody's.
+/// A release that arrives when another client holds the lock releases nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_release_does_not_hit_the_next_holder() {
     needs!(redis);
@@ -88,7 +88,7 @@ async fn a_late_release_does_not_hit_the_next_holder() {
     assert!(next.token() > token);
     assert!(!releasing.is_finished(), "it was not late enough");
     let value = owner(&server, "x");
-    // Whatever it is told, it is told by the server.
+    // The outcome is the server's.
     let released = soon(releasing).await.unwrap();
     assert!(released.is_err(), "it was not its own any more");
     assert_eq!(owner(&server, "x"), value);
@@ -117,8 +117,8 @@ async fn a_thousand_failed_tries_leave_nothing() {
     take_and_release(&second, "x", TTL).await;
 }
 
-/// The server's wall clock stands still, so that no key of a dead holder ever runs out: nobody is granted it,
-/// and waits end all the same, by the client's clock. Tokens grow even so.
+/// The server's wall clock stands still, so the key of a dead holder never expires: no client is granted the lock, and
+/// waits end all the same, by the client's clock. Tokens still grow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
     needs!(redis, "cc");
@@ -150,7 +150,7 @@ async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
     soon(guard.release()).await.unwrap();
 }
 
-/// After the lock is given back nothing of its renewal goes on.
+/// After its release a lock is not renewed any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_its_lock() {
     needs!(redis);
@@ -168,7 +168,7 @@ async fn no_renewal_outlives_its_lock() {
         }
     }
     assert_eq!(owner(&server, "x"), "");
-    // A stranger's key of that name runs out when it is due.
+    // The key of another program with that name expires in time.
     server.order(&["SET", "x", "somebody", "PX", "300"]);
     until("it runs out", || owner(&server, "x").is_empty()).await;
 }

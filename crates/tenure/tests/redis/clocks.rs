@@ -57,7 +57,7 @@ async fn the_clock_jumps_back() {
             soon(guard.release()).await.unwrap();
         }
     }
-    // Who holds and renews keeps it, and is not in the way for longer than it is there.
+    // A holder that renews keeps the lock, and its lease does not outlast it for long.
     clock.set(0);
     let guard = take(&first, "x", TTL).await;
     clock.set(-HOUR);
@@ -83,7 +83,7 @@ async fn the_clock_jumps_back() {
     assert_all_expire(&server);
 }
 
-/// Those who wait do so by their own clock.
+/// Waiters wait by their own clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_while_one_waits() {
     needs!(redis, "cc");
@@ -110,7 +110,7 @@ async fn the_clock_jumps_while_one_waits() {
                 assert!(start.elapsed() >= TTL * 2);
             }
         }
-        // A release is noticed by whoever waits, whatever the clock says.
+        // A release wakes the waiter, whatever the clock says.
         let waiter = start_acquire(second.lock("x").ttl(TTL));
         let _ = soon(holder.release()).await;
         let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;

@@ -54,13 +54,13 @@ async fn locks_of_all_slots_are_renewed() {
     }
 }
 
-/// A waiter is told of its turn whichever node it is, and whichever node has the lock.
+/// A waiter is woken whichever node has the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_are_told_by_every_node() {
     needs!(redis);
     let cluster = Cluster::start(false);
     let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
-    // Of a ttl that nobody waits for here.
+    // With a ttl that is longer than this test.
     let long = Duration::from_secs(3_600);
     for number in 0..12 {
         let name = format!("x{number}");

@@ -28,7 +28,7 @@ async fn until_replaced(watched: &SentinelSetup, before: u16) {
     .await;
 }
 
-/// What the replica had by then goes on: holds are renewed there, waiters are served there.
+/// What the replica had by then continues there: holds are renewed, waiters are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_primary_is_killed() {
     needs!(redis);
@@ -125,7 +125,7 @@ async fn a_replica_that_lags_takes_over() {
         1
     );
     let old = take(&first, "x", LONG * 10).await;
-    // Who asks for it is told.
+    // A client that asks gets an error that says so.
     let refused = soon(careful.lock("y").ttl(TTL).try_acquire()).await;
     assert_says(
         refused,

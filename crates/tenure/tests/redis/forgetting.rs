@@ -57,7 +57,7 @@ async fn a_lock_is_evicted() {
     soon(next.release()).await.unwrap();
 }
 
-/// Any one of the keys goes: nobody is stuck, tokens grow, and the next one has it within the ttl.
+/// One of the keys is deleted: no client is stuck, tokens grow, and the next client has the lock within the ttl.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_of_a_lock_is_deleted() {
     needs!(redis);
@@ -102,7 +102,7 @@ async fn one_key_of_a_lock_is_deleted() {
     }
 }
 
-/// Everything at once, while ten hold and ten wait.
+/// All keys are deleted at once, while ten clients hold locks and ten wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_flushed() {
     needs!(redis);

@@ -63,7 +63,7 @@ impl OneOfThem {
     /// As another client, or one that has heard of nothing yet.
     async fn another(servers: &[Redis]) -> Arc<dyn Backend> {
         let url = format!("{}{TRUSTED}", redlock_url(servers));
-        let nodes = tenure::redis::Backend::masters(&url).await;
+        let nodes = tenure::redis::Store::connect_independent(&url).await;
         nodes.unwrap().swap_remove(0)
     }
 
@@ -74,7 +74,7 @@ impl OneOfThem {
         Arc::new(request)
     }
 
-    /// A hold, and somebody who waits for it to end.
+    /// A hold, and a waiter for it.
     async fn contended(&self) -> (Hold, tokio::task::JoinHandle<Result<Answer, tenure::Error>>) {
         let first = Self::request(false);
         let token = granted(soon(self.node.acquire(first.clone())).await);
@@ -91,8 +91,8 @@ fn granted(answer: Result<Answer, tenure::Error>) -> u64 {
     }
 }
 
-/// Whoever releases names the token after its own, so that all of them hand over under one; were it each one's clock,
-/// a second round of requests would have to make them agree.
+/// A release names the token after its own, so that all servers hand over under one token. If each used its clock, a
+/// second round of requests would have to make them agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_under_the_next_token() {
     needs!(redis);
@@ -105,7 +105,7 @@ async fn a_hand_over_is_under_the_next_token() {
 
 /// The same where a node's answer had not come when the others were a majority already: it is released unseen.
 #[tokio::test(flavor = "multi_thread")]
-async fn so_is_that_of_a_grant_that_nobody_has_seen() {
+async fn so_is_the_hand_over_of_a_grant_whose_reply_was_not_read() {
     needs!(redis);
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
@@ -211,7 +211,7 @@ async fn without_the_guard_two_hold_it() {
     assert!(after.second.token() > after.first.token());
 }
 
-/// D2: a node that forgot gets the hold back; one that has somebody else by then keeps that one.
+/// D2: a node that forgot the hold gets it back; a node that has granted the lock to another client keeps that grant.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_heal_and_steal_nothing() {
     needs!(redis);

@@ -212,7 +212,7 @@ async fn something_else_lies_under_the_name() {
         assert_eq!(keys(&server), ["x"]);
         server.order(&["DEL", "x"]);
     }
-    // A string is a lock, whoever wrote it.
+    // A string is a lock, also one that another program wrote.
     server.order(&["SET", "x", "somebody"]);
     assert!(
         soon(client.lock("x").try_acquire())
@@ -280,7 +280,7 @@ async fn a_server_that_still_loads_is_not_ready() {
         server.info("persistence", "loading") == "0"
     })
     .await;
-    // It has every write, so it is trusted at once, and nobody else is granted what we hold.
+    // The server has every write, so it is trusted at once, and grants no other client what we hold.
     let next = connect(&url).await;
     assert!(
         soon(next.lock("held").try_acquire())

@@ -12,8 +12,8 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::redis::Redis;
 
-/// The one who held before the restart, cut off so that it learns nothing of it, and the first who holds
-/// after it.
+/// The holder of before the restart, which is cut off and so does not learn of the restart, and the first holder
+/// after the restart.
 struct Restarted {
     old: Guard,
     next: Guard,
@@ -50,8 +50,8 @@ async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     }
 }
 
-/// Who waits when the server forgets is no better than who comes later: its next request goes to a fresh server,
-/// where the name is free.
+/// A client that waits when the server forgets is guarded like one that comes later: its next request goes to a fresh
+/// server, where the name is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_is_guarded_as_well() {
     needs!(redis);
@@ -71,7 +71,7 @@ async fn a_waiter_is_guarded_as_well() {
         proxy.hold(direction, true);
     }
     server.restart();
-    // It may hold the key for a moment, and gives it back before it believes that it holds the lock.
+    // The waiter may get the key for a moment, and releases it before it believes to hold the lock.
     let waited = tokio::time::timeout(ttl + TEST_TIMEOUT, waiter).await;
     assert!(!old.is_held(), "two hold it");
     let next = waited.expect("its turn comes").unwrap().unwrap();
@@ -113,7 +113,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
     assert!(!after.both, "both claim to hold it");
     soon(after.next.release()).await.unwrap();
 
-    // With its connection, the holder keeps it over any number of restarts, and nobody else is granted it.
+    // With its connection, the holder keeps the lock over any number of restarts, and no other client is granted it.
     let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = take(&first, "y", TTL * 3).await;
     let value = owner(&server, "y");
@@ -168,7 +168,7 @@ async fn a_client_that_comes_later_is_guarded_too() {
     assert!(says, "{findings:?}");
 }
 
-/// Those who wait when the server dies wait on, and are served when it is back.
+/// Waiters go on waiting when the server dies, and are served when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_outlast_a_restart() {
     needs!(redis);
@@ -182,7 +182,7 @@ async fn waiters_outlast_a_restart() {
         server.kill();
         tokio::time::sleep(TTL / 4).await;
         server.launch();
-        // It may be told that it lost the lock, or keep it; then it gives it back.
+        // The holder may learn that it lost the lock, or keep the lock and release it.
         let released = soon(holder.release()).await;
         let waited = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = waited.expect("its turn comes").unwrap();
@@ -193,7 +193,7 @@ async fn waiters_outlast_a_restart() {
     }
 }
 
-/// `kill -9` between request and answer, a hundred times: tokens grow, and nobody holds it twice.
+/// `kill -9` between request and answer, a hundred times: tokens grow, and no two clients hold the lock at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_killed_again_and_again() {
     needs!(redis);

@@ -1,5 +1,5 @@
-//! Each request of each step goes wrong in each way. Whatever happens: who believes to hold has the key,
-//! the same client can go on, the next one gets the lock with a greater token, and nothing stays behind.
+//! Each request of each step goes wrong in each way. In every case a client that believes to hold the lock has the key,
+//! the same client can go on, the next client gets the lock with a greater token, and nothing stays behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Site {
         }
     }
 
-    /// The next one, whoever it is: it gets the lock within the ttl, under a greater token than `token`.
+    /// The next client gets the lock within the ttl, under a greater token than `token`.
     pub(crate) async fn next_one(&self, client: &Client, name: &str, token: u64) -> u64 {
         let lock = client.lock(name).ttl(TTL);
         let guard = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
@@ -303,7 +303,7 @@ async fn a_look_goes_wrong() {
     site.settles("look").await;
 }
 
-/// `SCRIPT FLUSH` by somebody else: every step brings its text again.
+/// `SCRIPT FLUSH` by another program: every step sends its text again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_are_forgotten_while_we_hold() {
     needs!(redis);

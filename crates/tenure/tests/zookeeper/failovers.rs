@@ -1,4 +1,4 @@
-//! Three servers, some of which die, stop, or are cut off.
+//! Three servers, some of which are killed, stopped, or cut off.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,12 +18,12 @@ fn url(hosts: &str) -> String {
     format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=15s&timeout=2s")
 }
 
-/// One of its servers is killed or stopped at a time, and comes back before the next test uses it.
+/// Each test kills or stops one server of this ensemble, which serves again before the next test begins.
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
-/// They do not share it at the same time.
+/// Locked by the test that uses the ensemble.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Held, waited for, acquired and released while the leader is killed: nobody loses anything.
+/// Locks are held, waited for, acquired and released while the leader is killed: no hold is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader() {
     needs!(zookeeper);
@@ -34,7 +34,7 @@ async fn a_killed_leader() {
     ENSEMBLE.until_whole();
 }
 
-/// The same while it stands still, which nobody is told.
+/// The same while the leader is stopped, which the other servers are not told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_leader() {
     needs!(zookeeper);
@@ -59,12 +59,12 @@ async fn change_of_leader(name: &str, trouble: impl FnOnce(&Ensemble, usize)) {
     let follower = &ENSEMBLE.nodes[(leader + 1) % 3];
     until("it waits", || nodes(follower, name).len() == 2).await;
     trouble(&ENSEMBLE, leader);
-    // In the middle of it.
+    // During the election.
     let lock = client.lock(format!("{name}-acquired")).ttl(TTL);
     let acquired = soon(lock.acquire()).await.unwrap();
     let release = soon(released.release()).await;
     if let Err(err) = release {
-        // Nobody could tell in time; it goes on in the background.
+        // The outcome was not known in time; the release continues in the background.
         let kind = err.kind();
         assert!(
             matches!(kind, ErrorKind::Indeterminate | ErrorKind::Unreachable),
@@ -102,7 +102,7 @@ async fn all_restarted() {
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a majority nothing is granted and nothing renewed; one clear line says why there is no session.
+/// Without a majority no lock is granted and none is renewed; the error says in one line why there is no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_majority() {
     needs!(zookeeper);
@@ -136,7 +136,7 @@ async fn no_majority() {
     soon(next.release()).await.unwrap();
 }
 
-/// A server that is cut off from the others answers reads for a while; that renews nothing.
+/// A server that is cut off from the others answers reads for a while; such an answer renews nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_of_a_minority_renew_nothing() {
     needs!(zookeeper);
@@ -148,7 +148,7 @@ async fn reads_of_a_minority_renew_nothing() {
     let guard = take(&client, "reads", ttl).await;
     let others = (0..3).filter(|at| *at != ours);
     others.clone().for_each(|at| ENSEMBLE.nodes[at].stop());
-    // Our server does not know yet that it is alone.
+    // Our server does not know yet that it is cut off.
     assert!(ENSEMBLE.nodes[ours].mode().is_some());
     let start = std::time::Instant::now();
     soon(guard.lost()).await;

@@ -1,21 +1,24 @@
-//! Many who give up leave nothing: no node, no watch, no session, no task.
+//! Acquisitions that were given up leave nothing: no node, no watch, no session, no task.
 
 use std::time::Duration;
 
+use tenure::Renew;
+
 use crate::common::{alive_tasks, drop_acquires};
-use crate::support::{ROOT, client_of, nodes, soon, take, until};
+use crate::support::{ROOT, client_by, client_of, nodes, soon, take, until};
 use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
-/// Sessions of clients, by the server's count of connections; ours for looking not counted.
+/// How many clients have a session, by the server's list of connections. The connection of this request is not counted.
 fn connections(server: &Zookeeper) -> usize {
     let lines = server.word("cons");
     lines.lines().filter(|line| line.contains("sid=")).count()
 }
 
-/// Paths on which somebody has a watch.
+/// How many paths have a watch.
 fn watched(server: &Zookeeper) -> usize {
     let lines = server.word("wchp");
     lines.lines().filter(|line| line.starts_with('/')).count()
@@ -46,7 +49,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     .await;
     assert!(holder.is_held());
     soon(holder.release()).await.unwrap();
-    // One per directory that is remembered, at most.
+    // At most one for each directory in the cache.
     until("no watch but those on directories", || {
         watched(&server) <= 25
     })
@@ -59,7 +62,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     until("no task is left", || alive_tasks() == before).await;
 }
 
-/// A ttl of its own has a session of its own, which goes with the client.
+/// Each ttl has a session of its own, which ends with the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_go_with_the_client() {
     needs!(zookeeper);
@@ -78,4 +81,33 @@ async fn sessions_go_with_the_client() {
     .await;
     assert!(guards.iter().all(|guard| !guard.is_held()));
     until("no session is left", || connections(&server) == 0).await;
+}
+
+/// The client deletes the node of a lease that ran out, gets no reply, and is closed meanwhile: closing does not leave
+/// that request to a task that outlives the client and keeps the session open.
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_ends_a_delete_that_is_under_way() {
+    needs!(zookeeper);
+    let server = Zookeeper::start(&[]);
+    let proxy = Proxy::zookeeper(server.port());
+    let client = client_by(&proxy).await;
+    // Neither is renewed: no other request of this session is sent when the first lease ends.
+    let lock = |name| {
+        client
+            .lock(name)
+            .ttl(crate::support::TTL)
+            .renew(Renew::Never)
+    };
+    let expiring = soon(lock("expires").acquire()).await.unwrap();
+    until("half of the lease is over", || {
+        expiring.remaining() < crate::support::TTL / 2
+    })
+    .await;
+    let other = soon(lock("lasts").acquire()).await.unwrap();
+    proxy.plan("release", Fault::NoReply);
+    until("the delete has been applied", || proxy.is_done()).await;
+    assert!(other.is_held());
+    soon(client.close()).await;
+    assert_eq!(nodes(&server, "lasts").len(), 0, "the session lives on");
+    proxy.resume();
 }

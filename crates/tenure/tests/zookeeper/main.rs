@@ -8,6 +8,7 @@ mod common;
 
 mod support;
 
+mod cache;
 mod failovers;
 mod leaks;
 mod partitions;
@@ -16,5 +17,5 @@ mod refusals;
 mod sessions;
 mod steps;
 mod stops;
-mod warm;
+
 mod writes;

@@ -1,4 +1,4 @@
-//! Three servers on a network that falls apart between them; what happens is in `common::partitions`.
+//! Three servers that are cut off from each other; the scenario is in `common::partitions`.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Trio for Ensemble {
     }
 }
 
-/// `None`: there is no ZooKeeper, or no network, which is said.
+/// `None`: ZooKeeper or the network is missing, and the test says which.
 fn start() -> Option<(Ensemble, Network)> {
     if skip_unless_installed() {
         return None;

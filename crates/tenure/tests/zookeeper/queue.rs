@@ -1,4 +1,4 @@
-//! Order, and whose nodes count.
+//! The order of the queue, and which nodes are contenders.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ async fn two_hundred_are_served_in_order() {
     let served: Arc<Mutex<Vec<u64>>> = Arc::default();
     let mut waiting = Vec::new();
     for number in 0..200 {
-        // A client has one contender for a name in the store; the others of its tasks come after.
+        // A client has one contender for a name in the store; its other tasks wait in the client.
         let lock = clients[number % 8].lock(&name).ttl(TTL * 10);
         let served = served.clone();
         waiting.push(tokio::spawn(async move {
@@ -37,12 +37,12 @@ async fn two_hundred_are_served_in_order() {
     }
     let served = served.lock().unwrap();
     assert_eq!(served.len(), 200);
-    // A token is the transaction that made the node: so they grow as the numbers do.
+    // A token is the number of the transaction that made the node, so tokens grow as the numbers of nodes do.
     assert!(served.is_sorted(), "{served:?}");
     assert_eq!(nodes(&SHARED, &name).len(), 0);
 }
 
-/// Foreign contenders exclude us, whatever their nodes are called, and one that is none does not.
+/// Every sequential child excludes us, whatever its name is; a child without a number does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_sequential_child_is_a_contender() {
     needs!(zookeeper);
@@ -93,7 +93,7 @@ async fn a_session_prefix_is_not_reentrant() {
     soon(holder.release()).await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
     soon(guard.release()).await.unwrap();
-    // Both are free for the next ones.
+    // Both sessions can be used again.
     take_and_release(&client, &name, TTL).await;
     let shared = soon(client.lock(&name).shared().ttl(TTL).acquire()).await;
     assert_eq!(shared.unwrap_err().kind(), tenure::ErrorKind::Unsupported);

@@ -1,4 +1,4 @@
-//! What cannot be is said in one clear line, with the cure.
+//! What is refused, each with one line that names the cause and the cure.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there_or_somebody_else() {
+async fn no_server_or_another_program() {
     needs!(zookeeper);
     let port = Port::reserve();
     let refused = soon(tenure::connect(&url(port.number(), ""))).await;
@@ -25,7 +25,7 @@ async fn nobody_there_or_somebody_else() {
     );
     let refused = soon(tenure::connect("zookeeper://nowhere.invalid/")).await;
     assert_says(refused, ErrorKind::Unreachable, &["nowhere.invalid:2181"]);
-    // Something that hangs up at whatever it hears.
+    // A program that closes every connection.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
@@ -43,9 +43,9 @@ async fn another_password() {
     for other in ["tenure:wrong@", "somebody:else@", ""] {
         let url = url(SHARED.port(), "").replace(&login, other);
         let refused = soon(tenure::connect(&url)).await;
-        assert_says(refused, ErrorKind::Denied, &["somebody else's"]);
+        assert_says(refused, ErrorKind::Denied, &["belongs to another user"]);
     }
-    // All of our nodes are ours alone.
+    // Only our user has access to our nodes.
     let mut wire = SHARED.session();
     let dir = format!("{ROOT}/{name}");
     let node = wire.children(&dir).remove(0);
@@ -57,7 +57,7 @@ async fn another_password() {
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a user everything is open, and `check` says so.
+/// Without a user every client can change our nodes, and `check` says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_check_finds() {
     needs!(zookeeper);
@@ -81,7 +81,7 @@ async fn what_check_finds() {
     assert!(client.guarantees().setting.contains("one server"));
 }
 
-/// A server that is cut off and lets clients read all the same.
+/// A server that is cut off and still serves reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server() {
     needs!(zookeeper);
@@ -100,7 +100,7 @@ async fn a_read_only_server() {
     assert!(!matches!(tried, Ok(Some(_))));
 }
 
-/// Sessions are granted within bounds; a fixed lease that is longer is refused.
+/// The servers grant session timeouts within bounds; a fixed lease that is longer is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_beyond_the_servers_bounds() {
     needs!(zookeeper);
@@ -110,7 +110,7 @@ async fn a_ttl_beyond_the_servers_bounds() {
     let guard = soon(lock.acquire()).await.unwrap();
     assert!(guard.remaining() <= Duration::from_secs(5));
     soon(guard.release()).await.unwrap();
-    // As many milliseconds as the protocol has no number for.
+    // More milliseconds than the protocol can express.
     let month = Duration::from_secs(30 * 24 * 3600);
     let guard = soon(client.lock("month").ttl(month).acquire())
         .await

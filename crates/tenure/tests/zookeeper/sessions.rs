@@ -1,4 +1,4 @@
-//! Cut off, frozen, stopped: who holds knows in time that it holds no more.
+//! Clients that are cut off, and servers that are stopped: a holder notices in time that its hold has ended.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
 
-/// At several lengths of a session: the holder is told before its node goes.
+/// With several session timeouts: the holder learns of the loss before the server deletes its node.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_comes_before_the_server_gives_it_away() {
     needs!(zookeeper);
@@ -50,7 +50,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
     }
 }
 
-/// A session that expires while its client waits: the client waits on, in a new one.
+/// A session expires while its client waits: the client continues to wait in a new session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_outlives_its_session() {
     needs!(zookeeper);
@@ -79,7 +79,7 @@ async fn a_wait_outlives_its_session() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A waiter whose node somebody deletes goes to the end of the queue.
+/// A waiter whose node was deleted by another client goes to the end of the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_waiter_comes_back() {
     needs!(zookeeper);
@@ -101,7 +101,8 @@ async fn a_deleted_waiter_comes_back() {
     soon(guard.release()).await.unwrap();
 }
 
-/// The server stands still for longer than the session: nobody claims anything meanwhile, and then it goes on.
+/// The server is stopped for longer than the session timeout: no client claims to hold meanwhile, and afterwards locks
+/// are granted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server() {
     needs!(zookeeper);
@@ -123,7 +124,7 @@ async fn a_frozen_server() {
     soon(next.release()).await.unwrap();
 }
 
-/// Killed and started again, the server knows what it knew.
+/// A server that was killed and started again still knows holders and waiters.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_knows_who_holds() {
     needs!(zookeeper);
@@ -143,7 +144,7 @@ async fn a_restarted_server_knows_who_holds() {
     soon(next.release()).await.unwrap();
 }
 
-/// The power is gone for a moment: the server finds on its disk what it has synced, and nothing else.
+/// The power fails for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
     needs!(zookeeper, "cc");

@@ -1,5 +1,5 @@
-//! Each request of an acquisition, a renewal and a release is lost, or its answer is: there is one node, and
-//! never a ghost.
+//! Each request of an acquisition, a renewal and a release is lost, or its reply is lost: there is one node for each
+//! hold, and none is left behind.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 
-/// Somebody else finds it taken, and free afterwards.
+/// Another client finds the lock taken, and free after the release.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_survives_what_happens_to_its_requests() {
     needs!(zookeeper);
@@ -43,7 +43,7 @@ async fn an_acquire_survives_what_happens_to_its_requests() {
     }
 }
 
-/// The waiter's requests: listing, watching, leaving.
+/// The requests of a waiter: creation, list, watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_survives_what_happens_to_its_requests() {
     needs!(zookeeper);
@@ -92,7 +92,7 @@ async fn a_release_survives_what_happens_to_its_request() {
     }
 }
 
-/// A renewal is neither loss nor success without an answer; the next one heals it.
+/// A renewal without a reply is neither loss nor success; the next renewal extends the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_survives_what_happens_to_its_request() {
     needs!(zookeeper);
@@ -113,7 +113,7 @@ async fn a_renewal_survives_what_happens_to_its_request() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A try on a name that is taken leaves nothing, whatever is lost on the way.
+/// An attempt to acquire a lock that is held leaves no node, whichever request or reply is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_leaves_nothing() {
     needs!(zookeeper);
@@ -139,7 +139,7 @@ async fn a_try_leaves_nothing() {
     soon(holder.release()).await.unwrap();
 }
 
-/// What a free lock costs, in requests; nothing is asked about time.
+/// How many requests a free lock costs. Times are printed and not compared.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_a_free_lock() {
     needs!(zookeeper);
@@ -163,7 +163,8 @@ async fn requests_of_a_free_lock() {
     }
 }
 
-/// Nobody can be asked about a node for longer than a ttl, and its session lives on: then it does not go by itself.
+/// A node of unknown outcome cannot be looked for during more than a ttl, while its session lives: the node does not go
+/// by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
     needs!(zookeeper);
@@ -172,9 +173,9 @@ async fn a_node_of_unknown_fate_is_looked_for_as_long_as_its_session_lives() {
     let ttl = Duration::from_millis(2_500);
     let other = take(&client, &unique("beside"), ttl).await;
     proxy.plan("acquire", Fault::CutAfter);
-    // Who asks about it hears nothing, be it whoever asked for it or who clears up.
+    // No request that looks for the node gets a reply, neither of the acquisition nor of the clean-up.
     let plan = || {
-        // More than one ahead, or a question comes between two.
+        // Several are planned ahead, or a request gets through between two plans.
         for _ in proxy.pending()..5 {
             proxy.plan("sync", Fault::CutAfter);
         }

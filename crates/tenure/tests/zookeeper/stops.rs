@@ -1,4 +1,5 @@
-//! A client whose process was stopped, in an ensemble: a follower's answer is no proof that the leader has heard of it.
+//! A client whose process was stopped, in an ensemble: a follower's reply does not prove that the leader has heard of the
+//! client.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER};
 
 static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(Ensemble::start);
 
-/// Sessions last 7 s with it.
+/// Sessions for this ttl last 7 s.
 const TTL: Duration = Duration::from_secs(6);
 
-/// Long enough that the client notices it, and shorter than the silence of 2 s that ends a connection.
+/// Long enough that the client notices the stop, and shorter than the connection timeout of 2 s.
 const STOP: Duration = Duration::from_millis(1_500);
 
-/// The leader has heard of every client of a follower by then: a quarter of the session.
+/// After this time the leader has heard of every client of a follower: a quarter of the session timeout.
 const HEARD: Duration = Duration::from_millis(1_750);
 
 async fn client() -> Client {
@@ -28,7 +29,8 @@ async fn client() -> Client {
     .await
 }
 
-/// Stops everything in this runtime, the pings of the client library as well. Returns when the stop began and ended.
+/// Stops all tasks of this runtime, also those of the client library that send pings. Returns when the stop began and
+/// when it ended.
 fn stop() -> (Instant, Instant) {
     let began = Instant::now();
     std::thread::sleep(STOP);
@@ -40,7 +42,7 @@ async fn acquire(lock: &Lock) -> (tenure::Guard, Instant) {
     (guard, Instant::now())
 }
 
-/// One thread, so that a blocking call stops all of it.
+/// One thread, so that a blocking call stops the whole runtime.
 #[tokio::test]
 async fn who_waited_through_a_stop_gets_no_lease_that_the_leader_does_not_know_of() {
     needs!(zookeeper);
@@ -92,7 +94,8 @@ async fn who_asks_after_a_stop_gets_a_whole_lease() {
     client.close().await;
 }
 
-/// Held before the stop: the first renewals after it extend the lease only as far as the leader is sure to go.
+/// The lock was held before the stop: the first renewals after the stop extend the lease only as far as the leader
+/// certainly keeps the session.
 #[tokio::test]
 async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
     needs!(zookeeper);
@@ -100,16 +103,16 @@ async fn who_held_before_a_stop_knows_how_long_its_session_lasts() {
     let lock = client.lock(unique("holder")).ttl(TTL);
     let (guard, _) = acquire(&lock).await;
     let (began, resumed) = stop();
-    // Renewals come now; each end is compared with what the leader may count from.
+    // Renewals are sent now; the end of each lease is compared with the time from which the leader may count.
     while resumed.elapsed() < HEARD / 2 {
         let end = Instant::now() + guard.remaining();
-        // A machine that is busy may have looked late.
+        // On a busy machine this loop may run late.
         if resumed.elapsed() < HEARD {
             assert!(end <= began + TTL, "{:?} too long", end - (began + TTL));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // And then it is a whole one again.
+    // Afterwards a renewal begins a whole lease again.
     let is_whole = || Instant::now() + guard.remaining() > began + TTL + STOP / 2;
     until("the lease is extended", is_whole).await;
     assert!(guard.is_held());

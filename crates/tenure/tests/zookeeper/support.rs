@@ -12,13 +12,13 @@ pub(crate) use crate::common::{
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
-/// Far above what the server and two busy cores need, short enough to wait for its end.
+/// Far longer than the server and two busy cores need, and short enough for a test to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
 
-/// Where all locks of these tests lie.
+/// The node under which all locks of these tests lie.
 pub(crate) const ROOT: &str = "/app/locks";
 
-/// For tests that leave their server as it is.
+/// For tests that do not change their server.
 pub(crate) static SHARED: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start(&[]));
 
 pub(crate) fn url(port: u16, options: &str) -> String {
@@ -39,7 +39,7 @@ pub(crate) fn unique(what: &str) -> String {
     format!("{what}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The nodes of those who hold or wait, first come first, out of band.
+/// The nodes of holders and waiters in order, read past the client under test.
 pub(crate) fn nodes(server: &Zookeeper, name: &str) -> Vec<String> {
     let mut wire = server.session();
     wire.sync("/");

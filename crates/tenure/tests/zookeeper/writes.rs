@@ -46,7 +46,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
     assert_eq!(data().unwrap(), b"\x00\xff");
     total.takes_writes_of_the_holder(&guard).await;
     assert_eq!(data(), None);
-    for (wrong, says) in [("total", "no path"), ("/no/such", "no node above")] {
+    for (wrong, says) in [("total", "no path"), ("/no/such", "no parent node")] {
         let refused = soon(guard.put(wrong, "x")).await;
         assert_says(refused, ErrorKind::Invalid, &[says]);
     }
@@ -56,7 +56,7 @@ async fn a_write_is_applied_while_the_lock_is_held() {
     SHARED.session().delete(&total.key);
 }
 
-/// The holder was cut off, somebody else holds and has written; the late write does not count.
+/// The holder was cut off, another client holds and has written; the late write of the former holder is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_write_is_refused() {
     needs!(zookeeper);
@@ -66,7 +66,7 @@ async fn a_late_write_is_refused() {
     let total = total(&name);
     let old = take(&client, &name, ttl).await;
     soon(old.put(&total.key, "old")).await.unwrap();
-    // It is on its way, and stays there.
+    // The request is sent and does not arrive.
     proxy.hold(Direction::Up, true);
     let writing = total.write_late(old);
     let next = soon(other.lock(&name).ttl(TTL).acquire()).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_late_write_is_refused() {
     SHARED.session().delete(&total.key);
 }
 
-/// Broken by an operator, before the holder knows.
+/// An operator has broken the hold, and the holder does not know yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_hold_writes_nothing() {
     needs!(zookeeper);
@@ -94,13 +94,13 @@ async fn a_broken_hold_writes_nothing() {
     assert!(!SHARED.session().exists(&total.key));
 }
 
-/// A transaction of the user's own, by a client of the user's own.
+/// A transaction that the user makes with a client library of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     needs!(zookeeper);
     let (client, name) = (client_of(&SHARED).await, unique("multi"));
     let theirs = format!("127.0.0.1:{}", SHARED.port());
-    // The locks of a user are closed to others, and so is a look whether they are held.
+    // The nodes of a user are closed to other users, and so is a check of their versions.
     let login = format!("{USER}:{PASSWORD}");
     let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
     let theirs = soon(connector.connect(&theirs)).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_multi_with_the_check_is_applied_while_the_lock_is_held() {
     assert_eq!(lock.check().len(), 2);
     for (is_held, child) in [(true, "/first"), (false, "/late")] {
         if !is_held {
-            // One of the two is enough.
+            // One failed check of two is enough.
             SHARED.session().delete(&lock.check()[1].path);
         }
         let path = format!("{child}-{name}");

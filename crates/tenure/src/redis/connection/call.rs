@@ -1,25 +1,34 @@
-//! One call of a script, and the pause before a call is sent to another server.
+//! One call of a script.
 
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue, RedisError};
 
-use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
-use tenure_core::rt::{Clock, Spawner};
+use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
 use super::super::scripts::Script;
 use super::server::Connection;
 
 /// The reply to a call.
-pub(in crate::redis) struct Reply<T> {
-    pub(in crate::redis) value: T,
+pub(crate) struct Reply<T> {
+    pub(crate) value: T,
     /// When the request was sent that got this reply. The request may have gone to other servers before, which did
     /// nothing.
-    pub(in crate::redis) sent: Time,
+    pub(crate) sent: Time,
     /// The connection over which the reply came.
-    pub(in crate::redis) connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
+}
+
+impl<T> Reply<T> {
+    /// The same reply with another value.
+    pub(crate) fn with<U>(self, value: U) -> Reply<U> {
+        Reply {
+            value,
+            sent: self.sent,
+            connection: self.connection,
+        }
+    }
 }
 
 /// A call of a script, to be sent to one server or another.
@@ -64,16 +73,4 @@ impl Call<'_> {
 
 fn is_unknown_script(err: &RedisError) -> bool {
     err.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
-/// Sleeps after failed attempt number `attempt`; the first is 0.
-pub(super) async fn pause(clock: &Clock, spawner: &Spawner, attempt: u32) -> Result<(), Error> {
-    // The guard was dropped while the runtime shuts down: a sleep would panic.
-    if spawner.is_shut_down() {
-        let message = "the runtime of this client is gone";
-        return Err(Error::new(ErrorKind::Closed, message));
-    }
-    let pause = pace::next(attempt, clock.random(), None, None).unwrap_or(pace::CAP);
-    clock.sleep_until(clock.now().after(pause)).await;
-    Ok(())
 }

@@ -14,17 +14,17 @@ use redis::{FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Spawner, lock};
+use tenure_core::rt::lock;
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
 use super::super::names::{self, Keys};
 use super::super::scripts::Publish;
-use super::super::settings::{Format, Settings};
-use super::call::{self, Call, Reply};
+use super::super::settings::Format;
+use super::call::{Call, Reply};
 use super::server::{Connection, Server};
 use super::shard_subscriptions::{ShardSubscription, ShardSubscriptions};
 use super::slot_map::SlotMap;
@@ -36,38 +36,23 @@ const MAX_REDIRECTS: u32 = 5;
 /// How long after the last sign of it a slot counts as being moved.
 const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 
-/// How often subscriptions are checked while they are needed.
-const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The shortest time between two rounds of maintenance, however often it is woken.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
-
 /// One cluster.
 pub(super) struct Cluster {
     map: Arc<SlotMap>,
     subscriptions: Arc<ShardSubscriptions>,
-    events: Arc<ServerEvents>,
-    settings: Arc<Settings>,
-    clock: Clock,
-    spawner: Spawner,
+    context: Arc<Context>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
-    publish: Publish,
+    /// How scripts publish messages in this cluster.
+    pub(super) publish: Publish,
     maintenance: Arc<Maintenance>,
 }
 
 impl Cluster {
-    pub(super) async fn connect(
-        seeds: &[Host],
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
-        spawner: &Spawner,
-    ) -> Result<Self, Error> {
+    pub(super) async fn connect(seeds: &[Host], context: &Arc<Context>) -> Result<Self, Error> {
         let maintenance = Arc::<Maintenance>::default();
-        let map = SlotMap::new(seeds, settings, events, clock, &maintenance);
-        let map = Arc::new(map);
-        map.refresh(clock.now()).await?;
+        let map = Arc::new(SlotMap::new(seeds, context, &maintenance));
+        map.refresh(context.now()).await?;
         let mut failure = None;
         let mut connections = Vec::new();
         for outcome in connect_all(&map).await {
@@ -84,38 +69,28 @@ impl Cluster {
             true => Publish::Shard,
             false => Publish::Everywhere,
         };
-        let subscriptions = ShardSubscriptions::new(&map, settings, events, clock, &maintenance);
+        let subscriptions = ShardSubscriptions::new(&map, context, &maintenance);
         let subscriptions = Arc::new(subscriptions);
-        let work = {
-            let (map, clock) = (map.clone(), clock.clone());
-            move |subscriptions| maintain(map.clone(), subscriptions, clock.clone())
-        };
-        maintenance.start(spawner, clock, &subscriptions, work);
+        let work = ShardSubscriptions::maintain;
+        maintenance.start(&context.spawner, &context.clock, &subscriptions, work);
         Ok(Self {
             map,
             subscriptions,
-            events: events.clone(),
-            settings: settings.clone(),
-            clock: clock.clone(),
-            spawner: spawner.clone(),
+            context: context.clone(),
             moving: Mutex::default(),
             publish,
             maintenance,
         })
     }
 
-    /// How scripts publish messages in this cluster.
-    pub(super) fn publish(&self) -> Publish {
-        self.publish
-    }
-
     pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
-        self.reach(names::slot(key), self.limit()).await
+        self.reach(names::slot(key), self.context.request_limit())
+            .await
     }
 
     /// Connections to all nodes that have slots.
     pub(super) async fn all_connections(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        self.map.refresh(self.clock.now()).await?;
+        self.map.refresh(self.context.now()).await?;
         connect_all(&self.map).await.into_iter().collect()
     }
 
@@ -131,21 +106,21 @@ impl Cluster {
         key: &str,
         call: &Call<'_>,
     ) -> Result<Reply<T>, Error> {
-        let (slot, limit) = (names::slot(key), self.limit());
+        let (slot, limit) = (names::slot(key), self.context.request_limit());
         let mut asked: Option<Arc<Server>> = None;
         for attempt in 0.. {
             if attempt > MAX_REDIRECTS {
-                self.pause(attempt - MAX_REDIRECTS).await?;
+                self.context.pause(attempt - MAX_REDIRECTS).await?;
             }
             let connection = match &asked {
                 None => self.reach(slot, limit).await?,
                 Some(server) => match server.connection().await {
                     // Nothing was sent, and the node that named this one may name another one by now.
                     Err(err)
-                        if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit =>
+                        if err.kind() == ErrorKind::Unreachable && self.context.now() < limit =>
                     {
                         asked = None;
-                        self.pause(attempt).await?;
+                        self.context.pause(attempt).await?;
                         continue;
                     }
                     outcome => outcome?,
@@ -170,7 +145,7 @@ impl Cluster {
             }
             return Err(errors::request(err));
         };
-        if self.clock.now() < limit {
+        if self.context.now() < limit {
             return Ok(redirect);
         }
         let message = "the cluster is rearranging itself and has no place for this key yet; retry";
@@ -195,11 +170,11 @@ impl Cluster {
             }
             Redirect::TryAgain => {
                 self.note_moving(slot);
-                self.pause(attempt).await?;
+                self.context.pause(attempt).await?;
             }
             Redirect::Refresh => {
-                let failed_at = self.clock.now();
-                self.pause(attempt).await?;
+                let failed_at = self.context.now();
+                self.context.pause(attempt).await?;
                 // Without a new map the old one is tried again.
                 let _ = self.map.refresh(failed_at).await;
             }
@@ -211,7 +186,7 @@ impl Cluster {
     /// if one does in time.
     async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
         for attempt in 0.. {
-            let asked = self.clock.now();
+            let asked = self.context.now();
             let owner = self.map.owner(slot);
             let failure = match &owner {
                 Some(server) => match server.connection().await {
@@ -223,7 +198,7 @@ impl Cluster {
                     "no node of the cluster has the slot of this key; is one of them down?",
                 ),
             };
-            if self.clock.now() >= limit {
+            if self.context.now() >= limit {
                 return Err(failure);
             }
             // In a box, as in `Server::connection`.
@@ -237,7 +212,7 @@ impl Cluster {
                 (_, new) => new.is_none(),
             };
             if is_same {
-                self.pause(attempt).await?;
+                self.context.pause(attempt).await?;
             }
         }
         unreachable!("the loop ends with a return")
@@ -251,7 +226,7 @@ impl Cluster {
             let slot = names::slot(keys.lock());
             slots.entry(slot).or_default().push(index);
         }
-        let now = self.clock.now();
+        let now = self.context.now();
         let mut moving = lock(&self.moving);
         moving.retain(|_, seen| now.since(*seen) < SLOT_MOVE_WINDOW);
         let batches = slots.iter().flat_map(|(slot, all)| {
@@ -266,13 +241,13 @@ impl Cluster {
         if self.has_shard_channels() {
             Cow::Owned(self.subscriptions.channel(names::slot(key)))
         } else {
-            Cow::Borrowed(&self.events.channel)
+            Cow::Borrowed(&self.context.events.channel)
         }
     }
 
     /// Redisson's locks have a channel each, and publish everywhere.
     fn has_shard_channels(&self) -> bool {
-        self.publish == Publish::Shard && self.settings.format == Format::Token
+        self.publish == Publish::Shard && self.context.settings.format == Format::Token
     }
 
     pub(super) fn subscribe(
@@ -291,16 +266,8 @@ impl Cluster {
         self.map.disconnect_all();
     }
 
-    fn limit(&self) -> Time {
-        self.clock.now().after(self.settings.timeout)
-    }
-
-    async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        call::pause(&self.clock, &self.spawner, attempt).await
-    }
-
     fn note_moving(&self, slot: u16) {
-        lock(&self.moving).insert(slot, self.clock.now());
+        lock(&self.moving).insert(slot, self.context.now());
     }
 }
 
@@ -313,18 +280,6 @@ impl Drop for Cluster {
 async fn connect_all(map: &SlotMap) -> Vec<Result<Arc<Connection>, Error>> {
     let servers = map.owners();
     join_all(servers.iter().map(|server| server.connection())).await
-}
-
-/// One round of maintenance: a new map if the map is old, and subscriptions at the nodes that have the slots.
-async fn maintain(map: Arc<SlotMap>, subscriptions: Arc<ShardSubscriptions>, clock: Clock) -> Time {
-    map.refresh_if_stale().await;
-    subscriptions.update().await;
-    let next = clock.now().after(MIN_REFRESH_INTERVAL);
-    clock.sleep_until(next).await;
-    match subscriptions.is_idle() {
-        true => Time::MAX,
-        false => clock.now().after(RESYNC_INTERVAL),
-    }
 }
 
 /// What to do after an error with which nothing was applied.

@@ -19,18 +19,17 @@ use redis::{Cmd, FromRedisValue};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::name::Escaped;
-use tenure_core::rt::{Clock, Spawner};
 use tenure_core::time::Time;
 
 use self::call::Call;
 use self::cluster::Cluster;
 use self::sentinel::Sentinels;
 use self::server::Server;
+use super::context::Context;
 use super::errors;
-use super::events::ServerEvents;
 use super::names::{self, Keys};
 use super::scripts::{Publish, Script, Scripts};
-use super::settings::{Settings, Topology};
+use super::settings::Topology;
 
 pub(super) use self::call::Reply;
 pub(super) use self::server::Connection;
@@ -42,28 +41,23 @@ const MAX_RENEWALS: usize = 100;
 /// The connections of one client to all servers of its store.
 pub(super) struct Connections {
     servers: Servers,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     pub(super) scripts: &'static Scripts,
 }
 
 enum Servers {
     One(Box<Server>),
-    Sentinel(Sentinels),
+    Sentinel(Arc<Sentinels>),
     Cluster(Cluster),
 }
 
 impl Connections {
-    pub(super) async fn connect(
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
-        spawner: &Spawner,
-    ) -> Result<Self, Error> {
+    pub(super) async fn connect(context: &Arc<Context>) -> Result<Self, Error> {
+        let settings = &context.settings;
         let mut publish = Publish::Everywhere;
         let servers = match &settings.topology {
             Topology::One(host) => {
-                let server = Server::new(host.clone(), settings, events.clone(), clock.clone())?;
+                let server = Server::new(host.clone(), context)?;
                 match server.connection().await {
                     Err(err)
                         if settings.may_be_unreachable && err.kind() == ErrorKind::Unreachable =>
@@ -75,21 +69,19 @@ impl Connections {
                 Servers::One(Box::new(server))
             }
             Topology::Sentinel { sentinels, service } => {
-                let sentinels =
-                    Sentinels::new(sentinels, service, settings, events, clock, spawner)?;
+                let sentinels = Sentinels::new(sentinels, service, context)?;
                 sentinels.connection().await?;
                 Servers::Sentinel(sentinels)
             }
             Topology::Cluster(seeds) => {
-                let cluster = Cluster::connect(seeds, settings, events, clock, spawner).await?;
-                publish = cluster.publish();
+                let cluster = Cluster::connect(seeds, context).await?;
+                publish = cluster.publish;
                 Servers::Cluster(cluster)
             }
         };
         Ok(Self {
             servers,
-            events: events.clone(),
-            clock: clock.clone(),
+            context: context.clone(),
             scripts: Scripts::get(settings.format, publish),
         })
     }
@@ -145,7 +137,7 @@ impl Connections {
         keys: usize,
         fill: impl Fn(&mut Cmd) + Sync,
     ) -> Result<Reply<T>, Error> {
-        let (fill, clock) = (&fill, &self.clock);
+        let (fill, clock) = (&fill, &self.context.clock);
         let call = Call {
             script,
             keys,
@@ -197,7 +189,7 @@ impl Connections {
     pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
         match &self.servers {
             Servers::Cluster(cluster) => cluster.channel(key),
-            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.events.channel),
+            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.context.events.channel),
         }
     }
 

@@ -11,19 +11,18 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
+use redis::{Client, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
-use tenure_core::rt::{Clock, Spawner, Task, lock};
-use tenure_core::support::SingleFlight;
+use tenure_core::rt::lock;
+use tenure_core::support::{Maintenance, SingleFlight};
+use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
-use super::super::settings::Settings;
-use super::call::{self, Call, Reply};
+use super::call::{Call, Reply};
 use super::server::{Connection, Server};
 
 /// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
@@ -41,22 +40,14 @@ const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The sentinels of one store, and the primary that they name.
 pub(super) struct Sentinels {
-    inner: Arc<Inner>,
-    /// Follows the announcements.
-    watcher: Task,
-}
-
-struct Inner {
     service: String,
     sentinels: Vec<Sentinel>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
-    spawner: Spawner,
+    context: Arc<Context>,
     primary: Mutex<Option<Arc<Server>>>,
     searching: SingleFlight<Error>,
-    /// A sentinel announced something, or its connection broke.
-    announced: Notify,
+    /// When all sentinels are asked again: now if one has announced something, or its connection broke.
+    resync_at: Mutex<Time>,
+    maintenance: Arc<Maintenance>,
 }
 
 struct Sentinel {
@@ -78,54 +69,50 @@ impl Sentinels {
     pub(super) fn new(
         hosts: &[Host],
         service: &str,
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
-        spawner: &Spawner,
-    ) -> Result<Self, Error> {
+        context: &Arc<Context>,
+    ) -> Result<Arc<Self>, Error> {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
-                client: settings.sentinel_client(host)?,
+                client: context.settings.sentinel_client(host)?,
                 connection: tokio::sync::Mutex::default(),
             })
         };
-        let inner = Arc::new(Inner {
+        let sentinels = Arc::new(Self {
             service: service.to_owned(),
             sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
-            spawner: spawner.clone(),
+            context: context.clone(),
             primary: Mutex::default(),
             searching: SingleFlight::default(),
-            announced: Notify::new(),
+            resync_at: Mutex::new(context.now().after(RESYNC_INTERVAL)),
+            maintenance: Arc::default(),
         });
-        let watcher = spawner.spawn(inner.clone().watch());
-        Ok(Self { inner, watcher })
+        let (spawner, clock) = (&context.spawner, &context.clock);
+        let maintenance = &sentinels.maintenance;
+        maintenance.start(spawner, clock, &sentinels, Self::resync_if_due);
+        Ok(sentinels)
     }
 
     /// The connection to the primary.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Error> {
-        let inner = &self.inner;
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         // In a box, as in `Server::connection`.
-        let search = async { Box::pin(inner.search()).await };
-        let searching = &inner.searching;
+        let search = async { Box::pin(self.search()).await };
+        let searching = &self.searching;
         searching
-            .run(&inner.clock, || inner.current(), search)
+            .run(&self.context.clock, || self.current(), search)
             .await
     }
 
-    pub(super) async fn call<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<Reply<T>, Error> {
-        let Inner {
-            clock, settings, ..
-        } = &*self.inner;
-        let limit = clock.now().after(settings.timeout);
+    pub(super) async fn call<T: FromRedisValue>(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+    ) -> Result<Reply<T>, Error> {
+        let limit = self.context.request_limit();
         for attempt in 0.. {
             let connection = self.connection().await?;
             match call.send(connection, false).await {
                 // Nothing was applied, so the request can be sent to another server.
-                Err(err) if errors::is_readonly(&err) && clock.now() < limit => {}
+                Err(err) if errors::is_readonly(&err) && self.context.now() < limit => {}
                 // What the old primary did after the failover is lost. Whether it did this before cannot be told.
                 Ok(Reply { connection, .. }) if connection.is_retired() => {
                     return Err(Error::new(
@@ -138,54 +125,42 @@ impl Sentinels {
                 }
                 outcome => return outcome.map_err(errors::request),
             }
-            self.inner.pause(attempt).await?;
+            self.context.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
 
     pub(super) fn close(&self) {
-        self.watcher.abort();
-        if let Some(server) = &*lock(&self.inner.primary) {
+        self.maintenance.stop();
+        if let Some(server) = &*lock(&self.primary) {
             server.disconnect();
         }
-        for sentinel in &self.inner.sentinels {
+        for sentinel in &self.sentinels {
             // A task that asks this sentinel just now drops the connection when it is done.
             if let Ok(mut connection) = sentinel.connection.try_lock() {
                 connection.take();
             }
         }
     }
-}
 
-impl Drop for Sentinels {
-    fn drop(&mut self) {
-        self.watcher.abort();
-    }
-}
-
-impl Inner {
     fn current(&self) -> Option<Arc<Connection>> {
         lock(&self.primary)
             .as_ref()
             .and_then(|server| server.current())
     }
 
-    async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        call::pause(&self.clock, &self.spawner, attempt).await
-    }
-
     /// Finds the primary and connects.
     async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        let limit = self.clock.now().after(self.settings.timeout);
+        let limit = self.context.request_limit();
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
             let server = self.set_primary(host)?;
             match server.connection().await {
                 // It has died, or is a replica now: the sentinels will notice that.
-                Err(err) if err.kind() == ErrorKind::Unreachable && self.clock.now() < limit => {}
+                Err(err) if err.kind() == ErrorKind::Unreachable && self.context.now() < limit => {}
                 outcome => return outcome,
             }
-            self.pause(attempt).await?;
+            self.context.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -196,8 +171,7 @@ impl Inner {
         if let Some(server) = primary.as_ref().filter(|server| server.host == host) {
             return Ok(server.clone());
         }
-        let (events, clock) = (self.events.clone(), self.clock.clone());
-        let server = Arc::new(Server::new(host, &self.settings, events, clock)?);
+        let server = Arc::new(Server::new(host, &self.context)?);
         if let Some(old) = primary.replace(server.clone()) {
             old.retire();
         }
@@ -224,7 +198,7 @@ impl Inner {
         loop {
             let late = async {
                 match limit {
-                    Some(limit) => self.clock.sleep_until(limit).await,
+                    Some(limit) => self.context.clock.sleep_until(limit).await,
                     None => std::future::pending().await,
                 }
             };
@@ -239,7 +213,7 @@ impl Inner {
                 () = late => break,
             }
             if limit.is_none() && (views.len() + unknown) * 2 > count {
-                limit = grace.map(|grace| self.clock.now().after(grace));
+                limit = grace.map(|grace| self.context.now().after(grace));
             }
         }
         match elect(&views) {
@@ -265,7 +239,7 @@ impl Inner {
             return Ok(view);
         }
         // There was no connection, or it has broken.
-        let failed = |err| errors::connecting(err, &sentinel.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &sentinel.host, self.context.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
         *open = Some(connection);
@@ -277,16 +251,13 @@ impl Inner {
         sentinel: &Sentinel,
     ) -> Result<MultiplexedConnection, RedisError> {
         let weak = Arc::downgrade(self);
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
-            .set_push_sender(move |info: PushInfo| {
-                if let Some(inner) = Weak::upgrade(&weak) {
-                    inner.receive(&info);
-                }
-                Ok::<(), ()>(())
-            });
+        let config = self.context.settings.connection_config();
+        let config = config.set_push_sender(move |info: PushInfo| {
+            if let Some(sentinels) = Weak::upgrade(&weak) {
+                sentinels.receive(&info);
+            }
+            Ok::<(), ()>(())
+        });
         let client = &sentinel.client;
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&config)
@@ -334,24 +305,34 @@ impl Inner {
             PushKind::Disconnection => {}
             _ => return,
         }
-        self.announced.notify_one();
+        *lock(&self.resync_at) = self.context.now();
+        self.maintenance.wake();
     }
 
     /// Retires the primary when the sentinels name another one.
-    async fn watch(self: Arc<Self>) {
-        loop {
-            tokio::select! {
-                () = self.announced.notified() => {}
-                () = self.clock.sleep_until(self.clock.now().after(RESYNC_INTERVAL)) => {}
-            }
-            // Without an answer nothing changes: a primary does not need its sentinels.
-            if let Ok(host) = self.find(None).await {
-                self.retire_unless(&host);
-            }
-            self.clock
-                .sleep_until(self.clock.now().after(MIN_REFRESH_INTERVAL))
-                .await;
+    async fn resync_if_due(self: Arc<Self>) -> Time {
+        let planned = *lock(&self.resync_at);
+        if planned > self.context.now() {
+            return planned;
         }
+        *lock(&self.resync_at) = Time::MAX;
+        // Without an answer nothing changes: a primary does not need its sentinels.
+        if let Ok(host) = self.find(None).await {
+            self.retire_unless(&host);
+        }
+        let now = self.context.now();
+        let clock = &self.context.clock;
+        clock.sleep_until(now.after(MIN_REFRESH_INTERVAL)).await;
+        let mut resync_at = lock(&self.resync_at);
+        // An announcement of meanwhile is earlier.
+        *resync_at = resync_at.min(now.after(RESYNC_INTERVAL));
+        *resync_at
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        self.maintenance.stop();
     }
 }
 
@@ -427,8 +408,8 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_heard_if_it_is_ours() {
-        let said = |channel: &str, payload: &str| {
+    fn a_switch_counts_if_it_is_of_our_service() {
+        let announced = |channel: &str, payload: &str| {
             let info = PushInfo {
                 kind: PushKind::Message,
                 data: [channel, payload]
@@ -439,14 +420,14 @@ mod tests {
         };
         let payload = "svc 10.0.0.1 6379 10.0.0.2 6380";
         assert_eq!(
-            said("+switch-master", payload).as_deref(),
+            announced("+switch-master", payload).as_deref(),
             Some("10.0.0.2:6380")
         );
         assert_eq!(
-            said("+switch-master", &payload.replace("svc", "other")),
+            announced("+switch-master", &payload.replace("svc", "other")),
             None
         );
-        assert_eq!(said("+promoted-slave", payload), None);
-        assert_eq!(said("+switch-master", "svc 10.0.0.1"), None);
+        assert_eq!(announced("+promoted-slave", payload), None);
+        assert_eq!(announced("+switch-master", "svc 10.0.0.1"), None);
     }
 }

@@ -5,64 +5,53 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value,
-};
+use redis::{Client, Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::RestartGuard;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::support::{RetryBudget, ServerStart, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
 use super::super::server_info::{Persistence, ServerInfo};
-use super::super::settings::{Settings, Topology};
+use super::super::settings::Topology;
 
 /// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
 
 /// One server.
-pub(in crate::redis) struct Server {
-    pub(in crate::redis) host: Host,
+pub(crate) struct Server {
+    pub(crate) host: Host,
     client: Client,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
     connecting: SingleFlight<Error>,
 }
 
 /// One connection, until it ends.
-pub(in crate::redis) struct Connection {
-    pub(in crate::redis) host: Host,
+pub(crate) struct Connection {
+    pub(crate) host: Host,
     multiplexed: MultiplexedConnection,
-    pub(in crate::redis) server_info: ServerInfo,
+    pub(crate) server_info: ServerInfo,
     start: ServerStart,
     /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
     /// `restart_guard` is off.
     restart_guard: Option<Duration>,
     /// Raised when the connection is used no more.
-    pub(in crate::redis) ended: Arc<Flag>,
+    pub(crate) ended: Arc<Flag>,
     is_retired: Arc<AtomicBool>,
 }
 
 impl Server {
-    pub(in crate::redis) fn new(
-        host: Host,
-        settings: &Arc<Settings>,
-        events: Arc<ServerEvents>,
-        clock: Clock,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
         Ok(Self {
-            client: settings.client(&host)?,
+            client: context.settings.client(&host)?,
             host,
-            settings: settings.clone(),
-            events,
-            clock,
+            context: context.clone(),
             is_retired: Arc::default(),
             current: Mutex::default(),
             connecting: SingleFlight::default(),
@@ -70,18 +59,18 @@ impl Server {
     }
 
     /// The connection, if there is one that has not ended.
-    pub(in crate::redis) fn current(&self) -> Option<Arc<Connection>> {
+    pub(crate) fn current(&self) -> Option<Arc<Connection>> {
         let current = lock(&self.current);
         let current = current.clone();
         current.filter(|connection| !connection.ended.is_raised())
     }
 
     /// The connection; one task opens it if there is none.
-    pub(in crate::redis) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         // In a box, because this future is large and rarely needed: every request would need space for it.
         let connect = async { Box::pin(self.connect()).await };
         self.connecting
-            .run(&self.clock, || self.current(), connect)
+            .run(&self.context.clock, || self.current(), connect)
             .await
     }
 
@@ -103,26 +92,30 @@ impl Server {
     async fn open(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
-            let (events, ended) = (self.events.clone(), ended.clone());
+            let (context, ended) = (self.context.clone(), ended.clone());
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::Disconnection => {
                         ended.raise();
-                        events.connection_lost();
+                        context.events.connection_lost();
                     }
-                    PushKind::Message | PushKind::SMessage => events.receive(&info),
+                    PushKind::Message | PushKind::SMessage => context.events.receive(&info),
                     _ => {}
                 }
                 Ok::<(), ()>(())
             }
         };
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
+        let Context {
+            settings,
+            events,
+            clock,
+            ..
+        } = &*self.context;
+        let config = settings
+            .connection_config()
             .set_pipeline_buffer_size(PIPELINE_BUFFER)
             .set_push_sender(push);
-        let failed = |err| errors::connecting(err, &self.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &self.host, settings.is_tls());
         let multiplexed = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -132,11 +125,11 @@ impl Server {
         let (server_info, subscribed) = tokio::join!(
             self.server_info(&mut for_info),
             // Before the first request, so that no message is missed.
-            for_channel.subscribe(&self.events.channel)
+            for_channel.subscribe(&events.channel)
         );
         subscribed.map_err(failed)?;
         let server_info = server_info.map_err(failed)?;
-        let hint = match self.settings.topology {
+        let hint = match settings.topology {
             Topology::One(_) => "name the primary, or use redis+sentinel:// which follows it",
             Topology::Sentinel { .. } | Topology::Cluster(_) => "a failover seems to be under way",
         };
@@ -148,8 +141,8 @@ impl Server {
         Ok(Connection {
             host: self.host.clone(),
             multiplexed,
-            start: ServerStart::new(self.clock.now(), uptime),
-            restart_guard: self.settings.restart_guard.filter(|_| forgets),
+            start: ServerStart::new(clock.now(), uptime),
+            restart_guard: settings.restart_guard.filter(|_| forgets),
             server_info,
             ended,
             is_retired: self.is_retired.clone(),
@@ -161,26 +154,26 @@ impl Server {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<ServerInfo, RedisError> {
-        let limit = self.clock.now().after(self.settings.timeout);
-        let mut budget = RetryBudget::until(limit);
+        let clock = &self.context.clock;
+        let mut budget = RetryBudget::until(self.context.request_limit());
         loop {
             let server_info = ServerInfo::ask(connection).await?;
-            if !server_info.is_loading || budget.is_spent(&self.clock) {
+            if !server_info.is_loading || budget.is_spent(clock) {
                 return Ok(server_info);
             }
-            budget.pause(&self.clock).await;
+            budget.pause(clock).await;
         }
     }
 
     /// Another server has taken over: requests are sent to that one, and all holds are verified.
-    pub(in crate::redis) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.disconnect();
-        self.events.connection_lost();
+        self.context.events.connection_lost();
     }
 
     /// Drops the connection. Requests that are on their way still get their replies.
-    pub(in crate::redis) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         if let Some(connection) = lock(&self.current).take() {
             connection.ended.raise();
         }
@@ -190,29 +183,26 @@ impl Server {
 impl Connection {
     /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
     /// forgotten who holds a lock. `None`: the server is trusted.
-    pub(in crate::redis) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
+    pub(crate) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
         let until = self.start.trusted_from(self.restart_guard?, ttl);
         (until > now).then_some(until)
     }
 
     /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
-    pub(in crate::redis) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
+    pub(crate) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
         Some(self.start.report(&self.host, self.restart_guard?, now))
     }
 
-    pub(in crate::redis) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().subscribe(channel).await
     }
 
-    pub(in crate::redis) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
+    pub(crate) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().unsubscribe(channel).await
     }
 
     /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.
-    pub(in crate::redis) async fn send<T: FromRedisValue>(
-        &self,
-        cmd: &Cmd,
-    ) -> Result<T, RedisError> {
+    pub(crate) async fn send<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let reply = cmd.query_async(&mut multiplexed).await;
         self.end_if_unusable(&reply);
@@ -220,10 +210,7 @@ impl Connection {
     }
 
     /// The same for a node of a cluster to which the slot is being moved.
-    pub(in crate::redis) async fn send_asking<T: FromRedisValue>(
-        &self,
-        cmd: &Cmd,
-    ) -> Result<T, RedisError> {
+    pub(crate) async fn send_asking<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(cmd.clone());
@@ -246,7 +233,7 @@ impl Connection {
     }
 
     /// Whether another server has taken over: then a reply of this one does not count.
-    pub(in crate::redis) fn is_retired(&self) -> bool {
+    pub(crate) fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::SeqCst)
     }
 }

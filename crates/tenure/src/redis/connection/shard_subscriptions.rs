@@ -6,7 +6,7 @@
 //!
 //! Subscriptions have connections of their own. A node that gives a slot away ends subscriptions without being asked,
 //! and the client library takes that message for the reply to whatever request is on its way. On these connections
-//! such a request is another subscription, and what counts is what the node said about the channel.
+//! such a request is another subscription, and what counts is what the node reported about the channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,31 +14,35 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::rt::{Flag, lock};
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::{ServerEvents, WakeUp};
+use super::super::events::WakeUp;
 use super::super::names;
-use super::super::settings::Settings;
 use super::server::{Connection, Server};
 use super::slot_map::SlotMap;
 
 /// How long a subscription is kept after the last waiter has left: the next waiter may come soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often subscriptions are checked while they are needed.
+const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The shortest time between two rounds of maintenance, however often the task is woken.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The subscriptions that this client needs, and the connections that have them.
 pub(super) struct ShardSubscriptions {
     map: Arc<SlotMap>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     /// The task that subscribes.
     maintenance: Arc<Maintenance>,
     slots: Mutex<BTreeMap<u16, SlotWaiters>>,
@@ -65,7 +69,7 @@ struct SubscriptionConnection {
 }
 
 /// One waiter's subscription, which ends when it is dropped.
-pub(in crate::redis) struct ShardSubscription {
+pub(crate) struct ShardSubscription {
     subscriptions: Arc<ShardSubscriptions>,
     slot: u16,
     owner: OwnerId,
@@ -76,7 +80,7 @@ impl Drop for ShardSubscription {
         let mut slots = lock(&self.subscriptions.slots);
         if let Some(waiters) = slots.get_mut(&self.slot) {
             waiters.owners.retain(|owner| *owner != self.owner);
-            waiters.last_left = self.subscriptions.clock.now();
+            waiters.last_left = self.subscriptions.context.now();
         }
     }
 }
@@ -84,16 +88,12 @@ impl Drop for ShardSubscription {
 impl ShardSubscriptions {
     pub(super) fn new(
         map: &Arc<SlotMap>,
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
+        context: &Arc<Context>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             map: map.clone(),
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
+            context: context.clone(),
             maintenance: maintenance.clone(),
             slots: Mutex::default(),
             connections: Mutex::new(Some(Vec::new())),
@@ -105,17 +105,12 @@ impl ShardSubscriptions {
         *lock(&self.connections) = None;
     }
 
-    /// Whether no subscription is needed.
-    pub(super) fn is_idle(&self) -> bool {
-        lock(&self.slots).is_empty()
-    }
-
     /// The channel of this client in a slot.
     pub(super) fn channel(&self, slot: u16) -> String {
         format!(
             "tenure:{{{}}}:push:{}",
             names::slot_tag(slot),
-            self.events.client
+            self.context.events.client
         )
     }
 
@@ -139,7 +134,7 @@ impl ShardSubscriptions {
         match subscribed_since {
             Some(since) if since <= sent => {}
             // A message to this owner may have been published before the channel was subscribed.
-            Some(_) => self.events.wake(owner, WakeUp::AskAgain),
+            Some(_) => self.context.events.wake(owner, WakeUp::AskAgain),
             None => self.maintenance.wake(),
         }
         ShardSubscription {
@@ -149,8 +144,20 @@ impl ShardSubscriptions {
         }
     }
 
+    /// One round of maintenance: a new map if the map is old, and subscriptions at the nodes that have the slots.
+    pub(super) async fn maintain(self: Arc<Self>) -> Time {
+        self.map.refresh_if_stale().await;
+        self.update().await;
+        let next = self.context.now().after(MIN_REFRESH_INTERVAL);
+        self.context.clock.sleep_until(next).await;
+        match lock(&self.slots).is_empty() {
+            true => Time::MAX,
+            false => self.context.now().after(RESYNC_INTERVAL),
+        }
+    }
+
     /// Subscribes where that is missing, and ends the subscriptions that no waiter needs any more.
-    pub(super) async fn update(&self) {
+    async fn update(&self) {
         let nodes = self.nodes();
         let Some(mut connections) = lock(&self.connections).as_mut().map(std::mem::take) else {
             return;
@@ -186,7 +193,7 @@ impl ShardSubscriptions {
     /// The slots in which this client needs subscriptions, by the node that has them.
     fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
         let wanted: Vec<u16> = {
-            let now = self.clock.now();
+            let now = self.context.now();
             let mut slots = lock(&self.slots);
             slots.retain(|_, waiters| {
                 !waiters.owners.is_empty() || now.since(waiters.last_left) < IDLE_TIMEOUT
@@ -225,7 +232,7 @@ impl ShardSubscriptions {
         for (slot, waiters) in lock(&self.slots).iter_mut() {
             match (subscribed.contains(slot), waiters.subscribed_since) {
                 (true, None) => {
-                    waiters.subscribed_since = Some(self.clock.now());
+                    waiters.subscribed_since = Some(self.context.now());
                     woken.extend(waiters.owners.iter().copied());
                 }
                 (false, _) => waiters.subscribed_since = None,
@@ -233,7 +240,7 @@ impl ShardSubscriptions {
             }
         }
         for owner in woken {
-            self.events.wake(owner, WakeUp::AskAgain);
+            self.context.events.wake(owner, WakeUp::AskAgain);
         }
     }
 
@@ -242,10 +249,10 @@ impl ShardSubscriptions {
         let (subscribed, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
-            let (events, maintenance) = (self.events.clone(), self.maintenance.clone());
+            let (context, maintenance) = (self.context.clone(), self.maintenance.clone());
             move |info: PushInfo| {
                 match info.kind {
-                    PushKind::SMessage => events.receive(&info),
+                    PushKind::SMessage => context.events.receive(&info),
                     PushKind::SSubscribe => lock(&subscribed).extend(slot_of(&info)),
                     PushKind::SUnsubscribe => {
                         if let Some(slot) = slot_of(&info) {
@@ -262,14 +269,11 @@ impl ShardSubscriptions {
                 Ok::<(), ()>(())
             }
         };
-        let timeout = Some(self.settings.timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout)
-            .set_push_sender(push);
-        let client = self.settings.client(&server.host)?;
+        let settings = &self.context.settings;
+        let config = settings.connection_config().set_push_sender(push);
+        let client = settings.client(&server.host)?;
         let multiplexed = client.get_multiplexed_async_connection_with_config(&config);
-        let failed = |err| errors::connecting(err, &server.host, self.settings.is_tls());
+        let failed = |err| errors::connecting(err, &server.host, settings.is_tls());
         Ok(SubscriptionConnection {
             host: server.host.clone(),
             multiplexed: multiplexed.await.map_err(failed)?,

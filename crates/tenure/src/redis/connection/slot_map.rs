@@ -5,18 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, RedisError, Value};
+use redis::{RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::rt::{Clock, lock};
+use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::super::context::Context;
 use super::super::errors;
-use super::super::events::ServerEvents;
 use super::super::names::SLOTS;
-use super::super::settings::Settings;
 use super::server::{Connection, Server};
 use super::slots::{self, Range};
 
@@ -27,9 +26,7 @@ const PARALLEL_NODES: usize = 3;
 pub(super) struct SlotMap {
     /// The nodes that the URL names.
     seeds: Vec<Host>,
-    settings: Arc<Settings>,
-    events: Arc<ServerEvents>,
-    clock: Clock,
+    context: Arc<Context>,
     state: Mutex<State>,
     refreshing: SingleFlight<Error>,
     /// The map is known to be old.
@@ -39,8 +36,8 @@ pub(super) struct SlotMap {
 }
 
 struct State {
-    /// For each slot the index of its node in `servers`, if a node has the slot.
-    owners: Vec<Option<u16>>,
+    /// The node of each slot, if a node has the slot.
+    owners: Vec<Option<Arc<Server>>>,
     servers: Vec<Arc<Server>>,
     /// When the nodes were asked for this map.
     asked: Time,
@@ -55,36 +52,30 @@ impl State {
         }
     }
 
-    fn index(&self, host: &Host) -> Option<usize> {
-        self.servers.iter().position(|server| server.host == *host)
+    fn has(&self, host: &Host) -> bool {
+        self.servers.iter().any(|server| server.host == *host)
     }
 
-    fn index_or_insert(
-        &mut self,
-        host: &Host,
-        new: impl FnOnce() -> Result<Arc<Server>, Error>,
-    ) -> Result<usize, Error> {
-        if let Some(index) = self.index(host) {
-            return Ok(index);
+    /// The node at that address, which is added if it is unknown.
+    fn server(&mut self, host: &Host, context: &Arc<Context>) -> Result<Arc<Server>, Error> {
+        if let Some(known) = self.servers.iter().find(|server| server.host == *host) {
+            return Ok(known.clone());
         }
-        self.servers.push(new()?);
-        Ok(self.servers.len() - 1)
+        let server = Arc::new(Server::new(host.clone(), context)?);
+        self.servers.push(server.clone());
+        Ok(server)
     }
 }
 
 impl SlotMap {
     pub(super) fn new(
         seeds: &[Host],
-        settings: &Arc<Settings>,
-        events: &Arc<ServerEvents>,
-        clock: &Clock,
+        context: &Arc<Context>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             seeds: seeds.to_vec(),
-            settings: settings.clone(),
-            events: events.clone(),
-            clock: clock.clone(),
+            context: context.clone(),
             state: Mutex::new(State::new(Time::default())),
             refreshing: SingleFlight::default(),
             is_stale: AtomicBool::new(false),
@@ -94,41 +85,30 @@ impl SlotMap {
 
     /// The node that has the slot.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
-        let state = lock(&self.state);
-        let index = state.owners[usize::from(slot)]?;
-        state.servers.get(usize::from(index)).cloned()
+        lock(&self.state).owners[usize::from(slot)].clone()
     }
 
     /// All nodes that have slots.
     pub(super) fn owners(&self) -> Vec<Arc<Server>> {
         let state = lock(&self.state);
-        let owns = |index: usize| {
+        let has_slots = |server: &&Arc<Server>| {
             let mut owners = state.owners.iter().flatten();
-            owners.any(|owner| usize::from(*owner) == index)
+            owners.any(|owner| Arc::ptr_eq(owner, server))
         };
-        let servers = state.servers.iter().enumerate();
-        let owners = servers.filter(|(index, _)| owns(*index));
-        owners.map(|(_, server)| server.clone()).collect()
+        state.servers.iter().filter(has_slots).cloned().collect()
     }
 
     /// The node at that address, which need not have a slot.
     pub(super) fn server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let mut state = lock(&self.state);
-        let index = state.index_or_insert(host, || self.new_server(host))?;
-        Ok(state.servers[index].clone())
+        lock(&self.state).server(host, &self.context)
     }
 
     /// A node said that `host` has the slot.
     pub(super) fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let index = state.index_or_insert(host, || self.new_server(host))?;
-        state.owners[usize::from(slot)] = u16::try_from(index).ok();
+        let server = state.server(host, &self.context)?;
+        state.owners[usize::from(slot)] = Some(server);
         Ok(())
-    }
-
-    fn new_server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        let (events, clock) = (self.events.clone(), self.clock.clone());
-        Server::new(host.clone(), &self.settings, events, clock).map(Arc::new)
     }
 
     pub(super) fn disconnect_all(&self) {
@@ -147,7 +127,7 @@ impl SlotMap {
     pub(super) async fn refresh_if_stale(&self) {
         if self.is_stale.swap(false, Ordering::SeqCst) {
             // The next request meets the same error and reports it.
-            let _ = self.refresh(self.clock.now()).await;
+            let _ = self.refresh(self.context.now()).await;
         }
     }
 
@@ -155,30 +135,30 @@ impl SlotMap {
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
         let is_fresh = || (lock(&self.state).asked >= since).then_some(());
         let refresh = async {
-            let asked = self.clock.now();
+            let asked = self.context.now();
             let ranges = self.fetch().await?;
             self.install(&ranges, asked)
         };
-        self.refreshing.run(&self.clock, is_fresh, refresh).await
+        self.refreshing
+            .run(&self.context.clock, is_fresh, refresh)
+            .await
     }
 
     fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
         let mut state = lock(&self.state);
         let mut new = State::new(asked);
         for range in ranges {
-            let known = state.index(&range.primary);
-            let index = new.index_or_insert(&range.primary, || match known {
-                Some(index) => Ok(state.servers[index].clone()),
-                None => self.new_server(&range.primary),
-            })?;
-            let slots = usize::from(range.first)..=usize::from(range.last);
-            new.owners[slots].fill(u16::try_from(index).ok());
-        }
-        for server in &state.servers {
-            if new.index(&server.host).is_none() {
-                tracing::debug!(host = %server.host, "the node has no slots any more");
-                server.retire();
+            // With its connection, if the node is known.
+            let server = state.server(&range.primary, &self.context)?;
+            if !new.has(&server.host) {
+                new.servers.push(server.clone());
             }
+            let slots = usize::from(range.first)..=usize::from(range.last);
+            new.owners[slots].fill(Some(server));
+        }
+        for server in state.servers.iter().filter(|it| !new.has(&it.host)) {
+            tracing::debug!(host = %server.host, "the node has no slots any more");
+            server.retire();
         }
         *state = new;
         Ok(())
@@ -192,7 +172,7 @@ impl SlotMap {
             state.servers.iter().map(node).collect()
         };
         // A random first node: a node that is cut off from the others has an old map for as long as that lasts.
-        let first = usize::try_from(self.clock.random()).unwrap_or(0);
+        let first = usize::try_from(self.context.clock.random()).unwrap_or(0);
         let first = first.checked_rem(nodes.len()).unwrap_or(0);
         nodes.rotate_left(first);
         nodes.sort_by_key(|(_, connection)| connection.is_none());
@@ -224,6 +204,7 @@ impl SlotMap {
         host: Host,
         connection: Option<Arc<Connection>>,
     ) -> Result<Vec<Range>, Error> {
+        let settings = &self.context.settings;
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let failed = |err: RedisError| {
@@ -233,17 +214,14 @@ impl SlotMap {
                     format!("{host} is no node of a cluster; write redis://"),
                 );
             }
-            errors::connecting(err, &host, self.settings.is_tls())
+            errors::connecting(err, &host, settings.is_tls())
         };
         let reply: Value = match connection {
             Some(connection) => connection.send(&cmd).await.map_err(failed)?,
             None => {
                 // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
-                let timeout = Some(self.settings.timeout);
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(timeout)
-                    .set_response_timeout(timeout);
-                let client = self.settings.client(&host)?;
+                let config = settings.connection_config();
+                let client = settings.client(&host)?;
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
                 let mut connection = connection.await.map_err(failed)?;
                 cmd.query_async(&mut connection).await.map_err(failed)?

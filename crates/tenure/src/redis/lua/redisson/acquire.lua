@@ -1,6 +1,6 @@
 -- @common
--- ARGV: OWNER TTL SELF KEEP, and the answers of the other kind of lock.
--- Asked again by the owner it is a sign of life: the count of entries stays 1.
+-- ARGV: OWNER TTL SELF KEEP. The replies are those of the other format.
+-- A request that is repeated by its owner renews the lease; the count of entries stays 1.
 local owner, ttl, self = ARGV[1], ARGV[2], ARGV[3]
 local ours = redis.pcall('HEXISTS', LOCK, owner)
 if type(ours) == 'table' then

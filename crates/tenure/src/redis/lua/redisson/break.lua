@@ -1,5 +1,5 @@
 -- @common
--- ARGV: TOKEN. 1: the hold that had it is over. 0: there is none.
+-- ARGV: TOKEN. 1: the hold with that token was ended. 0: there is none.
 local token, owner, self = string.match(redis.call('GET', HOLD) or '', '^%+?(%d+) (%S+) %d+ (.*)$')
 if token ~= ARGV[1] or not is_ours(owner) then
   return 0

@@ -1,11 +1,11 @@
 -- A lock as Redisson's RLock has it: a hash with one field, the owner, and a count of entries.
 local LOCK, HOLD, TOKEN, CHANNEL = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
--- Wakes everybody who waits, in Redisson's words.
+-- Wakes all waiters, with Redisson's message.
 local function wake()
   redis.call('PUBLISH', CHANNEL, '0')
   if PUBLISH == 'SPUBLISH' then
-    -- Redisson listens to one of the two, by its settings.
+    -- Redisson subscribes to one of the two, as its settings say.
     redis.call('SPUBLISH', CHANNEL, '0')
   end
 end

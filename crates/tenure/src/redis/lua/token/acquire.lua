@@ -1,11 +1,11 @@
--- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE], where LIVE is TTL + DELAY, PLACE is 0 for who does not wait, and
--- FIRST is 0 for an owner that may have asked before: then it is a sign of life, and the way to learn of a grant whose
--- message was lost.
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY. PLACE says how long a place in the queue is
+-- good for, and is 0 for an owner that does not wait. FIRST is 0 for an owner that may have asked before: the request
+-- then keeps its place, and learns of a grant whose message was lost.
 -- token: held for TTL from now on.
--- {0, ms until the lock runs out (-1: never), whether its holder is a stranger, how many are before us, last token}
--- {-1, type}: the key is no lock of this kind.
+-- {0, ms until the lock expires (-1: never), whether its holder is foreign, how many waiters are ahead, last token}
+-- {-1, type}: the key is no lock of this format.
 
--- Nearly always the lock is free and nobody waits: as few words as possible.
+-- Nearly always the lock is free and its queue empty: that case takes as few commands as possible.
 local known = redis.call('GET', KEYS[2])
 if not known or string.byte(known) ~= 43 then
   if redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
@@ -42,9 +42,9 @@ if holder == owner then
   return tonumber(token)
 end
 local left = redis.call('PTTL', LOCK)
-local stranger = (holds ~= holder and holder ~= '-') and 1 or 0
+local foreign = (holds ~= holder and holder ~= '-') and 1 or 0
 if place == '0' then
-  return {0, left, stranger, 0, tonumber(token or 0)}
+  return {0, left, foreign, 0, tonumber(token or 0)}
 end
 local entry = string.format('%d ', ms + place) .. self
 local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
@@ -53,11 +53,11 @@ if at then
 else
   at = redis.call('RPUSH', QUEUE, owner, entry) - 2
 end
--- Longer than any place is good for.
+-- Longer than any place is good for, so that a queue without waiters expires.
 redis.call('PEXPIRE', QUEUE, 15000)
 if not hold then
   redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', KEEP)
 elseif string.byte(hold) ~= 43 then
   redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
 end
-return {0, left, stranger, at / 2, tonumber(token or 0)}
+return {0, left, foreign, at / 2, tonumber(token or 0)}

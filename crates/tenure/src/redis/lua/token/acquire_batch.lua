@@ -1,5 +1,5 @@
 -- KEYS: LOCK of each, HOLD of each. ARGV: TTL SELF KEEP, OWNER of each, and PROPOSE of each or none.
--- For each lock its token. 0: it is not free, or somebody waits for it, and nothing was done.
+-- For each lock its token. 0: the lock is not free or has a queue, and nothing was done.
 local call, byte, sub, KEYS, ARGV = redis.call, string.byte, string.sub, KEYS, ARGV
 local ttl, keep, count = ARGV[1], ARGV[3], #KEYS / 2
 local clock = call('TIME')
@@ -15,7 +15,7 @@ for i = 1, count do
   answers[i] = 0
   if (not known or byte(known) ~= 43) and call('SET', KEYS[i], owner, 'PX', ttl, 'NX') then
     local token, digits = since, stamp
-    -- Numbers of as many digits are in the order of their letters, and those of fewer are less anyway.
+    -- Numbers with the same count of digits have the order of their digits; a number with fewer digits is less.
     local is_later = not known or has_16 and byte(known, 17) == 32 and sub(known, 1, 16) < stamp
     if propose or not is_later then
       token = tonumber(propose) or since
@@ -32,7 +32,7 @@ for i = 1, count do
     elseif call('SET', hold, text, 'PX', keep, 'NX') then
       answers[i] = token
     else
-      -- Something that is no text, which MGET does not tell from nothing.
+      -- The key is no string, which MGET does not tell from a missing key.
       call('DEL', KEYS[i])
     end
   end

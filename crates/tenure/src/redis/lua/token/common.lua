@@ -9,9 +9,9 @@ local KEEP = '86400000'
 -- SELF is what others need to know of an owner: MIN_HOLD DELAY CHANNEL HOLDER.
 -- QUEUE is a list that has two elements of each waiter, in order: OWNER, and DEADLINE SELF.
 
--- Gives the lock to `owner`, under a token that is greater than every one before, also when the server has
--- forgotten those. The caller knows that the lock is free, and what is in `hold`. The mark is '+' unless nobody
--- waits, so that a release without waiters need not look for any.
+-- Grants the lock to `owner`, under a token that is greater than every earlier one, also when the server has
+-- forgotten those. The caller knows that the lock is free, and what is in `hold`. The mark is '+' unless the queue is
+-- empty, so that a release without waiters need not read the queue.
 local function grant(owner, live, keep, self, hold, mark, propose)
   local last = tonumber(string.match(hold or '', '%d+') or 0)
   local token = string.format('%d', math.max(last + 1, propose or us))
@@ -20,8 +20,8 @@ local function grant(owner, live, keep, self, hold, mark, propose)
   return token
 end
 
--- Hands the free lock to the first waiter that has been heard of lately, for as long as that is good, under
--- `propose` at least. False: nobody waits.
+-- Grants the free lock to the first waiter whose place is still good, for as long as that place would be good, under
+-- `propose` at least. False: no waiter is left.
 local function serve(hold, propose)
   while true do
     local first = redis.call('LPOP', QUEUE)
@@ -32,7 +32,7 @@ local function serve(hold, propose)
     local deadline, self, delay, channel = string.match(entry, '^(%d+) (%d+ (%d+) (%S+) .*)$')
     local left = deadline and deadline - ms or 0
     if left > 0 then
-      -- Somebody else may wait: the next release finds out.
+      -- The queue may have more waiters: the next release reads it.
       local token = grant(first, string.format('%d', left + delay), KEEP, self, hold, '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       return true
@@ -49,7 +49,7 @@ local function finish(hold, is_unclean, propose)
   end
   if rest > 0 then
     redis.call('SET', LOCK, '-', 'PX', string.format('%d', rest))
-    -- The first in the queue learns until when.
+    -- The first waiter asks again, and learns until when.
     local first = redis.call('LRANGE', QUEUE, 0, 1)
     local channel = string.match(first[2] or '', '^%d+ %d+ %d+ (%S+)')
     if channel then

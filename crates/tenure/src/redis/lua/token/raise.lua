@@ -1,5 +1,5 @@
 -- @common
--- ARGV: OWNER TOKEN. 1: the next token will be greater than TOKEN. 0: it is not ours.
+-- ARGV: OWNER TOKEN. 1: the next token will be greater than TOKEN. 0: the lock is not ours.
 if redis.pcall('GET', LOCK) ~= ARGV[1] then
   return 0
 end

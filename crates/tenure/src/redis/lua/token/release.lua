@@ -1,8 +1,8 @@
--- ARGV: OWNER [ENDED [NEXT]]. ENDED: whether it ended before this release, if MIN_HOLD or DELAY is set, or nobody
--- knows; else '-'. NEXT: the token to be given next, at least.
--- 1: it was ours. 0: it was not; if we had a place in the queue, we have none any more.
+-- ARGV: OWNER [ENDED [NEXT]]. ENDED: whether the hold ended before this release, if MIN_HOLD or DELAY is set or the
+-- client does not know; else '-'. NEXT: the least token of the next grant.
+-- 1: the lock was ours. 0: it was not; if we had a place in the queue, that place was removed.
 
--- Nearly always nobody waits: as few words as possible.
+-- Nearly always the queue is empty: that case takes as few commands as possible.
 local ended = ARGV[2] ~= '-' and ARGV[2]
 local held = redis.call('MGET', KEYS[1], KEYS[2])
 if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 then
@@ -12,7 +12,7 @@ end
 if held[1] ~= ARGV[1] then
   local at = redis.call('LPOS', QUEUE, ARGV[1])
   if at then
-    -- Both of its elements at once.
+    -- Both elements of the entry become equal, so that one command removes both.
     redis.call('LSET', QUEUE, at + 1, ARGV[1])
     redis.call('LREM', QUEUE, 2, ARGV[1])
   end

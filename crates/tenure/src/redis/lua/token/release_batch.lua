@@ -1,5 +1,5 @@
 -- KEYS: LOCK of each, HOLD of each. ARGV: OWNER of each.
--- For each lock 1: it was ours, and is free. 0: it was not, or somebody waits for it, and nothing was done.
+-- For each lock 1: it was ours, and is free. 0: it was not ours or has a queue, and nothing was done.
 local byte, KEYS, ARGV, count = string.byte, KEYS, ARGV, #ARGV
 local held = redis.call('MGET', unpack(KEYS))
 local free, answers, ours = {}, {}, 0

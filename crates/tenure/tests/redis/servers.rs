@@ -1,4 +1,4 @@
-//! The servers are what the tests take them for.
+//! The servers that the tests start are what the tests expect.
 
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;

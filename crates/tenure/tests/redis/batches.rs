@@ -44,7 +44,7 @@ async fn release_all(guards: Vec<Guard>) {
 }
 
 #[tokio::test]
-async fn many_requests_are_a_few() {
+async fn many_requests_take_a_few_scripts() {
     needs!(redis);
     let site = Site::new().await;
     let names = names("many");
@@ -66,7 +66,7 @@ async fn many_requests_are_a_few() {
         }
         release_all(guards).await;
         let requests = site.proxy.requests() - before;
-        // One by one they would be 128. Some go alone before there is a crowd, and in the first round all go twice,
+        // One by one they would be 128. Some go alone before there are enough for a batch, and in the first round all go twice,
         // because the server does not know the scripts yet.
         assert!(
             requests < if round == 0 { 48 } else { 24 },
@@ -82,9 +82,9 @@ async fn many_requests_are_a_few() {
     assert_all_expire(&site.server);
 }
 
-/// Those that are held, by us or by strangers, and those that are no locks at all.
+/// Locks that are held, by us or by another program, and keys that are no locks.
 #[tokio::test]
-async fn each_gets_its_own_answer() {
+async fn each_request_gets_its_own_answer() {
     needs!(redis);
     let server = Redis::start(&[]);
     let (client, other) = (client_of(&server).await, client_of(&server).await);
@@ -125,7 +125,7 @@ async fn each_gets_its_own_answer() {
     }
 }
 
-/// Of fewer digits than the clock's, of as many, and far ahead of it; and with a clock that has fewer itself.
+/// Old tokens with fewer digits than the clock, with as many, and far ahead of it; and a clock with fewer digits.
 #[tokio::test]
 async fn tokens_grow_whatever_was_there_before() {
     needs!(redis, "cc");
@@ -157,9 +157,9 @@ async fn tokens_grow_whatever_was_there_before() {
     }
 }
 
-/// A name that this user may not touch is nobody else's trouble.
+/// A name that this user may not touch does not disturb the other requests.
 #[tokio::test]
-async fn one_is_forbidden() {
+async fn one_name_is_forbidden() {
     needs!(redis);
     let server = Redis::start(&[]);
     server.order(&[
@@ -185,9 +185,9 @@ async fn one_is_forbidden() {
     assert!(!keys(&server).contains(&"must-not".to_owned()));
 }
 
-/// A node that has all slots of its cluster: each lock is in a slot of its own, and none goes with another.
+/// A node that has all slots of its cluster: each lock is in another slot, so no two fit into one script.
 #[tokio::test]
-async fn the_locks_lie_apart() {
+async fn the_locks_are_in_different_slots() {
     needs!(redis);
     let server = Redis::start_in_cluster();
     server.order(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -215,9 +215,9 @@ async fn the_locks_lie_apart() {
     assert_all_expire(&server);
 }
 
-/// Two clients want the same names all the time: one holder each, and everybody is served.
+/// Two clients want the same names all the time: each name has one holder, and all waiters are served.
 #[tokio::test(flavor = "multi_thread")]
-async fn those_that_wait_are_served() {
+async fn waiters_are_served() {
     const ROUNDS: u64 = 10;
     needs!(redis);
     let server = Redis::start(&[]);
@@ -248,11 +248,11 @@ async fn those_that_wait_are_served() {
     assert_all_expire(&server);
 }
 
-/// The request for all of them goes wrong. Whatever was refused is asked for again, by itself; whose fate is
-/// unknown is said so, and does not stay behind.
+/// The request for all of them goes wrong. A refused request is sent again alone; a request of unknown outcome is
+/// reported as such, and leaves nothing behind.
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
-async fn an_acquire_of_many_goes_wrong() {
+async fn a_batch_of_acquires_goes_wrong() {
     needs!(redis);
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
@@ -282,7 +282,7 @@ async fn an_acquire_of_many_goes_wrong() {
 
 // On one thread all of them are one request or two: an answer made for two fits none.
 #[tokio::test]
-async fn a_release_of_many_goes_wrong() {
+async fn a_batch_of_releases_goes_wrong() {
     needs!(redis);
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
@@ -325,9 +325,9 @@ async fn settle(site: &Site, names: &[String]) {
     assert_all_expire(&site.server);
 }
 
-/// All of them are dropped on the way, again and again: nothing stays behind.
+/// All requests are dropped on the way, again and again: nothing stays behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_changes_its_mind() {
+async fn a_batch_of_dropped_requests() {
     needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
@@ -353,9 +353,9 @@ async fn a_crowd_that_changes_its_mind() {
     assert_all_expire(&server);
 }
 
-/// The runtime that the client was made in ends, and with it whatever was to make the requests: nobody waits for ever.
+/// The runtime of the client ends, and with it the task that sends the batch: no caller waits for ever.
 #[test]
-fn a_crowd_whose_runtime_is_gone() {
+fn a_batch_whose_runtime_is_gone() {
     needs!(redis);
     let server = Redis::start(&[]);
     let first = tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! The short way to a lock that was held before, and what must not lead onto it.
+//! Acquiring a lock again with one request, and the cases in which that request alone proves nothing.
 
 use crate::support::{
     ROOT, SHARED, TTL, client_by, client_of, nodes, soon, take, take_and_release, unique, until,
@@ -7,10 +7,10 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::Zookeeper;
 
-/// Requests of one acquire and its release.
-const WARM: u64 = 2;
+/// Requests of one acquisition and its release, when the directory is in the cache.
+const REQUESTS_OF_A_PAIR: u64 = 2;
 
-/// Another client takes the number that we would have had, in a directory that was collected and made again.
+/// Another client gets the number that would have been ours, in a directory that was collected and made again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_not_the_one_that_was_known() {
     needs!(zookeeper);
@@ -18,7 +18,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
     let (client, name) = (client_by(&proxy).await, unique("again"));
     let dir = format!("{ROOT}/{name}");
     for round in 0..5_u32 {
-        // Number `round` is the last one we had.
+        // Our last node had the number `round`.
         for _ in 0..=round {
             take_and_release(&client, &name, TTL).await;
         }
@@ -32,7 +32,10 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
             last = wire.get(&node).unwrap().czxid;
         }
         let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
-        assert!(tried.unwrap().is_none(), "taken from those who hold it");
+        assert!(
+            tried.unwrap().is_none(),
+            "acquired while another client holds"
+        );
         drop(wire);
         let guard = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
         assert!(guard.token().get() > last.unsigned_abs());
@@ -41,7 +44,7 @@ async fn a_new_directory_is_not_the_one_that_was_known() {
     }
 }
 
-/// The same, while our connection is down.
+/// The same, while our connection is broken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_directory_is_noticed_after_a_reconnect() {
     needs!(zookeeper);
@@ -63,13 +66,16 @@ async fn a_new_directory_is_noticed_after_a_reconnect() {
     assert!(node.ends_with("0000000000"), "{node}");
     proxy.resume();
     let tried = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
-    assert!(!matches!(tried, Ok(Some(_))), "taken from who holds it");
+    assert!(
+        !matches!(tried, Ok(Some(_))),
+        "acquired while another client holds"
+    );
     drop(wire);
     let guard = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
     soon(guard.release()).await.unwrap();
 }
 
-/// The server collects the empty directory by itself; tokens go on growing, numbers begin again.
+/// The server collects the empty directory by itself: tokens continue to grow, while numbers begin again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collected_container_is_made_again() {
     needs!(zookeeper);
@@ -91,9 +97,9 @@ async fn a_collected_container_is_made_again() {
     }
 }
 
-/// Somebody in between costs the short way, and nothing else.
+/// After a hold of another client the queue has to be read once; later acquisitions cost one request again.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_in_between_is_seen() {
+async fn a_contender_in_between_is_noticed() {
     needs!(zookeeper);
     let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
@@ -103,9 +109,9 @@ async fn whoever_comes_in_between_is_seen() {
     let tried = soon(client.lock(&name).ttl(TTL * 10).try_acquire()).await;
     assert!(tried.unwrap().is_none());
     soon(holder.release()).await.unwrap();
-    // One by the list, the next ones without it.
+    // The first acquisition reads the queue, the next ones do not.
     take_and_release(&client, &name, TTL * 10).await;
     let before = proxy.requests();
     take_and_release(&client, &name, TTL * 10).await;
-    assert_eq!(proxy.requests() - before, WARM);
+    assert_eq!(proxy.requests() - before, REQUESTS_OF_A_PAIR);
 }

@@ -1,0 +1,92 @@
+//! Releasing a hold, leaving the queue, and closing the client.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Answer, Hold, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+
+use super::names::Keys;
+use super::requests::ReleaseKind;
+use super::store::{HeldEntry, Store};
+
+/// How long closing may take: the server may be gone, and leases end by themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Releases what the owner has: the lock, or its place in the queue.
+pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
+    let entry = store.holds.remove(hold.owner);
+    if store.runtime.is_gone() {
+        return Err(Error::new(
+            ErrorKind::Closed,
+            "the runtime of this client is gone; the lease runs out by itself",
+        ));
+    }
+    let is_proposed = entry.as_ref().is_none_or(|entry| entry.is_proposed);
+    let kind = ReleaseKind {
+        is_unclean: hold.unclean,
+        // Of an acquisition of unknown outcome the server knows it.
+        may_reserve: entry.as_ref().is_none_or(|entry| entry.may_reserve),
+        // Servers that hand the lock over at the same time then agree on a token, without another round of requests.
+        next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
+    };
+    let keys = store.requests.keys(&hold.name);
+    let sent = store.context.now();
+    let outcome = store.requests.release(&keys, hold.owner, kind).await;
+    match (&outcome, entry) {
+        (Ok(_), Some(_)) | (Err(_), None) => {}
+        // The owner may be waiting.
+        (Ok(_), None) => store.context.events.released(hold.owner, sent),
+        // The driver sends the release again, which then has to be the same request.
+        (Err(_), Some(entry)) => {
+            let is_released = true;
+            let entry = HeldEntry {
+                is_released,
+                ..entry
+            };
+            store.holds.insert(hold.owner, entry);
+        }
+    }
+    outcome
+}
+
+/// Leaves the queue. A lock that was granted meanwhile is released.
+pub(super) async fn leave_queue(
+    store: &Store,
+    request: &Request,
+    keys: &Keys,
+) -> Result<Answer, Error> {
+    let release = store
+        .requests
+        .release(keys, request.owner, ReleaseKind::UNKNOWN);
+    match release.await {
+        Ok(_) => Ok(Answer::Busy),
+        Err(err) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "no answer to the request to leave the queue",
+        )
+        .with_source(err)),
+    }
+}
+
+/// Releases what is held, lets waiters leave, and ends the connections.
+pub(super) async fn close(store: &Store) {
+    store.maintenance.stop();
+    if store.runtime.is_gone() {
+        return;
+    }
+    let limit = store.context.now().after(CLOSE_TIMEOUT);
+    let close = async {
+        let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
+        let holds = store.holds.select(hold);
+        join_all(holds.iter().map(|hold| release(store, hold))).await;
+        // The driver has stopped the waiters.
+        store.context.operations.all_done().await;
+    };
+    tokio::select! {
+        () = close => {}
+        () = store.context.clock.sleep_until(limit) => {}
+    }
+    store.connections.close();
+}

@@ -1,0 +1,104 @@
+//! Renewal of many holds, and their verification after a lost connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Hold, Renewal};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::support::RetryBudget;
+use tenure_core::time::Time;
+
+use super::errors::unexpected_reply;
+use super::names::Keys;
+use super::requests::{Purpose, RenewItem};
+use super::store::{HeldEntry, Store};
+
+/// Renews or verifies in batches, all of them at the same time.
+pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Vec<Renewal> {
+    let keys = holds.iter().map(|hold| store.requests.keys(&hold.name));
+    let keys: Vec<Keys> = keys.collect();
+    let batches = store.connections.batches(&keys);
+    let renew_batch = |batch: &Vec<usize>| {
+        let item = |at: &usize| {
+            let hold = &holds[*at];
+            let lock_delay = store.holds.read(hold.owner, |entry| entry.lock_delay);
+            RenewItem {
+                keys: &keys[*at],
+                owner: hold.owner,
+                ttl: hold.ttl,
+                lock_delay: lock_delay.unwrap_or(0),
+            }
+        };
+        let items: Vec<_> = batch.iter().map(item).collect();
+        renew_in_time(store, items, purpose)
+    };
+    let answers = join_all(batches.iter().map(renew_batch)).await;
+    let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
+    for (at, renewal) in batches.iter().flatten().zip(answers.into_iter().flatten()) {
+        renewals[*at] = Some(renewal);
+    }
+    let renewals = renewals.into_iter();
+    renewals
+        .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(unexpected_reply())))
+        .collect()
+}
+
+/// A node of a cluster that does not answer must not delay the answers of the others: the driver gets all of them
+/// together.
+async fn renew_in_time(store: &Store, items: Vec<RenewItem<'_>>, purpose: Purpose) -> Vec<Renewal> {
+    let ttls = items.iter().map(|item| item.ttl);
+    let shortest = ttls.min().unwrap_or(Duration::ZERO);
+    if shortest.is_zero() || !store.connections.is_cluster() {
+        return store.requests.renew(&items, purpose).await;
+    }
+    // Half of the time between two renewals.
+    let limit = store.context.now().after(shortest / 6);
+    tokio::select! {
+        biased;
+        renewals = store.requests.renew(&items, purpose) => renewals,
+        () = store.context.clock.sleep_until(limit) => {
+            let message = "no answer in time from the node that has the lock";
+            let late = |_| Renewal::Unknown(Error::new(ErrorKind::Indeterminate, message));
+            items.iter().map(late).collect()
+        }
+    }
+}
+
+/// Verifies all holds after a connection was lost: a server that was restarted may have forgotten them, and the next
+/// renewal may be far away.
+pub(super) async fn verify_holds(store: Arc<Store>) -> Time {
+    let mut budget = RetryBudget::without_limit();
+    while store.context.events.take_connection_loss() {
+        while !verify_once(&store).await {
+            budget.pause(&store.context.clock).await;
+        }
+    }
+    Time::MAX
+}
+
+/// Reports lost holds. Returns whether each hold had an answer.
+async fn verify_once(store: &Store) -> bool {
+    let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
+    let holds = store.holds.select(hold);
+    let mut is_complete = true;
+    for (hold, answer) in holds
+        .iter()
+        .zip(renew(store, &holds, Purpose::Verify).await)
+    {
+        match answer {
+            Renewal::Lost(reason) => {
+                let is_released = store.holds.read(hold.owner, |entry| entry.is_released);
+                match is_released {
+                    // The driver stops to send a failed release when the lease has ended.
+                    Some(true) => drop(store.holds.remove(hold.owner)),
+                    _ => store.context.events.report_loss(hold.owner, reason),
+                }
+            }
+            Renewal::Unknown(_) => is_complete = false,
+            _ => {}
+        }
+    }
+    is_complete
+}

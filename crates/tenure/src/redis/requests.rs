@@ -1,0 +1,488 @@
+//! One function for each request to a server: arguments in, and out comes what the reply means.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue as _, Value};
+
+use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::holder::Holder;
+use tenure_core::lost::LostReason;
+use tenure_core::name::LockName;
+use tenure_core::rt::lock;
+use tenure_core::support::HolderRecord;
+use tenure_core::time::Time;
+
+use super::batch::{BatchItem, BatchKey, Batcher};
+use super::connection::{Connection, Connections, Reply};
+use super::context::Context;
+use super::errors::{self, unexpected_reply};
+use super::names::Keys;
+use super::scripts::{OwnerText, Text};
+use super::settings::Format;
+
+/// How long a place in the queue is good for without a request of its waiter, at most. A waiter that died costs those
+/// behind it this long.
+pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
+
+/// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
+const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// Keys that one step of a scan reads: some 0.2 ms of the server's time.
+const SCAN_COUNT: usize = 1_000;
+
+/// The requests of one client.
+pub(super) struct Requests {
+    context: Arc<Context>,
+    connections: Arc<Connections>,
+    batcher: Batcher,
+    /// The holder of the last request, as it is written.
+    last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
+}
+
+/// Whether the owner may have sent this request before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    First,
+    Repeated,
+}
+
+/// The reply to a request for the lock.
+pub(super) enum AcquireReply {
+    Granted(Grant),
+    /// The lock is taken. The owner has a place in the queue if the request waits.
+    Queued(QueuePosition),
+}
+
+/// A place in the queue, and the state of the lock.
+pub(super) struct QueuePosition {
+    /// How many waiters are ahead.
+    pub(super) ahead: u64,
+    /// Time until the holder's lease ends. `None`: the holder has no lease.
+    pub(super) expires_in: Option<Duration>,
+    /// The token of the last grant. A message about an older one was published before this request.
+    pub(super) last_token: u64,
+    /// The holder is another program, which does not tell us when it releases.
+    pub(super) is_foreign: bool,
+    /// When the request was sent.
+    pub(super) sent: Time,
+    pub(super) round_trip: Duration,
+}
+
+/// What is known of something that is to be released.
+#[derive(Clone, Copy)]
+pub(super) struct ReleaseKind {
+    /// See [`Hold::unclean`].
+    pub(super) is_unclean: bool,
+    /// Whether the name may stay reserved after the release.
+    pub(super) may_reserve: bool,
+    /// The least token of the next grant.
+    pub(super) next_token: Option<u64>,
+}
+
+impl ReleaseKind {
+    /// Of a request of unknown outcome: the server knows what there is to be released.
+    pub(super) const UNKNOWN: Self = Self {
+        is_unclean: false,
+        may_reserve: true,
+        next_token: None,
+    };
+}
+
+/// What a renewal is sent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A new lease.
+    Extend,
+    /// Whether the lock is still ours.
+    Verify,
+}
+
+/// One lock of a renewal.
+pub(super) struct RenewItem<'a> {
+    pub(super) keys: &'a Keys,
+    pub(super) owner: OwnerId,
+    pub(super) ttl: Duration,
+    /// By how much the key outlives the lease, in ms.
+    pub(super) lock_delay: u64,
+}
+
+/// One lock, as the server has it.
+pub(super) struct LockState {
+    /// The owner; empty: the lock is free; `-`: the name is reserved.
+    pub(super) value: String,
+    pub(super) expires_in: Option<Duration>,
+    /// What the `hold` key says of the last holder.
+    pub(super) hold: String,
+    /// What the queue says of each waiter.
+    pub(super) waiters: Vec<String>,
+}
+
+/// In ms, so that nothing ends before it was asked to.
+pub(super) fn millis_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// In whole ms: what is granted counts.
+fn millis_down(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long the place of a waiter is good for.
+pub(super) fn waiter_ttl(ttl: Duration) -> Duration {
+    ttl.min(WAITER_TTL)
+}
+
+/// How long a token is kept, in ms.
+fn token_retention(ttl: Duration) -> u64 {
+    millis_up(TOKEN_RETENTION.max(ttl * 2))
+}
+
+/// Whether the name of this request may stay reserved after a release.
+pub(super) fn may_reserve(request: &Request) -> bool {
+    !request.min_hold.is_zero() || !request.lock_delay.is_zero()
+}
+
+impl Requests {
+    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
+        Self {
+            context: context.clone(),
+            connections: connections.clone(),
+            batcher: Batcher::new(context, connections),
+            last_holder: Mutex::default(),
+        }
+    }
+
+    pub(super) fn keys(&self, name: &LockName) -> Keys {
+        let settings = &self.context.settings;
+        Keys::new(settings.format, &settings.prefix, name)
+    }
+
+    /// The owner as it is written.
+    fn owner(&self, owner: OwnerId) -> OwnerText {
+        match self.context.settings.format {
+            Format::Token => OwnerText::Hex(owner.to_digits()),
+            // Redisson writes the id of a client and that of a thread, and reads neither.
+            Format::Redisson => {
+                OwnerText::Long([&self.context.events.client, ":", &owner.to_hex()].concat())
+            }
+        }
+    }
+
+    /// The holder as it is written: the same text for all acquisitions of a client without a label.
+    fn holder_text(&self, holder: &Arc<Holder>) -> Arc<str> {
+        let mut last = lock(&self.last_holder);
+        if let Some((known, text)) = &*last
+            && Arc::ptr_eq(known, holder)
+        {
+            return text.clone();
+        }
+        let text: Arc<str> = HolderRecord::from(&**holder).to_json().into();
+        *last = Some((holder.clone(), text.clone()));
+        text
+    }
+
+    /// Asks for the lock, and for a place in its queue if the lock is taken and the request waits. May be repeated for
+    /// the same owner at any time. A first request is sent together with others when there are many.
+    pub(super) async fn acquire(
+        &self,
+        request: &Request,
+        keys: &Keys,
+        attempt: Attempt,
+    ) -> Result<Reply<AcquireReply>, Error> {
+        let _in_flight = self.batcher.enter();
+        if attempt == Attempt::First
+            && let Some(reply) = self.acquire_in_batch(request, keys).await?
+        {
+            let granted = self.granted(request, reply.sent, reply.value);
+            return Ok(reply.with(granted));
+        }
+        let connections = &self.connections;
+        let ttl = millis_down(request.ttl);
+        let channel = connections.channel(keys.lock());
+        let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
+        let holder = self.holder_text(&request.holder);
+        let place = match request.wait {
+            true => millis_up(waiter_ttl(request.ttl)),
+            false => 0,
+        };
+        let is_first = u8::from(attempt == Attempt::First);
+        let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(ttl + delay);
+            cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
+            cmd.arg(retention)
+                .arg(Text(format_args!("{place} {is_first}")));
+            if let Some(token) = request.propose {
+                cmd.arg(token);
+            }
+        };
+        let script = &connections.scripts.acquire;
+        let reply: Reply<Value> = connections.run(script, keys, args).await?;
+        let value = match &reply.value {
+            Value::Int(token) => {
+                let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
+                self.granted(request, reply.sent, token)
+            }
+            Value::Array(words) => self.taken(words, reply.sent)?,
+            _ => return Err(unexpected_reply()),
+        };
+        Ok(reply.with(value))
+    }
+
+    /// Asks for the lock together with other requests. `None`: the lock has to be asked for alone.
+    async fn acquire_in_batch(
+        &self,
+        request: &Request,
+        keys: &Keys,
+    ) -> Result<Option<Reply<u64>>, Error> {
+        let Some(scripts) = self.batcher.scripts().filter(|_| !may_reserve(request)) else {
+            return Ok(None);
+        };
+        let item = BatchItem {
+            keys: keys.clone(),
+            owner: self.owner(request.owner),
+            propose: request.propose,
+            key: BatchKey::Acquire {
+                ttl: millis_down(request.ttl),
+                token_retention: token_retention(request.ttl),
+                holder: self.holder_text(&request.holder),
+                is_proposed: request.propose.is_some(),
+            },
+        };
+        self.batcher.send(scripts, item).await
+    }
+
+    fn granted(&self, request: &Request, sent: Time, token: u64) -> AcquireReply {
+        let ttl = Some(Duration::from_millis(millis_down(request.ttl)));
+        let round_trip = self.context.now().since(sent);
+        AcquireReply::Granted(Grant::new(token, sent, round_trip, ttl))
+    }
+
+    /// The reply of a server where the lock is taken.
+    fn taken(&self, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
+        match words {
+            [
+                Value::Int(0),
+                Value::Int(left),
+                Value::Int(foreign),
+                Value::Int(ahead),
+                token @ ..,
+            ] => Ok(AcquireReply::Queued(QueuePosition {
+                ahead: u64::try_from(*ahead).unwrap_or(0),
+                expires_in: u64::try_from(*left).ok().map(Duration::from_millis),
+                last_token: match token {
+                    [Value::Int(token)] => u64::try_from(*token).unwrap_or(0),
+                    // In Redisson's format nothing is handed over.
+                    _ => 0,
+                },
+                is_foreign: *foreign == 1,
+                sent,
+                round_trip: self.context.now().since(sent),
+            })),
+            [Value::Int(-1), found] => {
+                let found = String::from_redis_value_ref(found).unwrap_or_default();
+                let wanted = match self.context.settings.format {
+                    Format::Token => "string",
+                    Format::Redisson => "hash",
+                };
+                Err(errors::wrong_type(&found, wanted))
+            }
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Waits until enough replicas have what was written over this connection. Returns how many have it.
+    pub(super) async fn wait_for_replicas(
+        &self,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Result<u32, Error> {
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.context.settings.wait_replicas)
+            .arg(millis_up(limit));
+        connection.send(&wait).await.map_err(errors::request)
+    }
+
+    /// Renews these locks with one script.
+    pub(super) async fn renew(&self, items: &[RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
+        let Some(first) = items.first() else {
+            return Vec::new();
+        };
+        let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
+        let fill = |cmd: &mut Cmd| {
+            for item in items {
+                cmd.arg(item.keys.lock()).arg(item.keys.hold());
+            }
+            for (item, owner) in items.iter().zip(&owners) {
+                let live = match purpose {
+                    Purpose::Extend => millis_down(item.ttl) + item.lock_delay,
+                    Purpose::Verify => 0,
+                };
+                cmd.arg(owner).arg(live).arg(token_retention(item.ttl));
+            }
+        };
+        let script = &self.connections.scripts.renew;
+        let key = first.keys.lock();
+        let reply = self.connections.call(key, script, 2 * items.len(), fill);
+        let reply: Result<Reply<Vec<i64>>, Error> = reply.await;
+        let unknown = |err: Error| {
+            items
+                .iter()
+                .map(|_| Renewal::Unknown(err.clone()))
+                .collect()
+        };
+        let reply = match reply {
+            Ok(reply) if reply.value.len() == items.len() => reply,
+            Ok(_) => return unknown(unexpected_reply()),
+            Err(err) => return unknown(err),
+        };
+        let renewals = reply.value.iter().zip(items);
+        let renewals = renewals.map(|(answer, item)| match answer {
+            1 => Renewal::Renewed {
+                sent: reply.sent,
+                ttl: Some(Duration::from_millis(millis_down(item.ttl))),
+            },
+            0 => Renewal::Lost(LostReason::StoreSaysNo),
+            _ => Renewal::Lost(LostReason::TakenOver),
+        });
+        renewals.collect()
+    }
+
+    /// Releases what the owner has: the lock, or its place in the queue.
+    pub(super) async fn release(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        kind: ReleaseKind,
+    ) -> Result<Release, Error> {
+        let _in_flight = self.batcher.enter();
+        if !kind.may_reserve && self.release_in_batch(keys, owner).await? {
+            return Ok(Release::Released);
+        }
+        let owner = self.owner(owner);
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner);
+            if kind.may_reserve {
+                cmd.arg(u8::from(kind.is_unclean));
+            } else if kind.next_token.is_some() {
+                cmd.arg("-");
+            }
+            if let Some(token) = kind.next_token {
+                cmd.arg(token);
+            }
+        };
+        let script = &self.connections.scripts.release;
+        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        Ok(match reply.value {
+            0 => Release::NotHeld,
+            _ => Release::Released,
+        })
+    }
+
+    /// Releases a lock together with other requests. `false`: nothing was done.
+    async fn release_in_batch(&self, keys: &Keys, owner: OwnerId) -> Result<bool, Error> {
+        let Some(scripts) = self.batcher.scripts() else {
+            return Ok(false);
+        };
+        let item = BatchItem {
+            keys: keys.clone(),
+            owner: self.owner(owner),
+            propose: None,
+            key: BatchKey::Release,
+        };
+        Ok(self.batcher.send(scripts, item).await?.is_some())
+    }
+
+    /// See [`Backend::raise`](tenure_core::backend::Backend::raise).
+    pub(super) async fn raise(&self, hold: &Hold, token: u64) -> Result<bool, Error> {
+        let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(token);
+        };
+        let script = &self.connections.scripts.raise;
+        let reply: Reply<i64> = self.connections.run(script, &keys, args).await?;
+        Ok(reply.value == 1)
+    }
+
+    /// See [`Backend::write`](tenure_core::backend::Backend::write).
+    pub(super) async fn write(
+        &self,
+        holds: &[Hold],
+        key: &str,
+        value: Option<&[u8]>,
+    ) -> Result<bool, Error> {
+        let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
+        let first = keys.first().map(Keys::lock).unwrap_or_default();
+        self.connections.check_slot(first, key)?;
+        for keys in &keys {
+            self.connections.check_slot(first, keys.lock())?;
+        }
+        let fill = |cmd: &mut Cmd| {
+            cmd.arg(key);
+            for keys in &keys {
+                cmd.arg(keys.lock());
+            }
+            for hold in holds {
+                cmd.arg(self.owner(hold.owner));
+            }
+            cmd.arg(value);
+        };
+        let script = &self.connections.scripts.write;
+        let reply = self.connections.call(first, script, 1 + keys.len(), fill);
+        let reply: Reply<i64> = reply.await?;
+        Ok(reply.value == 1)
+    }
+
+    /// Ends the hold with that token. `false`: there is none.
+    pub(super) async fn break_hold(&self, keys: &Keys, token: u64) -> Result<bool, Error> {
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(token);
+        };
+        let script = &self.connections.scripts.break_hold;
+        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        Ok(reply.value == 1)
+    }
+
+    /// Reads one lock, and changes nothing.
+    pub(super) async fn inspect(&self, keys: &Keys) -> Result<LockState, Error> {
+        let script = &self.connections.scripts.inspect;
+        let reply: Reply<Vec<Value>> = self.connections.run(script, keys, |_| {}).await?;
+        // The value of a foreign holder may be any bytes.
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::Int(number) => number.to_string(),
+            _ => String::new(),
+        };
+        let mut words = reply.value.iter().map(text);
+        let (Some(value), Some(left), Some(hold)) = (words.next(), words.next(), words.next())
+        else {
+            return Err(unexpected_reply());
+        };
+        Ok(LockState {
+            value,
+            expires_in: left.parse().ok().map(Duration::from_millis),
+            hold,
+            waiters: words.collect(),
+        })
+    }
+
+    /// The keys of this server that may be `hold` keys.
+    pub(super) async fn scan(&self, connection: &Connection) -> Result<Vec<Vec<u8>>, Error> {
+        let (mut found, mut cursor) = (Vec::new(), 0_u64);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg("tenure:{*");
+            scan.arg("COUNT").arg(SCAN_COUNT);
+            let reply = connection.send(&scan).await.map_err(errors::request)?;
+            let (next, keys): (u64, Vec<Vec<u8>>) = reply;
+            found.extend(keys);
+            cursor = next;
+            if cursor == 0 {
+                return Ok(found);
+            }
+        }
+    }
+}

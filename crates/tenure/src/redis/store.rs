@@ -1,0 +1,133 @@
+//! The parts of one client, and how a client connects.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Backend, Request};
+use tenure_core::error::Error;
+use tenure_core::guarantees::Guarantees;
+use tenure_core::logic::quorum;
+use tenure_core::name::LockName;
+use tenure_core::rt::Clock;
+use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
+
+use super::connection::Connections;
+use super::context::Context;
+use super::events::ServerEvents;
+use super::guarantees::{Configuration, guarantees};
+use super::requests::{Requests, may_reserve, millis_up};
+use super::settings::Settings;
+
+/// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.
+pub struct Store {
+    pub(super) guarantees: Guarantees,
+    pub(super) context: Arc<Context>,
+    pub(super) connections: Arc<Connections>,
+    pub(super) requests: Requests,
+    pub(super) holds: HoldRegistry<HeldEntry>,
+    /// The task that verifies the holds when a connection was lost.
+    pub(super) maintenance: Arc<Maintenance>,
+    /// The runtime of the connections.
+    pub(super) runtime: RuntimeWatch,
+}
+
+/// What has to be remembered of a hold to renew and to release it.
+#[derive(Clone, Debug)]
+pub(super) struct HeldEntry {
+    pub(super) name: LockName,
+    /// By how much the key outlives the lease, in ms.
+    pub(super) lock_delay: u64,
+    /// Whether the name may stay reserved after a release.
+    pub(super) may_reserve: bool,
+    /// Whether the token was proposed: several servers are to have the same token.
+    pub(super) is_proposed: bool,
+    /// A release failed. The driver sends the release again, until the lease has ended.
+    pub(super) is_released: bool,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topology = &self.context.settings.topology;
+        f.debug_tuple("Store").field(topology).finish()
+    }
+}
+
+impl Store {
+    /// Connects to the store of a URL `redis://`, `rediss://`, `redis+sentinel://` or `redis+cluster://`.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the server cannot be reached, refused the
+    /// user, or cannot keep locks.
+    pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
+        Self::with(Settings::new(url)?).await
+    }
+
+    /// Connects to the independent servers of a URL `redlock://HOST,HOST,HOST`; each is a store of its own.
+    ///
+    /// # Errors
+    /// As [`connect`](Store::connect). `Unreachable` only if more than half of the servers cannot be reached; the client
+    /// connects to the others later.
+    pub async fn connect_independent(url: &str) -> Result<Vec<Arc<dyn Backend>>, Error> {
+        let settings = Settings::independent_servers(url)?;
+        let stores = join_all(settings.into_iter().map(Self::with)).await;
+        let stores = stores.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (mut reachable, mut failure) = (0, None);
+        for store in &stores {
+            match store.connections.connection("").await {
+                Ok(_) => reachable += 1,
+                Err(err) => failure = Some(err),
+            }
+        }
+        if let Some(err) = failure
+            && reachable < quorum::majority(stores.len())
+        {
+            let (count, kind) = (stores.len(), err.kind());
+            let message =
+                format!("{reachable} of {count} servers can be reached, which is no majority");
+            return Err(Error::new(kind, message).with_source(err));
+        }
+        Ok(stores.into_iter().map(|it| Arc::new(it) as _).collect())
+    }
+
+    async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
+        let spawner = support::spawner()?;
+        let maintenance = Arc::<Maintenance>::default();
+        let context = Arc::new(Context {
+            settings,
+            events: ServerEvents::new(maintenance.clone()),
+            operations: Arc::default(),
+            clock: Clock::system(),
+            spawner: spawner.clone(),
+        });
+        let connections = Arc::new(Connections::connect(&context).await?);
+        let reachable = match connections.reachable().await {
+            // Nothing is known of a server that cannot be reached.
+            Err(_) if context.settings.may_be_unreachable => Vec::new(),
+            reachable => reachable?,
+        };
+        let configuration = Configuration::of(&context.settings, &reachable);
+        Ok(Arc::new(Self {
+            guarantees: guarantees(configuration),
+            requests: Requests::new(&context, &connections),
+            context,
+            connections,
+            holds: HoldRegistry::default(),
+            maintenance,
+            runtime: RuntimeWatch::new(&spawner),
+        }))
+    }
+
+    /// Remembers a hold that is about to be passed to the driver.
+    pub(super) fn remember(&self, request: &Request) {
+        let entry = HeldEntry {
+            name: request.name.clone(),
+            lock_delay: millis_up(request.lock_delay),
+            may_reserve: may_reserve(request),
+            is_proposed: request.propose.is_some(),
+            is_released: false,
+        };
+        self.holds.insert(request.owner, entry);
+    }
+}
