@@ -10,8 +10,8 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use tenure_core::error::Error;
 use tenure_core::rt::Clock;
 
+use super::request_error::RequestError;
 use super::server::{Kind, Server, Tls};
-use super::trouble::Trouble;
 
 /// What the server shows our connections as.
 #[cfg(feature = "postgres")]
@@ -23,8 +23,8 @@ pub(crate) type Row = Vec<Option<String>>;
 impl Server {
     /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
     #[cfg(feature = "mysql")]
-    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
-        let options = self.mysql_options().map_err(Trouble::Settings)?;
+    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, RequestError> {
+        let options = self.mysql_options().map_err(RequestError::Explained)?;
         // In a box, because it is large and rarely done: every request would have to have room for it.
         self.limited(clock, Box::pin(MySqlConnection::connect_with(&options)))
             .await
@@ -32,8 +32,8 @@ impl Server {
 
     /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
     #[cfg(feature = "postgres")]
-    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
-        let options = self.postgres_options().map_err(Trouble::Settings)?;
+    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, RequestError> {
+        let options = self.postgres_options().map_err(RequestError::Explained)?;
         // As above.
         self.limited(clock, Box::pin(PgConnection::connect_with(&options)))
             .await
@@ -45,12 +45,12 @@ impl Server {
         &self,
         clock: &Clock,
         request: impl Future<Output = Result<T, sqlx::Error>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, RequestError> {
         let limit = clock.now().after(self.timeout);
         tokio::select! {
             biased;
-            answer = request => answer.map_err(Trouble::from),
-            () = clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+            answer = request => answer.map_err(RequestError::from),
+            () = clock.sleep_until(limit) => Err(RequestError::TimedOut(self.timeout)),
         }
     }
 
@@ -146,14 +146,14 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, Trouble> {
+    pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, RequestError> {
         match server.kind {
             #[cfg(feature = "mysql")]
             Kind::MySql => server.mysql(clock).await.map(Self::MySql),
             #[cfg(feature = "postgres")]
             Kind::Postgres => server.postgres(clock).await.map(Self::Postgres),
             #[allow(unreachable_patterns, reason = "with both features there is none left")]
-            _ => Err(Trouble::Broken(sqlx::Error::WorkerCrashed)),
+            _ => Err(RequestError::Broken(sqlx::Error::WorkerCrashed)),
         }
     }
 

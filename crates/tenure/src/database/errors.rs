@@ -5,28 +5,28 @@ use tenure_core::error::{Error, ErrorKind};
 use crate::tls;
 
 use super::error_codes;
+use super::request_error::RequestError;
 use super::server::Server;
-use super::trouble::Trouble;
 
 /// The error of a request that `server` did not fulfil. `cure` gets the error code of the server, and returns kind and
 /// text for what only the store can know (its table, its privileges).
 pub(crate) fn explain(
-    trouble: Trouble,
+    error: RequestError,
     server: &Server,
     cure: impl FnOnce(&str) -> Option<(ErrorKind, String)>,
 ) -> Error {
-    let code = trouble.code();
+    let code = error.code();
     let known = code
         .as_deref()
         .and_then(|code| cure(code).or_else(|| error_codes::meaning(code, server)));
-    let is_refusal = trouble.is_refusal();
-    match trouble {
-        Trouble::Settings(err) => err,
-        Trouble::Silence(limit) => Error::new(
+    let is_refusal = error.is_refusal();
+    match error {
+        RequestError::Explained(err) => err,
+        RequestError::TimedOut(limit) => Error::new(
             ErrorKind::Indeterminate,
             format!("{server} did not answer within {limit:?}"),
         ),
-        Trouble::Said(said) => {
+        RequestError::Refused(said) => {
             let (kind, what) = known.unwrap_or_else(|| {
                 let kind = if is_refusal {
                     ErrorKind::Backend
@@ -37,7 +37,7 @@ pub(crate) fn explain(
             });
             Error::new(kind, what).with_source(sqlx::Error::Database(said))
         }
-        Trouble::Broken(sqlx::Error::Tls(why)) => match why.downcast::<rustls::Error>() {
+        RequestError::Broken(sqlx::Error::Tls(why)) => match why.downcast::<rustls::Error>() {
             Ok(why) => tls::explain(&why, server, "tls=off"),
             Err(why) => Error::new(
                 ErrorKind::Unreachable,
@@ -45,7 +45,7 @@ pub(crate) fn explain(
             )
             .with_source(why),
         },
-        Trouble::Broken(err) => {
+        RequestError::Broken(err) => {
             // A failed handshake is reported as an error of the connection.
             if let sqlx::Error::Io(io) = &err
                 && let Some(why) = handshake(io)
@@ -72,19 +72,19 @@ fn is_about_tls(err: &sqlx::Error) -> bool {
 }
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
-pub(crate) fn no_connection(trouble: Trouble, server: &Server) -> Error {
-    match trouble {
-        Trouble::Silence(limit) => Error::new(
+pub(crate) fn no_connection(error: RequestError, server: &Server) -> Error {
+    match error {
+        RequestError::TimedOut(limit) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} did not answer within {limit:?}"),
         ),
-        Trouble::Broken(err) if !is_about_tls(&err) => Error::new(
+        RequestError::Broken(err) if !is_about_tls(&err) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} cannot be reached"),
         )
         .with_source(err),
-        trouble => {
-            let err = explain(trouble, server, |_| None);
+        error => {
+            let err = explain(error, server, |_| None);
             match err.kind() {
                 ErrorKind::Indeterminate => Error::new(
                     ErrorKind::Unreachable,

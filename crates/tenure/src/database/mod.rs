@@ -10,9 +10,9 @@ mod errors;
 mod hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod keys;
+mod request_error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
-mod trouble;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::connection::{Connection, Row};
@@ -21,6 +21,6 @@ pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::hex::unhex;
+pub(crate) use self::request_error::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{KNOWN, Kind, Mode, Server};
-pub(crate) use self::trouble::Trouble;

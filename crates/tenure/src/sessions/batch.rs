@@ -16,7 +16,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, Row, Trouble};
+use crate::database::{Connection, RequestError, Row};
 
 use super::acquisitions::Acquisition;
 use super::errors;
@@ -122,20 +122,20 @@ async fn run(
             session.lease.renew(sent);
             complete(&session, batch, &operations, &row, sent);
         }
-        Err(trouble) if trouble.is_fatal() => {
+        Err(error) if error.is_fatal() => {
             drop(connection);
             session.end();
-            fail(batch, Some(trouble), OperationError::SessionEnded);
+            fail(batch, Some(error), OperationError::SessionEnded);
         }
         // The server refused the whole statement; the operations before the refused one may have been done.
-        Err(trouble) => {
+        Err(error) => {
             if undo(&session, &mut connection, &operations, &mut batch).await {
                 *guard = Some(connection);
                 session.lease.renew(sent);
             } else {
                 session.end();
             }
-            refuse(&session, batch, trouble);
+            refuse(&session, batch, error);
         }
     }
     if session.is_ended() {
@@ -166,7 +166,7 @@ async fn run_statement(
     connection: &mut Connection,
     operations: &[Operation],
     batch: &mut [PendingOperation],
-) -> Result<Row, Trouble> {
+) -> Result<Row, RequestError> {
     let sql = session.context.dialect.statement(operations);
     let limit = session.context.request_limit().max(session.lease.ends());
     let rows = await_rows(session, connection.rows(sql), limit, batch).await?;
@@ -217,7 +217,7 @@ fn complete(
                 round_trip,
             }),
             None => {
-                let unknown = Trouble::Settings(errors::null());
+                let unknown = RequestError::Explained(errors::null());
                 Err(OperationError::Refused(Some(unknown)))
             }
         });
@@ -262,23 +262,23 @@ fn complete_one(
 /// Tells each caller of a statement without an answer; the first one gets the reason.
 fn fail(
     batch: Vec<PendingOperation>,
-    mut trouble: Option<Trouble>,
-    error: impl Fn(Option<Trouble>) -> OperationError,
+    mut cause: Option<RequestError>,
+    error: impl Fn(Option<RequestError>) -> OperationError,
 ) {
     for mut pending in batch {
-        pending.finish(Err(error(trouble.take())));
+        pending.finish(Err(error(cause.take())));
     }
 }
 
 /// Tells each caller of a statement that the server refused.
-fn refuse(session: &Session, batch: Vec<PendingOperation>, trouble: Trouble) {
+fn refuse(session: &Session, batch: Vec<PendingOperation>, error: RequestError) {
     for pending in &batch {
         // A lock that was to be unlocked is still ours, as far as we know; the maintenance task sends that again.
         if let (Operation::TryLock { .. }, Some(owner)) = (&pending.operation, pending.owner) {
             lock(&session.acquisitions).remove(&owner);
         }
     }
-    fail(batch, Some(trouble), OperationError::Refused);
+    fail(batch, Some(error), OperationError::Refused);
 }
 
 /// Unlocks what was granted after its caller had given up.

@@ -69,7 +69,7 @@ impl Connector {
             let limit = self.context.request_limit();
             let ping = self.context.dialect.statement(&[Operation::Ping]);
             let rows = statements::query(session, ping, limit).await;
-            let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
+            let rows = rows.map_err(|error| no_connection(error, server))?;
             let number = rows.first().and_then(|row| row.first()?.clone());
             is_shared |= number != Some(session.server_info.session.number.to_string());
         }
@@ -98,7 +98,7 @@ impl Connector {
         let server = &self.context.settings.server;
         let opened = self.context.clock.now();
         let connection = Connection::open(server, &self.context.clock).await;
-        let connection = connection.map_err(|trouble| no_connection(trouble, server))?;
+        let connection = connection.map_err(|error| no_connection(error, server))?;
         Ok((connection, opened))
     }
 
@@ -126,7 +126,7 @@ impl Connector {
         let rows = server
             .limited(&context.clock, connection.rows(set_up))
             .await
-            .map_err(|trouble| no_connection(trouble, server))?;
+            .map_err(|error| no_connection(error, server))?;
         let server_info = context.dialect.server_info(&rows, version);
         let server_info = server_info.ok_or_else(errors::unexpected_reply)?;
         if let Some(objection) = &server_info.objection {

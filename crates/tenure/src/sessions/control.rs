@@ -77,8 +77,8 @@ impl ControlConnection {
             match statements::query(&session, sql.clone(), limit).await {
                 Ok(rows) => return Ok(rows),
                 // The connection was idle, and may have been broken for long.
-                Err(trouble) if trouble.is_fatal() && std::mem::take(&mut may_retry) => {}
-                Err(trouble) => return Err(errors::explain(trouble, &context.settings.server)),
+                Err(error) if error.is_fatal() && std::mem::take(&mut may_retry) => {}
+                Err(error) => return Err(errors::explain(error, &context.settings.server)),
             }
         }
     }
@@ -92,7 +92,7 @@ impl ControlConnection {
         let outcome = statements::query(&session, sql, context.request_limit()).await;
         outcome
             .map(drop)
-            .map_err(|trouble| errors::explain(trouble, &context.settings.server))
+            .map_err(|error| errors::explain(error, &context.settings.server))
     }
 
     /// The session that is open, or a new one.

@@ -2,13 +2,13 @@
 
 use tenure_core::error::{Error, ErrorKind};
 
-use crate::database::{self, Server, Trouble};
+use crate::database::{self, RequestError, Server};
 
 use super::operations::OperationError;
 
 /// The error of a statement that the server refused or did not answer.
-pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {
-    database::explain(trouble, server, |code| {
+pub(super) fn explain(error: RequestError, server: &Server) -> Error {
+    database::explain(error, server, |code| {
         let (kind, cure) = cure(code)?;
         Some((kind, format!("{server} {cure}")))
     })
@@ -46,10 +46,10 @@ fn cure(code: &str) -> Option<(ErrorKind, &'static str)> {
 /// The error of an operation without a result.
 pub(super) fn of_operation(error: OperationError, server: &Server) -> Error {
     match error {
-        OperationError::Refused(Some(trouble)) | OperationError::SessionEnded(Some(trouble)) => {
-            explain(trouble, server)
+        OperationError::Refused(Some(error)) | OperationError::SessionEnded(Some(error)) => {
+            explain(error, server)
         }
-        OperationError::TimedOut => explain(Trouble::Silence(server.timeout), server),
+        OperationError::TimedOut => explain(RequestError::TimedOut(server.timeout), server),
         OperationError::Refused(None) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} refused a statement that this was part of"),

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tenure_core::fence::OwnerId;
 use tenure_core::time::Time;
 
-use crate::database::Trouble;
+use crate::database::RequestError;
 
 use super::acquisitions::{AcquisitionState, Acquisitions};
 use super::key::Key;
@@ -85,15 +85,15 @@ pub(super) struct Reply {
     pub(super) round_trip: Duration,
 }
 
-/// Why an operation has no result. `None` instead of a [`Trouble`]: it went to another caller of the same statement.
+/// Why an operation has no result. `None` instead of a [`RequestError`]: it went to another caller of the same statement.
 #[derive(Debug)]
 pub(super) enum OperationError {
     /// The server refused the statement, and nothing was done.
-    Refused(Option<Trouble>),
+    Refused(Option<RequestError>),
     /// There is no reply yet. One may come.
     TimedOut,
     /// The session is over, or it was ended because its state is unknown.
-    SessionEnded(Option<Trouble>),
+    SessionEnded(Option<RequestError>),
 }
 
 pub(super) type Outcome = Result<Reply, OperationError>;

@@ -210,10 +210,10 @@ async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
             let tokens = tokens.unwrap_or_default().split(' ');
             tokens.filter_map(|token| token.parse().ok()).collect()
         }
-        Err(trouble) => {
+        Err(error) => {
             // Other refusals are those of a statement that somebody has cancelled.
-            if !trouble.is_fatal()
-                && errors::explain(trouble, &context.settings.server).kind() == ErrorKind::Denied
+            if !error.is_fatal()
+                && errors::explain(error, &context.settings.server).kind() == ErrorKind::Denied
             {
                 store.holder_table.disable();
             }

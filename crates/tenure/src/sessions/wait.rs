@@ -107,12 +107,12 @@ pub(super) async fn wait(
             store.until_cancelled(request, pause).await;
             Ok(Outcome::Busy)
         }
-        WaitOutcome::Refused(trouble) => {
+        WaitOutcome::Refused(error) => {
             free_session(store, request, &session);
-            Err(errors::explain(trouble, &context.settings.server))
+            Err(errors::explain(error, &context.settings.server))
         }
-        WaitOutcome::SessionEnded(trouble) => {
-            let error = OperationError::SessionEnded(Some(trouble));
+        WaitOutcome::SessionEnded(error) => {
+            let error = OperationError::SessionEnded(Some(error));
             attempt::after_session_end(store, request, &session, error).await
         }
     }

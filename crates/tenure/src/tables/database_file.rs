@@ -18,7 +18,7 @@ use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, lock};
 
-use crate::database::Trouble;
+use crate::database::RequestError;
 
 use super::file_id::FileId;
 use super::sql::schema;
@@ -36,18 +36,18 @@ pub(super) struct FileConnection {
 pub(super) enum OpenError {
     /// The file was removed or replaced at that very moment.
     Replaced,
-    Trouble(Trouble),
+    Failed(RequestError),
 }
 
 impl From<Error> for OpenError {
     fn from(err: Error) -> Self {
-        Self::Trouble(Trouble::Settings(err))
+        Self::Failed(RequestError::Explained(err))
     }
 }
 
 impl From<sqlx::Error> for OpenError {
     fn from(err: sqlx::Error) -> Self {
-        Self::Trouble(err.into())
+        Self::Failed(err.into())
     }
 }
 

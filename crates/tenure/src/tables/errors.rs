@@ -3,7 +3,7 @@
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
 
-use crate::database::Trouble;
+use crate::database::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Kind};
 
@@ -11,21 +11,21 @@ use super::names::Format;
 use super::settings::{Location, Settings};
 
 /// Another transaction was in the way, and nothing was done.
-pub(super) fn is_conflict(trouble: &Trouble) -> bool {
+pub(super) fn is_conflict(error: &RequestError) -> bool {
     matches!(
-        trouble.code().as_deref(),
+        error.code().as_deref(),
         // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
         Some(
             "40001" | "40P01" | "1213" | "1020"
         // SQLite: somebody wrote since we began to read.
             | "517" | "261"
         )
-    ) || is_locked_file(trouble)
+    ) || is_locked_file(error)
 }
 
 /// SQLite: somebody else writes. No transaction was begun.
-pub(super) fn is_locked_file(trouble: &Trouble) -> bool {
-    trouble.code().as_deref() == Some("5")
+pub(super) fn is_locked_file(error: &RequestError) -> bool {
+    error.code().as_deref() == Some("5")
 }
 
 pub(super) fn closed() -> Error {
@@ -49,24 +49,24 @@ pub(super) fn unexpected_reply() -> Error {
 }
 
 /// The error of a request that was not fulfilled.
-pub(super) fn explain(trouble: Trouble, settings: &Settings) -> Error {
+pub(super) fn explain(error: RequestError, settings: &Settings) -> Error {
     match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
         Location::Server(server) => {
-            database::explain(trouble, server, |code| of_server(code, settings, server))
+            database::explain(error, server, |code| of_server(code, settings, server))
         }
         #[cfg(feature = "sqlite")]
-        Location::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(error, settings, path),
     }
 }
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
-pub(super) fn no_connection(trouble: Trouble, settings: &Settings) -> Error {
+pub(super) fn no_connection(error: RequestError, settings: &Settings) -> Error {
     match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Location::Server(server) => database::no_connection(trouble, server),
+        Location::Server(server) => database::no_connection(error, server),
         #[cfg(feature = "sqlite")]
-        Location::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(error, settings, path),
     }
 }
 
@@ -168,22 +168,22 @@ fn waiters(settings: &Settings) -> String {
 }
 
 #[cfg(feature = "sqlite")]
-fn of_file(trouble: Trouble, settings: &Settings, path: &std::path::Path) -> Error {
+fn of_file(error: RequestError, settings: &Settings, path: &std::path::Path) -> Error {
     let shown = Escaped(&path.display().to_string()).to_string();
-    let code = trouble.code().and_then(|code| code.parse::<u32>().ok());
+    let code = error.code().and_then(|code| code.parse::<u32>().ok());
     // Beyond the lowest byte it says in detail why.
     let code = code.map(|code| code & 0xff);
     let cure = make_it(settings);
-    let source = match trouble {
-        Trouble::Settings(err) => return err,
-        Trouble::Silence(limit) => {
+    let source = match error {
+        RequestError::Explained(err) => return err,
+        RequestError::TimedOut(limit) => {
             return Error::new(
                 ErrorKind::Indeterminate,
                 format!("{shown} could not be read or written within {limit:?}"),
             );
         }
-        Trouble::Broken(err) => err,
-        Trouble::Said(said) => sqlx::Error::Database(said),
+        RequestError::Broken(err) => err,
+        RequestError::Refused(said) => sqlx::Error::Database(said),
     };
     let text = source.to_string();
     let (kind, what) = match code {

@@ -15,7 +15,7 @@ use tenure_core::time::Time;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::Kind;
-use crate::database::Trouble;
+use crate::database::RequestError;
 
 use super::connection::{Connection, Row};
 #[cfg(feature = "sqlite")]
@@ -96,18 +96,18 @@ impl Pool {
         for attempt in 0.. {
             let Some(file) = &self.file else { break };
             file.look_for_tables_again();
-            let trouble = match file.open(&mut made).await {
+            let error = match file.open(&mut made).await {
                 Ok(connection) => {
                     lock(&self.idle).push(Connection::Sqlite(connection));
                     break;
                 }
                 Err(OpenError::Replaced) => None,
-                Err(OpenError::Trouble(trouble)) => Some(trouble),
+                Err(OpenError::Failed(error)) => Some(error),
             };
-            let may_pass = trouble.as_ref().is_none_or(errors::is_conflict);
+            let may_pass = error.as_ref().is_none_or(errors::is_conflict);
             if !may_pass || self.clock.now() >= retry_until {
-                return Err(match trouble {
-                    Some(trouble) => errors::no_connection(trouble, &self.settings),
+                return Err(match error {
+                    Some(error) => errors::no_connection(error, &self.settings),
                     None => errors::replaced(),
                 });
             }
@@ -132,7 +132,7 @@ impl Pool {
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
         let connection = self.connect().await;
         let connection =
-            connection.map_err(|trouble| errors::no_connection(trouble, &self.settings))?;
+            connection.map_err(|error| errors::no_connection(error, &self.settings))?;
         lock(&self.idle).push(connection);
         Ok(())
     }
@@ -152,34 +152,34 @@ impl Pool {
         let patience = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
-            let (trouble, is_fresh) = match self.ask_once(&statement, stop).await {
+            let (error, is_fresh) = match self.ask_once(&statement, stop).await {
                 Ok(reply) => {
                     return Ok(Reply {
                         is_repeated: broken.is_some(),
                         ..reply
                     });
                 }
-                Err(Refused::NotSent(err)) => {
+                Err(NoReply::NotSent(err)) => {
                     // What was sent before may have been done.
                     return Err(broken.unwrap_or(err));
                 }
-                Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
+                Err(NoReply::Failed { error, is_fresh }) => (error, is_fresh),
                 // What was done in a file that is gone was not done.
                 #[cfg(feature = "sqlite")]
-                Err(Refused::Replaced) if self.clock.now() < patience => {
+                Err(NoReply::Replaced) if self.clock.now() < patience => {
                     broken = None;
                     continue;
                 }
                 #[cfg(feature = "sqlite")]
-                Err(Refused::Replaced) => return Err(errors::replaced()),
+                Err(NoReply::Replaced) => return Err(errors::replaced()),
             };
             let may_repeat = self.clock.now() < patience && !stop.is_raised();
-            if errors::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
+            if errors::is_conflict(&error) && may_repeat && self.pause(attempt, stop).await {
                 continue;
             }
-            let is_silent = matches!(trouble, Trouble::Silence(_));
-            let is_broken = trouble.is_fatal() && !is_silent;
-            let err = errors::explain(trouble, &self.settings);
+            let is_silent = matches!(error, RequestError::TimedOut(_));
+            let is_broken = error.is_fatal() && !is_silent;
+            let err = errors::explain(error, &self.settings);
             if is_broken {
                 // What happened to one has probably happened to the others.
                 lock(&self.idle).clear();
@@ -192,9 +192,9 @@ impl Pool {
         Err(errors::unexpected_reply())
     }
 
-    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, Refused> {
+    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, NoReply> {
         if self.runtime.is_gone() {
-            return Err(Refused::NotSent(Error::new(
+            return Err(NoReply::NotSent(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
@@ -210,14 +210,14 @@ impl Pool {
         let limit = sent.after(self.settings.timeout);
         let answer = tokio::select! {
             biased;
-            answer = connection.run(statement) => answer.map_err(Trouble::from),
-            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
+            answer = connection.run(statement) => answer.map_err(RequestError::from),
+            () = self.clock.sleep_until(limit) => Err(RequestError::TimedOut(self.settings.timeout)),
         };
         let file = connection.file();
         #[cfg(feature = "sqlite")]
-        if !self.is_current(&connection).map_err(Refused::NotSent)? {
+        if !self.is_current(&connection).map_err(NoReply::NotSent)? {
             lock(&self.idle).clear();
-            return Err(Refused::Replaced);
+            return Err(NoReply::Replaced);
         }
         match answer {
             Ok(rows) => {
@@ -231,13 +231,13 @@ impl Pool {
                     file,
                 })
             }
-            Err(trouble) => {
+            Err(error) => {
                 // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
-                let is_open = statement.is_transaction && !errors::is_locked_file(&trouble);
-                if matches!(trouble, Trouble::Said(_)) && !trouble.is_fatal() && !is_open {
+                let is_open = statement.is_transaction && !errors::is_locked_file(&error);
+                if matches!(error, RequestError::Refused(_)) && !error.is_fatal() && !is_open {
                     lock(&self.idle).push(connection);
                 }
-                Err(Refused::Trouble { trouble, is_fresh })
+                Err(NoReply::Failed { error, is_fresh })
             }
         }
     }
@@ -247,7 +247,7 @@ impl Pool {
         &self,
         statement: &Statement,
         stop: &Flag,
-    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
+    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), NoReply> {
         let patience = self.settings.timeout * PERMIT_TIMEOUTS;
         let limit = self.clock.now().after(patience);
         let permit = async {
@@ -257,7 +257,7 @@ impl Pool {
             };
             Ok::<_, AcquireError>((ordinary, self.permits.acquire().await?))
         };
-        let busy = |what: String| Err(Refused::NotSent(Error::new(ErrorKind::Unreachable, what)));
+        let busy = |what: String| Err(NoReply::NotSent(Error::new(ErrorKind::Unreachable, what)));
         let permit = tokio::select! {
             biased;
             permit = permit => permit,
@@ -270,16 +270,16 @@ impl Pool {
         };
         match permit {
             Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
-            _ => Err(Refused::NotSent(errors::closed())),
+            _ => Err(NoReply::NotSent(errors::closed())),
         }
     }
 
     /// An idle connection. Connections to a file that was removed or replaced are closed.
-    fn take_idle(&self) -> Result<Option<Connection>, Refused> {
+    fn take_idle(&self) -> Result<Option<Connection>, NoReply> {
         let idle = lock(&self.idle).pop();
         #[cfg(feature = "sqlite")]
         if let Some(connection) = &idle
-            && !self.is_current(connection).map_err(Refused::NotSent)?
+            && !self.is_current(connection).map_err(NoReply::NotSent)?
         {
             lock(&self.idle).clear();
             return Ok(None);
@@ -308,7 +308,7 @@ impl Pool {
         }
     }
 
-    async fn open_connection(&self) -> Result<Connection, Refused> {
+    async fn open_connection(&self) -> Result<Connection, NoReply> {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &self.file {
             let mut made = Vec::new();
@@ -318,24 +318,23 @@ impl Pool {
             }
             return match opened {
                 Ok(connection) => Ok(Connection::Sqlite(connection)),
-                Err(OpenError::Replaced) => Err(Refused::Replaced),
+                Err(OpenError::Replaced) => Err(NoReply::Replaced),
                 // Others open, close or make the file at this moment.
-                Err(OpenError::Trouble(trouble)) if errors::is_conflict(&trouble) => {
+                Err(OpenError::Failed(error)) if errors::is_conflict(&error) => {
                     let is_fresh = true;
-                    Err(Refused::Trouble { trouble, is_fresh })
+                    Err(NoReply::Failed { error, is_fresh })
                 }
-                Err(OpenError::Trouble(trouble)) => {
-                    let err = errors::no_connection(trouble, &self.settings);
-                    Err(Refused::NotSent(err))
+                Err(OpenError::Failed(error)) => {
+                    let err = errors::no_connection(error, &self.settings);
+                    Err(NoReply::NotSent(err))
                 }
             };
         }
         let connection = self.connect().await;
-        connection
-            .map_err(|trouble| Refused::NotSent(errors::no_connection(trouble, &self.settings)))
+        connection.map_err(|error| NoReply::NotSent(errors::no_connection(error, &self.settings)))
     }
 
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, RequestError> {
         match &self.settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Location::Server(server) => match server.kind {
@@ -350,10 +349,10 @@ impl Pool {
                     Ok(connection)
                 }
                 #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-                _ => Err(Trouble::Settings(errors::unexpected_reply())),
+                _ => Err(RequestError::Explained(errors::unexpected_reply())),
             },
             #[cfg(feature = "sqlite")]
-            Location::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
+            Location::File(_) => Err(RequestError::Explained(errors::unexpected_reply())),
         }
     }
 
@@ -387,11 +386,11 @@ fn mysql_session(format: Format) -> Statement {
 }
 
 /// Why a request has no answer.
-enum Refused {
+enum NoReply {
     /// Nothing was sent by this attempt.
     NotSent(Error),
-    Trouble {
-        trouble: Trouble,
+    Failed {
+        error: RequestError,
         /// The connection had just been opened.
         is_fresh: bool,
     },

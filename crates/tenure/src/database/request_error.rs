@@ -8,30 +8,30 @@ use tenure_core::error::Error;
 
 /// Why a request has no result.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// Our own settings are wrong, and nothing was sent.
-    Settings(Error),
+pub(crate) enum RequestError {
+    /// The error says cause and cure itself, and nothing was done: a setting is wrong, for example.
+    Explained(Error),
     /// The server refused the statement, which did nothing. The connection is as good as before.
-    Said(Box<dyn DatabaseError>),
+    Refused(Box<dyn DatabaseError>),
     /// No answer came within this time: the request may have been done.
-    Silence(Duration),
+    TimedOut(Duration),
     /// The connection broke: the request may have been done.
     Broken(sqlx::Error),
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for RequestError {
     fn from(err: sqlx::Error) -> Self {
         match err {
-            sqlx::Error::Database(said) => Self::Said(said),
+            sqlx::Error::Database(said) => Self::Refused(said),
             err => Self::Broken(err),
         }
     }
 }
 
-impl Trouble {
+impl RequestError {
     /// The server's code of the error: SQLSTATE in PostgreSQL, the number of the error in MySQL.
     pub(crate) fn code(&self) -> Option<String> {
-        let Self::Said(said) = self else {
+        let Self::Refused(said) = self else {
             return None;
         };
         #[cfg(feature = "mysql")]
@@ -44,9 +44,9 @@ impl Trouble {
     /// Whether the connection has ended: the request may have been done, and no further answer comes.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
-            Self::Settings(_) => false,
-            Self::Silence(_) | Self::Broken(_) => true,
-            Self::Said(_) => matches!(
+            Self::Explained(_) => false,
+            Self::TimedOut(_) | Self::Broken(_) => true,
+            Self::Refused(_) => matches!(
                 self.code().as_deref(),
                 // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping,
                 // idle for too long. Class 08: connection errors, from a pooler for example.
@@ -62,6 +62,6 @@ impl Trouble {
     /// Whether nothing was done: the server was not reached at all, or refused the request.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Settings(_) | Self::Said(_)) && !self.is_fatal()
+        matches!(self, Self::Explained(_) | Self::Refused(_)) && !self.is_fatal()
     }
 }
