@@ -7,7 +7,7 @@ use sqlx::mysql::{MySqlDatabaseError, MySqlQueryResult};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
 use super::dialect::Dialect;
-use super::statements::create_tables;
+use super::statements::{self, create_tables};
 
 /// A counter of the running server that begins at the second of its start, times 2^24; the highest byte, which
 /// would be the number of the server, is left out.
@@ -60,7 +60,7 @@ const SHORT: Duration = Duration::from_millis(100);
 
 impl Dialect for MySql {
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(super::Dialect::MySql))
+        sqlx::raw_sql(create_tables(statements::Dialect::MySql))
             .execute(conn)
             .await
             .map(drop)

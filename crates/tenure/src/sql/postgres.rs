@@ -8,7 +8,7 @@ use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
 use super::dialect::Dialect;
-use super::statements::{POSTGRES_FENCE, create_tables};
+use super::statements::{self, POSTGRES_FENCE, create_tables};
 
 /// What the server's clock says while this is evaluated (`now()` stands still in a transaction), in µs since 1970.
 macro_rules! clock {
@@ -17,7 +17,7 @@ macro_rules! clock {
     };
 }
 
-const CREATE: &str = create_tables(super::Dialect::Postgres);
+const CREATE: &str = create_tables(statements::Dialect::Postgres);
 
 /// A new row gets 0, which no grant has: see [`RAISE`].
 ///

@@ -8,7 +8,7 @@ use tenure_core::rt::wall_micros;
 use tenure_core::transaction::{Sort, SqlDatabase as _};
 
 use super::dialect::Dialect;
-use super::statements::{SQLITE_FENCE, create_tables};
+use super::statements::{self, SQLITE_FENCE, create_tables};
 
 /// Makes this transaction the one that writes; that is what is waited for.
 const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
@@ -21,7 +21,7 @@ const RAISE: &str =
 
 impl Dialect for Sqlite {
     async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(super::Dialect::Sqlite))
+        sqlx::raw_sql(create_tables(statements::Dialect::Sqlite))
             .execute(conn)
             .await
             .map(drop)

@@ -22,7 +22,6 @@ const LEFT: &[&str] = &[
     "crates/tenure-core/src/rt.rs",
     "crates/tenure/src/etcd/ears.rs",
     "crates/tenure/src/majority/mod.rs",
-    "crates/tenure/src/sql/mod.rs",
     "crates/tenure/src/tls.rs",
 ];
 
