@@ -1,7 +1,6 @@
 //! What the backends that talk to a database have in common: the URL of its server, connections to it, and
 //! what its errors mean. Decides nothing about locks.
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod connection;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod error_codes;
@@ -14,8 +13,7 @@ mod request_error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) use self::connection::{Connection, Row};
+pub(crate) use self::connection::{Connection, Row, within};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;

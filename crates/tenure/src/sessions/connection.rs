@@ -7,7 +7,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, no_connection};
+use crate::database::{Connection, no_connection, within};
 
 use super::context::Context;
 use super::errors;
@@ -123,8 +123,7 @@ impl Connector {
         let version = connection.version();
         let sent = context.clock.now();
         let set_up = context.dialect.set_up(ttl, version) + more;
-        let rows = server
-            .limited(&context.clock, connection.rows(set_up))
+        let rows = within(server.timeout, &context.clock, connection.rows(set_up))
             .await
             .map_err(|error| no_connection(error, server))?;
         let server_info = context.dialect.server_info(&rows, version);

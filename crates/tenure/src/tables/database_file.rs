@@ -11,26 +11,21 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, lock};
 
-use crate::database::RequestError;
+use crate::database::{self, RequestError};
 
+use super::connection::Connection;
 use super::file_id::FileId;
 use super::sql::schema;
 
 /// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
-
-/// A connection, and the file that it opened.
-pub(super) struct FileConnection {
-    pub(super) connection: SqliteConnection,
-    pub(super) id: FileId,
-}
 
 /// Why there is no connection.
 pub(super) enum OpenError {
@@ -90,7 +85,7 @@ impl DatabaseFile {
     }
 
     /// Opens the file; makes what is missing of file and tables, and adds that to `made`.
-    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<Connection, OpenError> {
         let limit = self.clock.now().after(self.timeout);
         tokio::select! {
             biased;
@@ -103,7 +98,7 @@ impl DatabaseFile {
         }
     }
 
-    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<Connection, OpenError> {
         let mut connection = match self.id()? {
             Some(id) => self.connect(Some(id)).await?,
             None => {
@@ -120,16 +115,16 @@ impl DatabaseFile {
                 }
             }
         };
-        let is_prepared = *lock(&self.prepared) == Some(connection.id);
+        let is_prepared = *lock(&self.prepared) == connection.file;
         if !is_prepared {
-            self.make_tables(&mut connection.connection, made).await?;
-            *lock(&self.prepared) = Some(connection.id);
+            self.make_tables(&mut connection.database, made).await?;
+            *lock(&self.prepared) = connection.file;
         }
         Ok(connection)
     }
 
     /// Opens the file `before`, or makes one.
-    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, OpenError> {
+    async fn connect(&self, before: Option<FileId>) -> Result<Connection, OpenError> {
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
@@ -143,7 +138,9 @@ impl DatabaseFile {
         // It was opened between the two looks, so it is the one that was there at both.
         match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
-                Ok(FileConnection { connection, id })
+                let database = database::Connection::Sqlite(connection);
+                let file = Some(id);
+                Ok(Connection { database, file })
             }
             (Err(err), now) if now == before => Err(err.into()),
             _ => Err(OpenError::Replaced),
@@ -202,15 +199,17 @@ impl DatabaseFile {
     /// Runs the published statements, unless both tables are there.
     async fn make_tables(
         &self,
-        connection: &mut SqliteConnection,
+        database: &mut database::Connection,
         made: &mut Vec<String>,
     ) -> Result<(), OpenError> {
         let steps = schema::steps_of_file(&self.table);
         let mut missing = Vec::new();
         for table in steps.iter().filter_map(|step| step.table.as_ref()) {
-            let sql = schema::looks_for_table(table);
-            let found = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *connection);
-            if found.await?.is_none() {
+            if database
+                .rows(schema::looks_for_table(table))
+                .await?
+                .is_empty()
+            {
                 missing.push(table);
             }
         }
@@ -218,8 +217,7 @@ impl DatabaseFile {
             return Ok(());
         }
         for step in &steps {
-            let sql = AssertSqlSafe(step.sql.clone());
-            sqlx::raw_sql(sql).execute(&mut *connection).await?;
+            database.rows(step.sql.clone()).await?;
             if let Some(table) = &step.table
                 && missing.contains(&table)
             {

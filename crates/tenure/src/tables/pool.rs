@@ -13,17 +13,13 @@ use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::RuntimeWatch;
 use tenure_core::time::Time;
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::Kind;
-use crate::database::RequestError;
+use crate::database::{RequestError, Row, within};
 
-use super::connection::{Connection, Row};
+use super::connection::Connection;
 #[cfg(feature = "sqlite")]
 use super::database_file::{DatabaseFile, OpenError};
 use super::errors;
 use super::file_id::FileId;
-#[cfg(feature = "mysql")]
-use super::names::Format;
 use super::settings::{Location, Settings};
 use super::sql::Statement;
 
@@ -98,7 +94,7 @@ impl Pool {
             file.look_for_tables_again();
             let error = match file.open(&mut made).await {
                 Ok(connection) => {
-                    lock(&self.idle).push(Connection::Sqlite(connection));
+                    lock(&self.idle).push(connection);
                     break;
                 }
                 Err(OpenError::Replaced) => None,
@@ -207,13 +203,9 @@ impl Pool {
             None => self.open_connection().await?,
         };
         let sent = self.clock.now();
-        let limit = sent.after(self.settings.timeout);
-        let answer = tokio::select! {
-            biased;
-            answer = connection.run(statement) => answer.map_err(RequestError::from),
-            () = self.clock.sleep_until(limit) => Err(RequestError::TimedOut(self.settings.timeout)),
-        };
-        let file = connection.file();
+        let run = connection.run(statement);
+        let answer = within(self.settings.timeout, &self.clock, run).await;
+        let file = connection.file;
         #[cfg(feature = "sqlite")]
         if !self.is_current(&connection).map_err(NoReply::NotSent)? {
             lock(&self.idle).clear();
@@ -302,7 +294,7 @@ impl Pool {
     /// Whether the path still leads to the file of that connection.
     #[cfg(feature = "sqlite")]
     fn is_current(&self, connection: &Connection) -> Result<bool, Error> {
-        match (&self.file, connection.file()) {
+        match (&self.file, connection.file) {
             (Some(file), Some(id)) => file.is_current(id),
             _ => Ok(true),
         }
@@ -317,7 +309,7 @@ impl Pool {
                 tracing::info!("made {}", made.join(", "));
             }
             return match opened {
-                Ok(connection) => Ok(Connection::Sqlite(connection)),
+                Ok(connection) => Ok(connection),
                 Err(OpenError::Replaced) => Err(NoReply::Replaced),
                 // Others open, close or make the file at this moment.
                 Err(OpenError::Failed(error)) if errors::is_conflict(&error) => {
@@ -337,20 +329,9 @@ impl Pool {
     async fn connect(&self) -> Result<Connection, RequestError> {
         match &self.settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
-            Location::Server(server) => match server.kind {
-                #[cfg(feature = "postgres")]
-                Kind::Postgres => Ok(Connection::Postgres(server.postgres(&self.clock).await?)),
-                #[cfg(feature = "mysql")]
-                Kind::MySql => {
-                    let mut connection = Connection::MySql(server.mysql(&self.clock).await?);
-                    let set_up = mysql_session(self.settings.format);
-                    let run = connection.run(&set_up);
-                    server.limited(&self.clock, run).await?;
-                    Ok(connection)
-                }
-                #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-                _ => Err(RequestError::Explained(errors::unexpected_reply())),
-            },
+            Location::Server(server) => {
+                Connection::open(server, self.settings.format, &self.clock).await
+            }
             #[cfg(feature = "sqlite")]
             Location::File(_) => Err(RequestError::Explained(errors::unexpected_reply())),
         }
@@ -369,20 +350,10 @@ impl Pool {
         self.ordinary_permits.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
         for connection in idle {
-            connection.close().await;
+            // A connection that is broken is closed as well.
+            let _ = connection.database.close().await;
         }
     }
-}
-
-/// Sets what the server may have other defaults for. ShedLock's columns hold what a Java session took for UTC, so our
-/// session needs the same time zone as those of Java, which is the server's.
-#[cfg(feature = "mysql")]
-fn mysql_session(format: Format) -> Statement {
-    let sql = match format {
-        Format::Tenure => "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        Format::ShedLock => "SET autocommit=1;SET time_zone=@@global.time_zone",
-    };
-    Statement::rows(sql.to_owned())
 }
 
 /// Why a request has no answer.

@@ -13,7 +13,8 @@ use tenure_core::rt::Clock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
-use super::connection::Row;
+use crate::database::Row;
+
 use super::errors;
 use super::file_id::FileId;
 use super::names::{Format, encoded};

@@ -2,7 +2,8 @@
 
 use tenure_core::error::Error;
 
-use super::connection::Row;
+use crate::database::Row;
+
 use super::guarantees::Durability;
 use super::pool::Pool;
 use super::sql::{Dialect, Statement};
