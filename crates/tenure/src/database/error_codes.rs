@@ -2,12 +2,9 @@
 //! what happened, and the cure.
 
 use tenure_core::error::ErrorKind::{self, Backend, Denied, Indeterminate, Unreachable};
-use tenure_core::name::Escaped;
 
+use super::meaning::{Meaning, find, with_names};
 use super::server::{Kind, Server};
-
-/// Codes with the same meaning. In the text, `{server}`, `{user}` and `{database}` stand for names.
-type Meaning = (&'static [&'static str], ErrorKind, &'static str);
 
 const POSTGRES: &[Meaning] = &[
     (
@@ -94,31 +91,22 @@ const MYSQL: &[Meaning] = &[
     ),
 ];
 
-/// What a code of that server means; `None`: the table has nothing about it.
-pub(super) fn meaning(code: &str, server: &Server) -> Option<(ErrorKind, String)> {
-    let meanings = match server.kind {
+/// What a code of that server means: by the rows of the caller, or else by those of this file. `None`: no row has it.
+///
+/// `name` returns the name for a word of the caller's rows. `{server}`, `{user}` and `{database}` are known here.
+pub(super) fn meaning(
+    code: &str,
+    server: &Server,
+    rows: &[Meaning],
+    name: &dyn Fn(&str) -> Option<String>,
+) -> Option<(ErrorKind, String)> {
+    let common = match server.kind {
         Kind::Postgres => POSTGRES,
         Kind::MySql => MYSQL,
     };
-    let found = meanings.iter().find(|(codes, ..)| codes.contains(&code));
-    found.map(|(_, kind, text)| (*kind, with_names(text, server)))
-}
-
-/// Puts names into a text of the tables. What a name contains is not read again.
-fn with_names(text: &str, server: &Server) -> String {
-    let escaped = |name: &Option<String>| Escaped(name.as_deref().unwrap_or_default()).to_string();
-    let mut parts = text.split(['{', '}']);
-    // Names stand between braces: every second part is one.
-    let mut filled = parts.next().unwrap_or_default().to_owned();
-    while let (Some(name), Some(rest)) = (parts.next(), parts.next()) {
-        filled += &match name {
-            "user" => escaped(&server.user),
-            "database" => escaped(&server.database),
-            _ => server.to_string(),
-        };
-        filled += rest;
-    }
-    filled
+    let (kind, text) = find(rows, code).or_else(|| find(common, code))?;
+    let name = |word: &str| name(word).unwrap_or_else(|| server.name(word));
+    Some((kind, with_names(text, name)))
 }
 
 #[cfg(test)]
@@ -128,6 +116,7 @@ mod tests {
     #[test]
     fn names_stand_where_the_table_says_and_are_not_read_again() {
         let (server, ..) = Server::parse("mysql://{server}:x@h/jobs").unwrap();
+        let meaning = |code, server| meaning(code, server, &[], &|_| None);
         let (kind, text) = meaning("1044", &server).unwrap();
         assert_eq!(kind, Denied);
         assert_eq!(
@@ -141,13 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn the_braces_of_all_texts_are_those_of_known_names() {
+    fn all_words_in_braces_are_known() {
         for (_, _, text) in POSTGRES.iter().chain(MYSQL) {
-            let rest = text
-                .replace("{server}", "")
-                .replace("{user}", "")
-                .replace("{database}", "");
-            assert!(!rest.contains(['{', '}']), "{text}");
+            with_names(text, |word| {
+                assert!(matches!(word, "server" | "user" | "database"), "{text}");
+                String::new()
+            });
         }
     }
 }

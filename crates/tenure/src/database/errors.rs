@@ -5,20 +5,20 @@ use tenure_core::error::{Error, ErrorKind};
 use crate::tls;
 
 use super::error_codes;
+use super::meaning::Meaning;
 use super::request_error::RequestError;
 use super::server::Server;
 
-/// The error of a request that `server` did not fulfil. `cure` gets the error code of the server, and returns kind and
-/// text for what only the store can know (its table, its privileges).
+/// The error of a request that `server` did not fulfil. `rows` and `name` say what only the store can know (its table,
+/// its privileges): see [`error_codes::meaning`].
 pub(crate) fn explain(
     error: RequestError,
     server: &Server,
-    cure: impl FnOnce(&str) -> Option<(ErrorKind, String)>,
+    rows: &[Meaning],
+    name: &dyn Fn(&str) -> Option<String>,
 ) -> Error {
     let code = error.code();
-    let known = code
-        .as_deref()
-        .and_then(|code| cure(code).or_else(|| error_codes::meaning(code, server)));
+    let known = code.and_then(|code| error_codes::meaning(&code, server, rows, name));
     let is_refusal = error.is_refusal();
     match error {
         RequestError::Explained(err) => err,
@@ -84,7 +84,7 @@ pub(crate) fn no_connection(error: RequestError, server: &Server) -> Error {
         )
         .with_source(err),
         error => {
-            let err = explain(error, server, |_| None);
+            let err = explain(error, server, &[], &|_| None);
             match err.kind() {
                 ErrorKind::Indeterminate => Error::new(
                     ErrorKind::Unreachable,

@@ -9,6 +9,7 @@ mod errors;
 mod hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod keys;
+mod meaning;
 mod request_error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
@@ -19,6 +20,9 @@ pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::hex::unhex;
+#[cfg(feature = "sqlite")]
+pub(crate) use self::meaning::find;
+pub(crate) use self::meaning::{Meaning, with_names};
 pub(crate) use self::request_error::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{KNOWN, Kind, Mode, Server};

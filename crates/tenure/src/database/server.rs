@@ -137,6 +137,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// What a word in the text of an error stands for: our user, our database, or else the server itself.
+    pub(crate) fn name(&self, word: &str) -> String {
+        let escaped =
+            |name: &Option<String>| Escaped(name.as_deref().unwrap_or_default()).to_string();
+        match word {
+            "user" => escaped(&self.user),
+            "database" => escaped(&self.database),
+            _ => self.to_string(),
+        }
+    }
+}
+
 impl std::fmt::Display for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.socket {

@@ -1,46 +1,48 @@
 //! What the errors of a server mean for locks of its sessions: cause and cure.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{
+    Error,
+    ErrorKind::{self, Backend, Denied},
+};
 
-use crate::database::{self, RequestError, Server};
+use crate::database::{self, Meaning, RequestError, Server};
 
 use super::operations::OperationError;
 
+/// What error codes of a server mean for locks of its sessions.
+const MEANINGS: &[Meaning] = &[
+    (
+        &["53200"],
+        Backend,
+        "{server} has no room for another lock; ALTER SYSTEM SET max_locks_per_transaction = 256 and restart it",
+    ),
+    (
+        &["1213", "3058", "40P01"],
+        Backend,
+        "{server} says that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
+    ),
+    (
+        &["1146", "42P01"],
+        Denied,
+        "{server} has no table tenure_holders, which list and break need; `tenure check --init` makes it",
+    ),
+    (
+        &["1142", "42501"],
+        Denied,
+        "{server} does not let our user do that; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders to it, or let an owner call `tenure check --init`",
+    ),
+    (
+        &["1095"],
+        Denied,
+        "{server} does not let us end the session of another user",
+    ),
+    // The session that was to be ended is gone.
+    (&["1094"], Backend, "{server} knows no such session"),
+];
+
 /// The error of a statement that the server refused or did not answer.
 pub(super) fn explain(error: RequestError, server: &Server) -> Error {
-    database::explain(error, server, |code| {
-        let (kind, cure) = cure(code)?;
-        Some((kind, format!("{server} {cure}")))
-    })
-}
-
-/// What an error code of the server means for locks of its sessions; after the name of the server.
-fn cure(code: &str) -> Option<(ErrorKind, &'static str)> {
-    Some(match code {
-        "53200" => (
-            ErrorKind::Backend,
-            "has no room for another lock; ALTER SYSTEM SET max_locks_per_transaction = 256 and restart it",
-        ),
-        "1213" | "3058" | "40P01" => (
-            ErrorKind::Backend,
-            "says that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
-        ),
-        "1146" | "42P01" => (
-            ErrorKind::Denied,
-            "has no table tenure_holders, which list and break need; `tenure check --init` makes it",
-        ),
-        "1142" | "42501" => (
-            ErrorKind::Denied,
-            "does not let our user do that; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders to it, or let an owner call `tenure check --init`",
-        ),
-        "1095" => (
-            ErrorKind::Denied,
-            "does not let us end the session of another user",
-        ),
-        // The session that was to be ended is gone.
-        "1094" => (ErrorKind::Backend, "knows no such session"),
-        _ => return None,
-    })
+    database::explain(error, server, MEANINGS, &|_| None)
 }
 
 /// The error of an operation without a result.
