@@ -39,6 +39,30 @@ pub(super) enum Tls {
     On(tls::Files),
 }
 
+impl Tls {
+    /// Takes the options about TLS. `is_near`: the server is on this machine.
+    fn take(url: &mut Url, host: &Host, is_near: bool) -> Result<Self, Error> {
+        let choice = url.take("tls");
+        let is_on = match choice.as_deref() {
+            None => !is_near,
+            word => word == Some("on"),
+        };
+        let files = tls::Files::take(url, is_on, "tls=on")?;
+        match (choice.as_deref(), files) {
+            (None | Some("on"), Some(files)) => Ok(Self::On(files)),
+            (Some("off"), _) => Ok(Self::Off),
+            (None | Some("prefer"), _) if is_near => Ok(Self::Prefer),
+            (Some("prefer"), _) => invalid(format!(
+                "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
+            )),
+            (other, _) => invalid(format!(
+                "the option `tls` is \"{}\"; it can be on, off or prefer",
+                Escaped(other.unwrap_or_default())
+            )),
+        }
+    }
+}
+
 /// One server, and who we are there.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
@@ -79,16 +103,10 @@ impl Server {
                 url.scheme
             ));
         };
-        let mode = match url.take("mode").as_deref() {
-            None | Some("session") => Mode::Session,
-            Some("table") => Mode::Table,
-            Some(other) => {
-                return invalid(format!(
-                    "the option `mode` is \"{}\"; it can be session or table",
-                    Escaped(other)
-                ));
-            }
-        };
+        let mode = url.take_word(
+            "mode",
+            &[("session", Mode::Session), ("table", Mode::Table)],
+        )?;
         let socket = url.take("socket");
         if let Some(path) = &socket
             && !path.starts_with('/')
@@ -99,28 +117,7 @@ impl Server {
             ));
         }
         let is_near = socket.is_some() || host.is_this_machine();
-        let choice = url.take("tls");
-        let is_on = match choice.as_deref() {
-            None => !is_near,
-            word => word == Some("on"),
-        };
-        let files = tls::Files::take(&mut url, is_on, "tls=on")?;
-        let tls = match (choice.as_deref(), files) {
-            (None | Some("on"), Some(files)) => Tls::On(files),
-            (Some("off"), _) => Tls::Off,
-            (None | Some("prefer"), _) if is_near => Tls::Prefer,
-            (Some("prefer"), _) => {
-                return invalid(format!(
-                    "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
-                ));
-            }
-            (other, _) => {
-                return invalid(format!(
-                    "the option `tls` is \"{}\"; it can be on, off or prefer",
-                    Escaped(other.unwrap_or_default())
-                ));
-            }
-        };
+        let tls = Tls::take(&mut url, &host, is_near)?;
         let timeout = url.take_timeout()?;
         let database = std::mem::take(&mut url.path);
         let server = Self {
