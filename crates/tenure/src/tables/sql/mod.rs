@@ -314,40 +314,10 @@ impl Statements {
             owner,
             min_hold,
             delay,
-            waiter_ttl,
             ..
         } = request;
         let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
-        let mut steps = Vec::new();
-        let row = format!(
-            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
-        );
-        let enter = format!(
-            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{waiter_ttl},{holder})"
-        );
-        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
-        match self.dialect {
-            #[cfg(feature = "mysql")]
-            Dialect::MySql { .. } => {
-                // Locks the row for writing at once; INSERT IGNORE would lock it for reading first.
-                steps.push(format!(
-                    "INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"
-                ));
-                steps.push(dead);
-                steps.push(format!(
-                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{waiter_ttl}"
-                ));
-            }
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            _ => {
-                steps.push(format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING"));
-                steps.extend(self.lock_row(&name));
-                steps.push(dead);
-                steps.push(format!(
-                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
-                ));
-            }
-        }
+        let mut steps = self.enter_queue(request, &name, &holder);
         let first = format!(
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
         );
@@ -365,6 +335,39 @@ impl Statements {
             "SELECT owner,token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
         ));
         self.transaction("acquire", &steps)
+    }
+
+    /// Makes the row of the name if it is missing and locks it, removes dead waiters, and takes a place in the queue or
+    /// keeps it.
+    fn enter_queue(&self, request: &LockRequest, name: &str, holder: &str) -> Vec<String> {
+        let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        let row = format!(
+            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
+        );
+        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
+        let enter = format!(
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{ttl},{holder})"
+        );
+        match self.dialect {
+            // The update locks the row for writing at once; INSERT IGNORE would lock it for reading first.
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => vec![
+                format!("INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"),
+                dead,
+                format!("{enter}ON DUPLICATE KEY UPDATE until={now}+{ttl}"),
+            ],
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                let mut steps = vec![format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING")];
+                steps.extend(self.lock_row(name));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
+                ));
+                steps
+            }
+        }
     }
 
     /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
