@@ -7,7 +7,7 @@
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names`, `mappings` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
+//! `names` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
 //! server) · `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) ·
 //! `connection` and `pool` (which session, and when another is opened) · `control` and `requests` (everything but
 //! locks) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt`, `restart_guard` and
@@ -30,7 +30,6 @@ mod holder_table;
 mod inspect;
 mod key;
 mod key_cache;
-mod mappings;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
