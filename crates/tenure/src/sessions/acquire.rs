@@ -8,14 +8,13 @@ use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing};
+use super::attempt::{self, Outcome, Pacing, Trust, trust};
 use super::batch;
 use super::errors;
 use super::names::KeySource;
 use super::operations::{LockRequest, OperationError, OperationResult, Reply};
 use super::pool::SessionChoice;
 use super::renew;
-use super::restart_guard::{Trust, trust};
 use super::session::Session;
 use super::store::Store;
 use super::wait;

@@ -3,14 +3,13 @@
 use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
-use tenure_core::support::RetryBudget;
+use tenure_core::support::{RetryBudget, not_trusted_yet};
 use tenure_core::time::Time;
 
 use super::errors;
 use super::holder_row::HolderRow;
 use super::operations::{OperationError, Reply};
 use super::session::Session;
-use super::session_end::confirm_session_closed;
 use super::store::Store;
 
 /// What one attempt came to. After anything but `Granted`, nothing of the attempt is left in the server.
@@ -32,6 +31,35 @@ pub(super) struct Pacing {
     pub(super) retries: RetryBudget,
     /// Where the acquisition can only try again and again.
     pub(super) polls: RetryBudget,
+}
+
+/// Whether the server of a session knows who holds what.
+pub(super) enum Trust {
+    Full,
+    NotBefore(Time),
+}
+
+/// Whether a grant to that request counts now: a server forgets all locks of sessions when it starts, so a server that was
+/// started lately is not trusted until every lease from before its start is over (`restart_guard`).
+///
+/// # Errors
+/// `Unreachable`: it does not, and the request does not wait.
+pub(super) fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
+    let Some(guard) = session.context.settings.restart_guard else {
+        return Ok(Trust::Full);
+    };
+    let from = session.server_start().trusted_from(guard, request.ttl);
+    // Most often that was long ago, and the clock need not be read.
+    if from <= session.lease.sent() || session.context.is_past(from) {
+        return Ok(Trust::Full);
+    }
+    let report = session.restart_guard(guard);
+    if !request.wait {
+        return Err(not_trusted_yet(report, request.ttl));
+    }
+    let why = report.describe(request.ttl);
+    tracing::warn!(name = %request.name, "waiting: {why}");
+    Ok(Trust::NotBefore(from))
 }
 
 /// The server has granted the lock, as this reply says.
@@ -68,7 +96,7 @@ pub(super) async fn after_session_end(
     error: OperationError,
 ) -> Result<Outcome, Error> {
     let err = errors::of_operation(error, &store.context.settings.server);
-    if !confirm_session_closed(session).await {
+    if !session.confirm_closed().await {
         return Err(err);
     }
     store.remove_acquisition(request.owner);

@@ -17,7 +17,6 @@ use super::context::Context;
 use super::dialect::waiter_of;
 use super::key::Key;
 use super::requests;
-use super::restart_guard;
 use super::server_info::{ServerInfo, SessionId};
 use super::settings::Settings;
 use super::store::Store;
@@ -122,7 +121,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         && let Some(guard) = store.context.settings.restart_guard
     {
         let session = store.control.session().await?;
-        status.set_restart_guard(Some(restart_guard::report(&session, guard)));
+        status.set_restart_guard(Some(session.restart_guard(guard)));
     }
     Ok(status)
 }

@@ -7,12 +7,11 @@
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
-//! server) · `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) ·
-//! `connection` and `pool` (which session, and when another is opened) · `control` and `requests` (everything but
-//! locks) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt`, `restart_guard` and
-//! `session_end` (the operations) · `holder_table` and `inspect` (what people see) · `errors` (what errors of the server
-//! mean).
+//! `names` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each server) ·
+//! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
+//! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
+//! parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt` (the operations) · `holder_table` and
+//! `inspect` (what people see) · `errors` (what errors of the server mean).
 
 mod acquire;
 mod acquisitions;
@@ -40,10 +39,8 @@ mod postgres;
 mod release;
 mod renew;
 mod requests;
-mod restart_guard;
 mod server_info;
 mod session;
-mod session_end;
 mod settings;
 mod statements;
 mod store;
@@ -121,6 +118,6 @@ impl AsyncBackend for Store {
 
 impl SessionObserver for Store {
     fn on_session_ended(self: Arc<Self>, session: &Arc<Session>) {
-        session_end::on_session_ended(self, session);
+        release::on_session_ended(self, session);
     }
 }

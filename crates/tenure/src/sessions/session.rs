@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use tenure_core::fence::OwnerId;
+use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
@@ -190,6 +191,12 @@ impl Session {
         ServerStart::new(self.lease.opened, self.server_info.uptime)
     }
 
+    /// The restart guard of that length, as people are told of it.
+    pub(super) fn restart_guard(&self, guard: Duration) -> RestartGuard {
+        let (server, now) = (&self.context.settings.server, self.context.clock.now());
+        self.server_start().report(server, guard, now)
+    }
+
     pub(super) fn is_ended(&self) -> bool {
         self.end.ended.is_raised()
     }
@@ -231,6 +238,17 @@ impl Session {
             Some(observer) => observer.on_session_ended(self),
             // The client is gone.
             None => self.end.closed.raise(),
+        }
+    }
+
+    /// Waits until the session is over for the server too, for as long as a request may take. `false`: the server has not
+    /// confirmed that.
+    pub(super) async fn confirm_closed(&self) -> bool {
+        let limit = self.context.request_limit();
+        tokio::select! {
+            biased;
+            () = self.end.closed.raised() => true,
+            () = self.context.clock.sleep_until(limit) => false,
         }
     }
 

@@ -9,15 +9,13 @@ use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::logic::pace;
 
-use super::attempt::{self, Outcome, Pacing};
+use super::attempt::{self, Outcome, Pacing, Trust, trust};
 use super::batch;
 use super::dialect::waiter_text;
 use super::errors;
 use super::operations::{LockRequest, Operation, OperationError};
 use super::requests;
-use super::restart_guard::{Trust, trust};
 use super::session::Session;
-use super::session_end::confirm_session_closed;
 use super::statements::{self, WaitOutcome};
 use super::store::Store;
 
@@ -195,7 +193,7 @@ async fn cancel(
             });
         }
     }
-    if !confirm_session_closed(session).await {
+    if !session.confirm_closed().await {
         return Err(errors::unconfirmed_end(&context.settings.server));
     }
     store.remove_acquisition(request.owner);
@@ -239,5 +237,5 @@ async fn unlock_and_free_session(
 async fn end_session(store: &Store, request: &Request, session: &Arc<Session>) {
     store.remove_acquisition(request.owner);
     session.end();
-    confirm_session_closed(session).await;
+    session.confirm_closed().await;
 }
