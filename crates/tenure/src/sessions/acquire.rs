@@ -8,7 +8,7 @@ use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing, Trust, trust};
+use super::attempt::{self, Outcome, Pacing, Trust};
 use super::batch;
 use super::errors;
 use super::names::KeySource;
@@ -131,23 +131,9 @@ async fn try_once(
             }
         };
     };
-    store.holds.insert(request.owner, session.clone());
-    match trust(&session, request) {
-        Ok(Trust::Full) => {}
-        Ok(Trust::NotBefore(from)) => {
-            store.remove_acquisition(request.owner);
-            return Ok(Outcome::NotBefore(from));
-        }
-        Err(err) => {
-            store.remove_acquisition(request.owner);
-            return Err(err);
-        }
+    if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
+        return Ok(Outcome::NotBefore(from));
     }
-    let id = session.server_info.session;
-    store
-        .holder_table
-        .stale_row_deleted(id, &lock_request.key)
-        .await;
     let server = &store.context.settings.server;
     match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
         Ok(

@@ -1,5 +1,8 @@
 //! What an attempt to get a lock comes to: common to a try and to a wait.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
@@ -8,7 +11,7 @@ use tenure_core::time::Time;
 
 use super::errors;
 use super::holder_row::HolderRow;
-use super::operations::{OperationError, Reply};
+use super::operations::{LockRequest, OperationError, Reply};
 use super::session::Session;
 use super::store::Store;
 
@@ -33,6 +36,34 @@ pub(super) struct Pacing {
     pub(super) polls: RetryBudget,
 }
 
+/// Remembers which session carries the acquisition, and waits until the session may be asked for the lock. After anything
+/// but [`Trust::Full`] the session is free for others.
+pub(super) async fn begin(
+    store: &Store,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+) -> Result<Trust, Error> {
+    store.holds.insert(request.owner, session.clone());
+    match trust(session, request) {
+        Ok(Trust::Full) => {}
+        not_trusted => {
+            free_session(store, request, session);
+            return not_trusted;
+        }
+    }
+    let id = session.server_info.session;
+    let stale_row_deleted = store.holder_table.stale_row_deleted(id, &lock_request.key);
+    stale_row_deleted.await;
+    Ok(Trust::Full)
+}
+
+/// The attempt is over without a grant, and others may use its session.
+pub(super) fn free_session(store: &Store, request: &Request, session: &Session) {
+    store.remove_acquisition(request.owner);
+    session.is_waiting.store(false, Ordering::SeqCst);
+}
+
 /// Whether the server of a session knows who holds what.
 pub(super) enum Trust {
     Full,
@@ -44,7 +75,7 @@ pub(super) enum Trust {
 ///
 /// # Errors
 /// `Unreachable`: it does not, and the request does not wait.
-pub(super) fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
+fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
     let Some(guard) = session.context.settings.restart_guard else {
         return Ok(Trust::Full);
     };
