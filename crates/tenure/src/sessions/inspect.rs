@@ -6,14 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, RetryBudget};
 
 use crate::database::{Kind, Row, unhex};
 
-use super::context::Context;
 use super::dialect::waiter_of;
 use super::key::Key;
 use super::requests;
@@ -27,8 +25,8 @@ const MAX_ATTEMPTS: u32 = 6;
 /// A row is written this long after its grant, on a server that is not overloaded.
 const WRITE_LAG: Duration = Duration::from_millis(100);
 
-/// Pauses between looks begin with this step of [`pace::next`].
-const FIRST_STEP: u32 = 4;
+/// Pauses between looks are as long as after so many failures: a row is written, or a lock released, within that time.
+const SKIPPED_PAUSES: u32 = 4;
 
 /// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
 struct KeyHolder {
@@ -78,7 +76,7 @@ impl KeyHolder {
 
 /// Who has the lock.
 async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
-    let mut attempts = 0;
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     loop {
         let has_table = store.holder_table.is_usable();
         let rows = match requests::holders(&store.control, key, has_table).await {
@@ -89,21 +87,13 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
             rows => rows?,
         };
         let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
-        attempts += 1;
         // The row of a holder may be yet to be written.
         let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
-        if is_complete || attempts >= MAX_ATTEMPTS {
+        if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
             return Ok(holders);
         }
-        pause(&store.context, attempts - 1).await;
+        pauses.pause(&store.context.clock).await;
     }
-}
-
-/// Waits a little before the next look.
-async fn pause(context: &Context, attempt: u32) {
-    let pause = pace::next(FIRST_STEP + attempt, rand::random(), None, None);
-    let at = context.clock.now().after(pause.unwrap_or(pace::CAP));
-    context.clock.sleep_until(at).await;
 }
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
@@ -167,16 +157,14 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     // Its client releases the lock: no other session can take one lock away from a session.
     requests::request_break(control, holder.session, token).await?;
     let check_interval = context.settings.validate.max(Duration::from_secs(1));
-    let patience = check_interval.saturating_mul(2);
-    let patience = patience.saturating_add(context.settings.server.timeout);
-    let limit = context.clock.now().after(patience);
-    for attempt in 0.. {
-        pause(context, attempt).await;
+    let timeout = check_interval.saturating_mul(2);
+    let timeout = timeout.saturating_add(context.settings.server.timeout);
+    let limit = context.clock.now().after(timeout);
+    let mut pauses = RetryBudget::until(limit).after_failures(SKIPPED_PAUSES);
+    while !pauses.is_spent(&context.clock) {
+        pauses.pause(&context.clock).await;
         if holder_with(store, &key, token).await?.is_none() {
             return Ok(true);
-        }
-        if context.is_past(limit) {
-            break;
         }
     }
     // The client does not react. Its session can be ended if no other lock depends on it.

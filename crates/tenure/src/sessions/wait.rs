@@ -23,6 +23,9 @@ use super::store::Store;
 /// How often the server is asked whether a waiting session is there: a session that is gone gets no message.
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
+const SKIPPED_PAUSES: u32 = 4;
+
 type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`Outcome::Busy`]: try again.
@@ -158,16 +161,17 @@ async fn cancel(
 ) -> Result<Outcome, Error> {
     let context = &store.context;
     let limit = context.request_limit();
-    let mut commands = 0_u32;
+    let mut commands = 0;
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     let outcome = loop {
         commands += 1;
         tokio::select! {
             biased;
             outcome = &mut waiting => break Some(outcome),
             () = context.clock.sleep_until(limit) => break None,
-            sent = send_cancel(store, session, commands) => {
+            sent = send_cancel(store, session, &mut pauses) => {
                 if let Err(err) = sent {
-                    tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
+                    tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
                 }
             }
         }
@@ -200,12 +204,14 @@ async fn cancel(
 
 /// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
 /// effect, so it is sent again.
-async fn send_cancel(store: &Store, session: &Session, commands: u32) -> Result<(), Error> {
+async fn send_cancel(
+    store: &Store,
+    session: &Session,
+    pauses: &mut RetryBudget,
+) -> Result<(), Error> {
     let id = session.server_info.session;
     let sent = requests::cancel_statement(&store.control, id).await;
-    let pause = pace::next(commands + 3, rand::random(), None, None).unwrap_or(pace::CAP);
-    let clock = &store.context.clock;
-    clock.sleep_until(clock.now().after(pause)).await;
+    pauses.pause(&store.context.clock).await;
     sent
 }
 

@@ -14,9 +14,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, lock};
+use tenure_core::support::RetryBudget;
 
 use crate::database::{self, RequestError};
 
@@ -159,18 +159,14 @@ impl DatabaseFile {
             _ => Path::new("."),
         };
         let directory = File::open(directory).map_err(|err| self.not_made(err))?;
-        for attempt in 0.. {
+        let mut pauses = RetryBudget::without_limit();
+        loop {
             match directory.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {
-                    let pause = pace::next(attempt, rand::random(), None, None);
-                    let at = self.clock.now().after(pause.unwrap_or(pace::CAP));
-                    self.clock.sleep_until(at).await;
-                }
+                Ok(()) => return Ok(Some(DirectoryLock(directory))),
+                Err(TryLockError::WouldBlock) => pauses.pause(&self.clock).await,
                 Err(TryLockError::Error(err)) => return Err(self.not_made(err)),
             }
         }
-        Ok(Some(DirectoryLock(directory)))
     }
 
     fn remove_side_files(&self) -> Result<(), Error> {
