@@ -20,11 +20,11 @@ use super::request_error::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::server::{Kind, Server, Tls};
 
-/// What the server shows our connections as.
+/// The name of our connections in the server.
 #[cfg(feature = "postgres")]
 const APPLICATION: &str = "tenure";
 
-/// A row of an answer, as text.
+/// A row of an answer, with its values as text.
 pub(crate) type Row = Vec<Option<String>>;
 
 /// Waits for the answer to a request until `timeout` is over. After that the caller closes the connection, because its
@@ -84,15 +84,15 @@ impl Server {
         Ok(options)
     }
 
-    /// For a client that opens connections by itself.
+    /// For a client library that opens connections itself.
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
-        // Nothing from a file or from the environment: a store is what its URL says.
+        // No file and no environment variable is read: the URL alone says what the store is.
         let mut options = PgConnectOptions::new_without_pgpass()
             .host(&self.host.name)
             .port(self.host.port)
             .application_name(APPLICATION)
-            // A pooler refuses to pass it on, and no floats are read.
+            // A pooler refuses this parameter, and no floats are read.
             .extra_float_digits(None)
             .disable_statement_logging();
         options = match &self.tls {

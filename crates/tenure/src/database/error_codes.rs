@@ -1,5 +1,5 @@
-//! What the error codes of the servers mean for any statement and for any attempt to connect: the kind of the error,
-//! what happened, and the cure.
+//! What the error codes of the servers mean for any statement and for any attempt to connect: the kind of the error, the
+//! cause, and the cure.
 
 use tenure_core::error::ErrorKind::{self, Backend, Denied, Indeterminate, Unreachable};
 

@@ -33,7 +33,7 @@ pub(crate) fn explain(
                 } else {
                     ErrorKind::Indeterminate
                 };
-                (kind, format!("{server} said no"))
+                (kind, format!("{server} refused the request"))
             });
             Error::new(kind, what).with_source(sqlx::Error::Database(said))
         }
@@ -71,7 +71,7 @@ fn is_about_tls(err: &sqlx::Error) -> bool {
     }
 }
 
-/// The error of an attempt to connect: nothing was done, whatever it was.
+/// The error of an attempt to connect. Nothing was done, whatever the cause is.
 pub(crate) fn no_connection(error: RequestError, server: &Server) -> Error {
     match error {
         RequestError::TimedOut(limit) => Error::new(
@@ -88,7 +88,7 @@ pub(crate) fn no_connection(error: RequestError, server: &Server) -> Error {
             match err.kind() {
                 ErrorKind::Indeterminate => Error::new(
                     ErrorKind::Unreachable,
-                    format!("{server} would not have us"),
+                    format!("{server} refused the connection"),
                 )
                 .with_source(err),
                 _ => err,

@@ -1,5 +1,5 @@
-//! What the backends that talk to a database have in common: the URL of its server, connections to it, and
-//! what its errors mean. Decides nothing about locks.
+//! What the stores in databases share: the URL of a server, connections, time limits, and what errors mean. Nothing here
+//! decides about locks.
 
 mod connection;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

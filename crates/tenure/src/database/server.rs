@@ -12,28 +12,28 @@ use crate::tls;
 /// The options of every database server, for [`Url::finish`].
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
 
-/// How locks lie in a database.
+/// Where the locks of a database are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As locks of a session, which the server itself keeps.
+    /// The server itself keeps them, for its sessions.
     Session,
-    /// As rows of a table.
+    /// They are rows of a table.
     Table,
 }
 
-/// Whose protocol it speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     MySql,
     Postgres,
 }
 
-/// Whether what passes over the network is encrypted.
+/// Whether connections are encrypted.
 #[derive(Clone, Debug)]
 pub(super) enum Tls {
     Off,
-    /// If the server offers it; anybody may be the server. Never beyond this machine: whoever stands between could
-    /// say that there is no TLS, and ask for the password.
+    /// If the server offers TLS. The server does not prove who it is, so this is for servers on this machine only: an
+    /// attacker on the network could say that there is no TLS, and ask for the password.
     Prefer,
     /// Always, and the server has to prove who it is.
     On(tls::Files),
@@ -63,12 +63,12 @@ impl Tls {
     }
 }
 
-/// One server, and who we are there.
+/// One server, and our user there.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) host: Host,
-    /// A path on this machine instead of the host.
+    /// A socket on this machine in place of the host.
     pub(super) socket: Option<String>,
     pub(crate) user: Option<String>,
     pub(super) password: Option<Secret>,
@@ -81,12 +81,12 @@ pub(crate) struct Server {
 impl Server {
     /// See [`tls::plaintext`].
     pub(crate) fn plaintext(&self) -> Option<Finding> {
-        // Beyond this machine only the URL turns it off.
+        // For a server on another machine only the URL turns TLS off.
         let is_safe = self.socket.is_some() || !matches!(self.tls, Tls::Off);
         tls::plaintext(&self.host, is_safe, "tls=on")
     }
 
-    /// Takes a URL `mysql://` or `postgres://` apart. The options that are left belong to the backend.
+    /// Reads a URL `mysql://` or `postgres://`. The options that are left are those of the store.
     pub(crate) fn parse(url: &str) -> Result<(Self, Mode, Url), Error> {
         let (kind, port) = match url.split_once(':') {
             Some(("mysql", _)) => (Kind::MySql, 3_306),

@@ -19,7 +19,7 @@ use super::session::Session;
 use super::store::Store;
 use super::wait;
 
-/// How often a request is sent that does not wait, if its session ends under it.
+/// How often a request that does not wait is sent, if its session ends meanwhile.
 const MAX_ATTEMPTS: u32 = 3;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
@@ -29,7 +29,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         return Ok(Answer::Busy);
     };
     let mut pacing = Pacing {
-        // A server that is not there is asked again until then.
+        // Until then a server that cannot be reached is asked again.
         retries: RetryBudget::until(clock.now().after(request.ttl)),
         polls: RetryBudget::without_limit(),
     };
@@ -44,7 +44,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         let outcome = match outcome {
             Ok(Outcome::Busy) if request.wait => {
                 pacing.retries.extend(clock.now().after(request.ttl));
-                // In a box, as more below: rarely needed, and every request would have to have room for it.
+                // In a box, like others below: waiting is rare, and every request would have to have room for it.
                 Box::pin(wait::wait(store, request, &lock_request, &mut pacing)).await
             }
             outcome => outcome,
@@ -64,7 +64,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
                 continue;
             }
             Ok(Outcome::SessionEnded(err)) => err,
-            // Nothing was done.
+            // The server was not reached, so nothing was done.
             Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
             Err(err) => return Err(err),
         };
@@ -82,7 +82,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     Ok(Answer::Busy)
 }
 
-/// What the request wants of the server. `None`: the request was cancelled.
+/// The lock that the request asks for. `None`: the request was cancelled.
 async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockRequest>, Error> {
     let key = match store.keys.find(&request.name)? {
         KeySource::Computed(key) => key,
@@ -101,7 +101,7 @@ async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockReq
     }))
 }
 
-/// Whether to wait at once: a try would most likely be in vain.
+/// Whether to wait at once, because a try would most likely be in vain.
 fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
     let now = || store.context.clock.now();
     request.wait && store.contended.contains(&lock_request.key, now)
@@ -116,12 +116,12 @@ async fn try_once(
     let session = loop {
         match store.sessions.choose(request.owner, lock_request) {
             SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
-                // The server may have the release already, and only its reply be on the way.
+                // The server may have received the release already, and only its reply be on the way.
                 Some(session) if has_changed(&session).await => continue,
                 _ => return Ok(Outcome::Busy),
             },
             SessionChoice::Use(session) => break session,
-            // A session that is not there yet has taken nothing.
+            // Nothing was asked of a session that is not open yet.
             SessionChoice::Open => {
                 let opening = Box::pin(store.sessions.open_another(lock_request));
                 match store.until_cancelled(request, opening).await {

@@ -1,4 +1,4 @@
-//! What an attempt to get a lock comes to: common to a try and to a wait.
+//! One attempt to get a lock, from the choice of its session to its outcome: common to a try and to a wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,16 +15,16 @@ use super::operations::{LockRequest, OperationError, Reply};
 use super::session::Session;
 use super::store::Store;
 
-/// What one attempt came to. After anything but `Granted`, nothing of the attempt is left in the server.
+/// The outcome of one attempt. After anything but `Granted`, nothing of the attempt is left in the server.
 pub(super) enum Outcome {
     Granted(Grant),
     /// Another holder has the lock.
     Busy,
     /// The caller gave up, or the client is being closed.
     Cancelled,
-    /// The server is not trusted before then.
+    /// The server is not trusted before that time.
     NotBefore(Time),
-    /// The session ended under the attempt.
+    /// The session ended during the attempt.
     SessionEnded(Error),
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 pub(super) struct Pacing {
     /// After failures of the server, as long as a server that fails is asked again.
     pub(super) retries: RetryBudget,
-    /// Where the acquisition can only try again and again.
+    /// Where the acquisition has to poll.
     pub(super) polls: RetryBudget,
 }
 
@@ -80,7 +80,7 @@ fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
         return Ok(Trust::Full);
     };
     let from = session.server_start().trusted_from(guard, request.ttl);
-    // Most often that was long ago, and the clock need not be read.
+    // Most often the server was started long ago, and the clock need not be read.
     if from <= session.lease.sent() || session.context.is_past(from) {
         return Ok(Trust::Full);
     }
@@ -119,7 +119,8 @@ pub(super) fn granted(
     Outcome::Granted(Grant::new(token, reply.sent, reply.round_trip, Some(ttl)))
 }
 
-/// The session ended under the attempt. As soon as the server confirms that, what the attempt may have taken is free.
+/// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken
+/// is free.
 pub(super) async fn after_session_end(
     store: &Store,
     request: &Request,

@@ -27,7 +27,8 @@ use super::operations::{
 use super::session::Session;
 use super::statements::await_rows;
 
-/// Sends an operation, together with those of other callers, and waits for its reply as long as a request may take.
+/// Sends an operation, together with the operations of other callers, and waits for its reply as long as a request may
+/// take.
 pub(super) async fn request(
     session: &Arc<Session>,
     operation: Operation,
@@ -42,7 +43,7 @@ pub(super) async fn request(
         caller: Some(caller),
     });
     loop {
-        // Most often the connection is free. Then this very task sends its own reply, and need not be woken for it.
+        // Most often the connection is free. Then this task receives its own reply, and need not be woken for it.
         let connection = match session.operations.try_lock() {
             Some(connection) => connection,
             None => tokio::select! {
@@ -70,7 +71,8 @@ pub(super) async fn request(
             }
         });
         if let Some((outcome, is_done)) = outcome.await {
-            // Our operation timed out, but other callers wait for the statement, and the session for its answer.
+            // Our operation timed out, but other callers wait for the statement, and the connection must receive its
+            // answer.
             if !is_done {
                 session.context.spawn(running);
             }
@@ -108,7 +110,7 @@ async fn run(
     if batch.is_empty() {
         return;
     }
-    // Taken out, so that no other task finds a connection with an answer under way if this future is dropped.
+    // Taken out of the mutex: if this future is dropped, no other task finds a connection with an answer under way.
     let Some(mut connection) = guard.take() else {
         session.end();
         fail(batch, None, OperationError::SessionEnded);
@@ -173,7 +175,8 @@ async fn run_statement(
     Ok(rows.into_iter().next().unwrap_or_default())
 }
 
-/// Takes back what the operations of a refused statement may have done. `false`: that cannot be told.
+/// Takes back what the operations of a refused statement may have done. `false`: it is unknown whether they are taken
+/// back.
 async fn undo(
     session: &Session,
     connection: &mut Connection,
@@ -187,7 +190,7 @@ async fn undo(
             .is_ok()
 }
 
-/// Tells each caller what came of its operation.
+/// Sends the result of each operation to its caller.
 fn complete(
     session: &Arc<Session>,
     batch: Vec<PendingOperation>,
@@ -200,7 +203,7 @@ fn complete(
     let is_ours = row.first().and_then(Option::as_deref) == Some(number.as_str());
     if !is_ours {
         tracing::warn!(
-            "another session answers than the one that was asked: something between us and the server shares sessions out; use mode=table"
+            "another session answered than the one that was asked: a pooler between this client and the server shares sessions; use mode=table"
         );
         session.end();
     }
@@ -259,7 +262,7 @@ fn complete_one(
     }
 }
 
-/// Tells each caller of a statement without an answer; the first one gets the reason.
+/// Fails all operations of a statement that has no answer. The first caller gets the cause.
 fn fail(
     batch: Vec<PendingOperation>,
     mut cause: Option<RequestError>,
@@ -270,10 +273,10 @@ fn fail(
     }
 }
 
-/// Tells each caller of a statement that the server refused.
+/// Fails all operations of a statement that the server refused.
 fn refuse(session: &Session, batch: Vec<PendingOperation>, error: RequestError) {
     for pending in &batch {
-        // A lock that was to be unlocked is still ours, as far as we know; the maintenance task sends that again.
+        // A lock that was to be unlocked is still ours, as far as we know; the maintenance task unlocks it again.
         if let (Operation::TryLock { .. }, Some(owner)) = (&pending.operation, pending.owner) {
             lock(&session.acquisitions).remove(&owner);
         }
@@ -281,7 +284,7 @@ fn refuse(session: &Session, batch: Vec<PendingOperation>, error: RequestError) 
     fail(batch, Some(error), OperationError::Refused);
 }
 
-/// Unlocks what was granted after its caller had given up.
+/// Unlocks the locks that were granted after their callers had given up.
 fn release_abandoned(session: &Arc<Session>) {
     let retry_at = session.release_retry_at();
     let abandoned: Vec<_> = {

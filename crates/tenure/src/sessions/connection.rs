@@ -18,11 +18,11 @@ use super::statements;
 /// The ttl of a session that takes no locks.
 pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
 
-/// Makes sessions.
+/// Opens sessions.
 pub(super) struct Connector {
     context: Arc<Context>,
     observer: Weak<dyn SessionObserver>,
-    /// A session whose connection is for the first session that takes locks.
+    /// A session whose connection the first session that takes locks gets.
     prewarmed: Mutex<Option<Arc<Session>>>,
 }
 
@@ -77,7 +77,7 @@ impl Connector {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "something between us and {server} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table"
+                    "a pooler between this client and {server} gives the sessions of the server to other clients after each transaction, and the locks with them; use its session mode, name the server itself, or use mode=table"
                 ),
             ));
         }

@@ -1,5 +1,5 @@
-//! The control connection: one session for everything but locks. It looks at the server, ends other sessions and their
-//! statements, and writes the table of holders.
+//! The control connection: one session for everything but locks. Its statements inspect the server, end other sessions and
+//! their statements, and write the table of holders.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,7 +76,7 @@ impl ControlConnection {
             let limit = context.request_limit();
             match statements::query(&session, sql.clone(), limit).await {
                 Ok(rows) => return Ok(rows),
-                // The connection was idle, and may have been broken for long.
+                // The connection was idle, and may have been broken for a long time.
                 Err(error) if error.is_fatal() && std::mem::take(&mut may_retry) => {}
                 Err(error) => return Err(errors::explain(error, &context.settings.server)),
             }

@@ -19,7 +19,7 @@ const MEANINGS: &[Meaning] = &[
     (
         &["1213", "3058", "40P01"],
         Backend,
-        "{server} says that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
+        "{server} reports that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
     ),
     (
         &["1146", "42P01"],
@@ -54,7 +54,7 @@ pub(super) fn of_operation(error: OperationError, server: &Server) -> Error {
         OperationError::TimedOut => explain(RequestError::TimedOut(server.timeout), server),
         OperationError::Refused(None) => Error::new(
             ErrorKind::Unreachable,
-            format!("{server} refused a statement that this was part of"),
+            format!("{server} refused a statement that this request was part of"),
         ),
         OperationError::SessionEnded(None) => unconfirmed_end(server),
     }
@@ -64,7 +64,7 @@ pub(super) fn of_operation(error: OperationError, server: &Server) -> Error {
 pub(super) fn of_check(error: &OperationError, server: &Server) -> Error {
     let cause = match error {
         OperationError::TimedOut => "no answer in time",
-        OperationError::Refused(_) => "it refused",
+        OperationError::Refused(_) => "it refused the request",
         OperationError::SessionEnded(_) => "the connection broke",
     };
     Error::new(
@@ -73,12 +73,12 @@ pub(super) fn of_check(error: &OperationError, server: &Server) -> Error {
     )
 }
 
-/// A session has ended for us, and perhaps not for the server.
+/// A session has ended for this client, and perhaps not for the server.
 pub(super) fn unconfirmed_end(server: &Server) -> Error {
     Error::new(
         ErrorKind::Indeterminate,
         format!(
-            "the session in {server} ended, and it did not confirm that it has ended there too"
+            "the session in {server} ended for this client, and the server did not confirm that it has ended there too"
         ),
     )
 }
@@ -87,7 +87,7 @@ pub(super) fn unconfirmed_end(server: &Server) -> Error {
 pub(super) fn silence(err: Error) -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the server did not answer for a whole ttl; the place in its queue is given up",
+        "the server did not answer for a whole ttl, so the place in its queue was given up",
     )
     .with_source(err)
 }
@@ -97,7 +97,7 @@ pub(super) fn unreachable(err: Error) -> Error {
     match err.kind() {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
-            "the session ended under the request, again and again",
+            "the session ended during the request, again and again",
         )
         .with_source(err),
         _ => err,
@@ -107,7 +107,7 @@ pub(super) fn unreachable(err: Error) -> Error {
 pub(super) fn null() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the server could not tell whether the lock was taken (NULL): the request was called off, or it has run out of memory; retry",
+        "the server could not tell whether the lock was taken (NULL): the request was cancelled, or the server has run out of memory; retry",
     )
 }
 

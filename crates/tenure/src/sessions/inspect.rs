@@ -1,4 +1,4 @@
-//! Inspection for operators: who holds, who waits, and what the server and its settings promise. It decides nothing
+//! Inspection for operators: who holds, who waits, and what the server and its settings guarantee. Nothing here decides
 //! about locks.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -49,7 +49,7 @@ impl KeyHolder {
             record.and_then(|json| serde_json::from_slice(&json).ok());
         let mut holder = match record {
             Some(record) => record.into(),
-            // A foreign holder, or one without a table: what the server knows of the session.
+            // A holder of another library, or no table: what the server knows of the session.
             None => {
                 let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
                 let user = cell(7).unwrap_or("an unknown user");
@@ -74,7 +74,7 @@ impl KeyHolder {
     }
 }
 
-/// Who has the lock.
+/// The sessions that have the lock.
 async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
     let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     loop {
@@ -87,7 +87,7 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
             rows => rows?,
         };
         let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
-        // The row of a holder may be yet to be written.
+        // The row of a holder may not be written yet.
         let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
         if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
             return Ok(holders);
@@ -118,7 +118,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 
 pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
     require_table(store)?;
-    // Of a hold whose row is not written yet, only its holder knows.
+    // A hold whose row is not written yet would be missing.
     let clock = &store.context.clock;
     clock.sleep_until(clock.now().after(WRITE_LAG)).await;
     let mut names = requests::held_names(&store.control, prefix).await?;
@@ -154,7 +154,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let Some(holder) = holder_with(store, &key, token).await? else {
         return Ok(false);
     };
-    // Its client releases the lock: no other session can take one lock away from a session.
+    // The client of the holder releases the lock: no other session can take a single lock away from a session.
     requests::request_break(control, holder.session, token).await?;
     let check_interval = context.settings.validate.max(Duration::from_secs(1));
     let timeout = check_interval.saturating_mul(2);
@@ -207,7 +207,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// What the server and the settings of the client promise.
+/// What the server and the settings of the client guarantee.
 fn check_server(settings: &Settings, server_info: &ServerInfo) -> Vec<Finding> {
     let (server, version) = (&settings.server, &server_info.version);
     let product = match server.kind {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 /// What the server calls a lock. Two names with the same key are the same lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// MySQL: characters that every server compares alike, so the key stands in a statement as it is.
+    /// MySQL: characters that every server compares alike, so the key is written into a statement as it is.
     Text(Arc<str>),
     /// PostgreSQL: one number.
     One(i64),
@@ -28,7 +28,7 @@ impl Key {
     }
 }
 
-/// As the key stands in the table of holders, and in a name with `keys=raw`.
+/// As the key is written in the table of holders, and in a name with `keys=raw`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,7 +172,7 @@ fn hmac(key: &[u8; 32], message: &[&[u8]]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// As computed by those libraries.
+    /// As computed by the other libraries.
     #[test]
     fn the_published_keys() {
         assert_eq!(csharp("job1"), Key::Two(-708_898_025, -1));

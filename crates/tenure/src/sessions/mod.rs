@@ -1,9 +1,9 @@
 //! `mysql:` and `postgres:`: locks that the server keeps for a session (`GET_LOCK`, advisory locks). Every other
 //! program that takes these locks excludes us, and we exclude it.
 //!
-//! A session carries any number of locks. Operations that come while a statement is under way go into the next
-//! statement, all together. A waiter waits in the server's own queue, on a session of its own. The server ends a session
-//! that is silent for a ttl: that is the lease. Nothing lies in a table but who holds, for people to read.
+//! A session carries any number of locks. Operations that are requested while a statement runs are sent together, as the
+//! next statement. A waiter waits in the server's own queue, on a session of its own. The server ends a session
+//! that is silent for a ttl: that is the lease. A table shows people who holds, and decides nothing.
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order

@@ -28,7 +28,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 enum Step {
     /// The acquisition is gone.
     NotHeld,
-    /// The session is over for this client: it remains to know whether it is for the server.
+    /// The session is over for this client, and perhaps not for the server.
     ConfirmSessionClosed,
     /// A request of unknown outcome is the only acquisition: nothing else is lost with the session.
     EndSession,
@@ -37,7 +37,7 @@ enum Step {
     Unlock(Acquisition),
 }
 
-/// Releases what the owner has or may have.
+/// Releases the lock that the owner has or may have.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
     let owner = hold.owner;
     let Some(session) = store.holds.get(owner) else {
@@ -98,7 +98,7 @@ fn next_step(session: &Session, owner: OwnerId) -> Step {
     }
 }
 
-/// Unlocks what is ours as far as we know.
+/// Unlocks a lock that is ours as far as we know.
 pub(super) async fn unlock(
     store: &Store,
     session: &Arc<Session>,
@@ -142,9 +142,9 @@ async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
     loop {
         match requests::session_exists(&store.control, id).await {
             Ok(false) => break,
-            // Whether that had an effect, the next look shows.
+            // The next request shows whether the command had an effect.
             Ok(true) => drop(requests::end_session(&store.control, id).await),
-            // A server that is not there has no sessions, and the next one uses their numbers for others.
+            // A server that has stopped has no sessions, and uses their numbers for others after its next start.
             Err(_) => {}
         }
         if retries.is_spent(&context.clock) || context.closing.is_raised() {
@@ -175,14 +175,14 @@ pub(super) async fn close(store: &Store) {
         let sessions = store.sessions.take_all();
         join_all(sessions.iter().map(|it| it.close())).await;
         store.holder_table.clear().await;
-        // They end sessions in the server, which takes the control connection.
+        // The tasks end sessions in the server, over the control connection.
         context.tasks.all_done().await;
         store.control.close().await;
         store.connector.close().await;
     };
     tokio::select! {
         biased;
-        // What the server is not told ends with its connection.
+        // A session that is not closed in time ends with its connection.
         () = close => {}
         () = context.clock.sleep_until(limit) => {}
     }

@@ -1,4 +1,4 @@
-//! One statement on a session, with the limits of everybody who waits for its connection.
+//! One statement on a session, with the time limits of all callers that wait for its connection.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::database::{RequestError, Row};
 use super::operations::{LockRequest, OperationError, PendingOperation};
 use super::session::Session;
 
-/// What came of a wait in the server's queue.
+/// The outcome of a wait in the server's queue.
 #[derive(Debug)]
 pub(super) enum WaitOutcome {
     /// The lock is ours, with this token.
@@ -25,8 +25,9 @@ pub(super) enum WaitOutcome {
 
 /// Waits until `limit` for the rows of a statement.
 ///
-/// The task that has the connection keeps time for all: meanwhile the callers of `batch`, whose statement this is, and
-/// those in the queue are told when their time is over. Their operations stay, because their outcome matters.
+/// The task that has the connection watches the limits of all callers: of those in `batch`, whose statement this is, and
+/// of those in the queue. A caller whose limit is over gets its error, but its operation stays, because the outcome of the
+/// operation still matters.
 pub(super) async fn await_rows(
     session: &Session,
     rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
@@ -39,7 +40,7 @@ pub(super) async fn await_rows(
     loop {
         let in_batch = batch.iter().find_map(PendingOperation::awaited_until);
         let in_queue = queue().iter().find_map(PendingOperation::awaited_until);
-        // A caller who comes later gives up later than this.
+        // The limit of a caller that comes later is later than this.
         let latest = context.request_limit();
         let limits = [in_batch, in_queue].into_iter().flatten();
         let next = limits.fold(latest, Time::min).min(limit);

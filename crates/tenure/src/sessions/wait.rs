@@ -20,7 +20,7 @@ use super::session::Session;
 use super::statements::{self, WaitOutcome};
 use super::store::Store;
 
-/// How often the server is asked whether a waiting session is there: a session that is gone gets no message.
+/// How often the server is asked whether a waiting session is there: the end of a session may send no message.
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
@@ -30,7 +30,7 @@ type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`Outcome::Busy`]: try again.
 ///
-/// Retries have more time whenever the server says that the session is there.
+/// Whenever the server says that the session is there, retries have more time.
 pub(super) async fn wait(
     store: &Arc<Store>,
     request: &Request,
@@ -127,8 +127,8 @@ async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
     requests::session_exists(&store.control, session.server_info.session).await
 }
 
-/// It is our turn. The server's message may be old, if this process was stopped or cut off, and the session may be over:
-/// so the server is asked once more.
+/// The server has granted the lock. Its message may be old, if this process was stopped or cut off, and the session may
+/// have ended meanwhile: so the server is asked once more.
 async fn confirm(
     store: &Store,
     request: &Request,
@@ -177,7 +177,7 @@ async fn cancel(
         }
     };
     match outcome {
-        // By our one command. A second command may be on its way, and would hit the next statement.
+        // By our only command. A second command may be on its way, and would cancel the next statement.
         Some(WaitOutcome::Cancelled) if commands == 1 && !context.closing.is_raised() => {
             unlock_and_free_session(store, request, lock_request, session).await;
             return Ok(Outcome::Cancelled);
@@ -233,7 +233,7 @@ async fn unlock_and_free_session(
     }
 }
 
-/// Ends a session in which nobody needs anything, and waits until the server confirms that.
+/// Ends a session that no other acquisition needs, and waits until the server confirms that.
 async fn end_session(store: &Store, request: &Request, session: &Arc<Session>) {
     store.remove_acquisition(request.owner);
     session.end();
