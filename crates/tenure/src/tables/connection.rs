@@ -46,8 +46,8 @@ impl Connection {
     }
 }
 
-/// Sets what the server may have other defaults for. ShedLock's columns hold what a Java session took for UTC, so our
-/// session needs the same time zone as those of Java, which is the server's.
+/// Settings for which the server may have other defaults. ShedLock's columns contain what a Java session took for UTC, so
+/// our session needs the time zone that the sessions of Java have, which is the server's.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn set_up(kind: Kind, format: Format) -> Option<&'static str> {
     Some(match (kind, format) {

@@ -1,4 +1,4 @@
-//! The file of an SQLite database: which one it is, and making it.
+//! The file of an SQLite database: its identity, and how it is made.
 //!
 //! SQLite says nothing when its file is removed or replaced: open connections go on in the old one, while other
 //! processes lock the new one. Therefore each connection remembers which file it opened, and an answer counts only
@@ -24,12 +24,13 @@ use super::connection::Connection;
 use super::file_id::FileId;
 use super::sql::schema;
 
-/// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
+/// The files that SQLite keeps beside a database. If a removed database left them behind, SQLite would read them as part
+/// of the new one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Why there is no connection.
 pub(super) enum OpenError {
-    /// The file was removed or replaced at that very moment.
+    /// The file was removed or replaced meanwhile.
     Replaced,
     Failed(RequestError),
 }
@@ -52,7 +53,7 @@ pub(super) struct DatabaseFile {
     /// The table of locks.
     table: String,
     clock: Clock,
-    /// Limit of an attempt to open it.
+    /// Limit of an attempt to open the file.
     timeout: Duration,
     /// The file that is known to have the tables.
     prepared: Mutex<Option<FileId>>,
@@ -128,14 +129,14 @@ impl DatabaseFile {
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
-            // We wait ourselves, and can stop.
+            // We wait ourselves, because our wait can be cancelled.
             .busy_timeout(Duration::ZERO)
-            // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
-            // the last holds, of processes that are gone as well.
+            // With a write-ahead log, a loss of power damages nothing. The last holds may be lost, but their processes are
+            // gone as well.
             .synchronous(SqliteSynchronous::Normal)
             .disable_statement_logging();
         let connection = SqliteConnection::connect_with(&options).await;
-        // It was opened between the two looks, so it is the one that was there at both.
+        // The file was the same before and after it was opened, so that is the file which was opened.
         match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
                 let database = database::Connection::Sqlite(connection);
@@ -147,8 +148,8 @@ impl DatabaseFile {
         }
     }
 
-    /// Keeps other processes from making the file at the same time: the one that makes a file first removes what a
-    /// database that lay there left behind, and that must not be what another process just made.
+    /// Keeps other processes from making the file at the same time. Before a process makes a file, it removes the side
+    /// files that an earlier database left behind, and they must not be those of a database that another process just made.
     /// On Windows no directory can be locked, and no database that is in use can be removed.
     async fn lock_directory(&self) -> Result<Option<DirectoryLock>, Error> {
         if !cfg!(unix) {
@@ -224,12 +225,13 @@ impl DatabaseFile {
     }
 }
 
-/// Unlocks the directory. Closing alone would not do: a child between fork and exec shares the open directory.
+/// Unlocks the directory when dropped. Closing alone is not enough: a child between fork and exec shares the open
+/// directory.
 struct DirectoryLock(File);
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Closing is about to do the same.
+        // If that fails, closing the directory unlocks it.
         let _ = self.0.unlock();
     }
 }

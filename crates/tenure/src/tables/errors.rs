@@ -28,13 +28,13 @@ pub(super) fn is_conflict(error: &RequestError) -> bool {
         // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
         Some(
             "40001" | "40P01" | "1213" | "1020"
-        // SQLite: somebody wrote since we began to read.
+        // SQLite: another connection has written since we began to read.
             | "517" | "261"
         )
     ) || is_locked_file(error)
 }
 
-/// SQLite: somebody else writes. No transaction was begun.
+/// SQLite: another connection writes, so no transaction was begun.
 pub(super) fn is_locked_file(error: &RequestError) -> bool {
     error.code().as_deref() == Some("5")
 }

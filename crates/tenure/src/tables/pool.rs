@@ -23,7 +23,7 @@ use super::file_id::FileId;
 use super::settings::{Location, Settings};
 use super::sql::Statement;
 
-/// How often the pause doubles before a statement is sent again that lost against another transaction.
+/// How often the pause doubles before a statement that conflicted with another transaction is sent again.
 const MAX_BACKOFF_STEPS: u32 = 4;
 
 /// A request waits for a connection for this many times the limit of an answer: all requests before it may be slow.
@@ -35,9 +35,9 @@ pub(super) struct Reply {
     pub(super) rows: Vec<Row>,
     /// Read before the request was sent.
     pub(super) sent: Time,
-    /// A connection broke and the request was sent once more: it may have been done twice.
+    /// A connection broke and the request was sent once more, so it may have been done twice.
     pub(super) is_repeated: bool,
-    /// The file that answered; `None`: a server did.
+    /// The file that the answer is from; `None`: it is a server's.
     pub(super) file: Option<FileId>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Pool {
     /// request never waits behind all the others.
     ordinary_permits: Semaphore,
     is_closed: AtomicBool,
-    /// `None`: the database is a server's.
+    /// `None`: the table lies in a server.
     #[cfg(feature = "sqlite")]
     file: Option<DatabaseFile>,
 }
@@ -123,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// Opens a connection, so that the first request finds one; whether that works is the answer.
+    /// Opens a connection, so that the first request finds one and `connect` reports whether the server is there.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
         let connection = self.connect().await;
@@ -133,19 +133,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Sends it, again if a connection broke that had lain idle (its server may have been started again
-    /// since), and again when another transaction was in its way.
+    /// Sends a statement. The statement is sent again if a connection broke that had been idle (its server may have been
+    /// restarted since), and when it conflicted with another transaction.
     pub(super) async fn ask(&self, statement: Statement) -> Result<Reply, Error> {
         self.ask_unless(statement, &Flag::new()).await
     }
 
-    /// The same, but it is not sent again when `stop` is raised.
+    /// The same, but the statement is not sent again when `stop` is raised.
     pub(super) async fn ask_unless(
         &self,
         statement: Statement,
         stop: &Flag,
     ) -> Result<Reply, Error> {
-        let patience = self.clock.now().after(self.settings.timeout);
+        let retry_until = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
             let (error, is_fresh) = match self.ask_once(&statement, stop).await {
@@ -156,20 +156,20 @@ impl Pool {
                     });
                 }
                 Err(NoReply::NotSent(err)) => {
-                    // What was sent before may have been done.
+                    // A statement that was sent before may have been done.
                     return Err(broken.unwrap_or(err));
                 }
                 Err(NoReply::Failed { error, is_fresh }) => (error, is_fresh),
-                // What was done in a file that is gone was not done.
+                // Whatever was written into a file that is gone does not count.
                 #[cfg(feature = "sqlite")]
-                Err(NoReply::Replaced) if self.clock.now() < patience => {
+                Err(NoReply::Replaced) if self.clock.now() < retry_until => {
                     broken = None;
                     continue;
                 }
                 #[cfg(feature = "sqlite")]
                 Err(NoReply::Replaced) => return Err(errors::replaced()),
             };
-            let may_repeat = self.clock.now() < patience && !stop.is_raised();
+            let may_repeat = self.clock.now() < retry_until && !stop.is_raised();
             if errors::is_conflict(&error) && may_repeat && self.pause(attempt, stop).await {
                 continue;
             }
@@ -177,7 +177,7 @@ impl Pool {
             let is_broken = error.is_fatal() && !is_silent;
             let err = errors::explain(error, &self.settings);
             if is_broken {
-                // What happened to one has probably happened to the others.
+                // The cause has probably broken the other connections as well.
                 lock(&self.idle).clear();
             }
             if !is_broken || !statement.is_repeatable || is_fresh || broken.is_some() {
@@ -224,7 +224,8 @@ impl Pool {
                 })
             }
             Err(error) => {
-                // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
+                // After a refusal the connection is as good as before, unless a transaction is open. After any other
+                // error it is closed.
                 let is_open = statement.is_transaction && !errors::is_locked_file(&error);
                 if matches!(error, RequestError::Refused(_)) && !error.is_fatal() && !is_open {
                     lock(&self.idle).push(connection);
@@ -240,8 +241,8 @@ impl Pool {
         statement: &Statement,
         stop: &Flag,
     ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), NoReply> {
-        let patience = self.settings.timeout * PERMIT_TIMEOUTS;
-        let limit = self.clock.now().after(patience);
+        let timeout = self.settings.timeout * PERMIT_TIMEOUTS;
+        let limit = self.clock.now().after(timeout);
         let permit = async {
             let ordinary = match statement.is_urgent {
                 true => None,
@@ -249,7 +250,7 @@ impl Pool {
             };
             Ok::<_, AcquireError>((ordinary, self.permits.acquire().await?))
         };
-        let busy = |what: String| Err(NoReply::NotSent(Error::new(ErrorKind::Unreachable, what)));
+        let busy = |text: String| Err(NoReply::NotSent(Error::new(ErrorKind::Unreachable, text)));
         let permit = tokio::select! {
             biased;
             permit = permit => permit,
@@ -257,7 +258,7 @@ impl Pool {
                 return busy("all connections were busy until the wait was over (connections=)".into());
             }
             () = self.clock.sleep_until(limit) => {
-                return busy(format!("all connections were busy for {patience:?} (connections=)"));
+                return busy(format!("all connections were busy for {timeout:?} (connections=)"));
             }
         };
         match permit {
@@ -279,7 +280,7 @@ impl Pool {
         Ok(idle)
     }
 
-    /// Whether the file of a hold is gone: other processes lock the file that is at its path now, if there is one.
+    /// Whether the file of a hold is gone: other processes lock the file that lies at its path now, if there is one.
     /// `granted_by` is the file that granted the hold, as far as that is known. A server has no file.
     pub(super) fn is_file_gone(&self, granted_by: Option<Option<FileId>>) -> Result<bool, Error> {
         let _ = granted_by;
@@ -311,7 +312,7 @@ impl Pool {
             return match opened {
                 Ok(connection) => Ok(connection),
                 Err(OpenError::Replaced) => Err(NoReply::Replaced),
-                // Others open, close or make the file at this moment.
+                // Other connections open, close or make the file at this moment.
                 Err(OpenError::Failed(error)) if errors::is_conflict(&error) => {
                     let is_fresh = true;
                     Err(NoReply::Failed { error, is_fresh })
@@ -343,7 +344,7 @@ impl Pool {
         self.settings.timeout
     }
 
-    /// Ends all connections that nobody uses; the others end when they have their answer.
+    /// Closes all idle connections. A connection that is in use is closed when its answer is there.
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.permits.close();
