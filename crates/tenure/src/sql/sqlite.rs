@@ -1,4 +1,4 @@
-//! SQLite: one transaction at a time writes into a file, so the lock of any name is that of the file.
+//! SQLite: one transaction at a time writes into a file, so the lock of any name is the lock of the file.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tenure_core::transaction::{Sort, SqlDatabase as _};
 use super::dialect::Dialect;
 use super::statements::{self, SQLITE_FENCE, create_tables};
 
-/// Makes this transaction the one that writes; that is what is waited for.
+/// Makes this transaction the one that writes. The wait for a lock is the wait for that.
 const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
      ON CONFLICT (name) DO UPDATE SET token = token";
 
-/// With a clock that was read after that, in µs: SQLite's own has milliseconds, and two who are rolled back may
-/// come within one.
+/// With our clock, read after [`LOCK`], in µs: SQLite's own clock has milliseconds, and two transactions that are rolled
+/// back may come within one millisecond.
 const RAISE: &str =
     "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
 
