@@ -10,13 +10,13 @@ use tenure_core::fence::FencingToken;
 use tenure_core::name::LockName;
 use tenure_core::transaction::{Asked, explain, named};
 
-use super::dialect::Dialect;
 use super::statements::{signed, stale};
+use super::transaction_locks::TransactionLocks;
 use crate::fenced::Fenced;
 
 /// A database in which these functions work: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
 /// feature of that name. Other crates cannot implement this trait.
-pub trait Database: Dialect {}
+pub trait Database: TransactionLocks {}
 
 #[cfg(feature = "mysql")]
 impl Database for sqlx::MySql {}

@@ -63,8 +63,6 @@
 //! | the fence has seen a newer holder | `Lost` | roll it back |
 
 #[cfg(feature = "sqlx")]
-mod dialect;
-#[cfg(feature = "sqlx")]
 mod in_tx;
 #[cfg(all(feature = "sqlx", feature = "mysql"))]
 mod mysql;
@@ -73,6 +71,8 @@ mod postgres;
 #[cfg(all(feature = "sqlx", feature = "sqlite"))]
 mod sqlite;
 mod statements;
+#[cfg(feature = "sqlx")]
+mod transaction_locks;
 
 #[cfg(feature = "sqlx")]
 pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};

@@ -6,8 +6,8 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlDatabaseError, MySqlQueryResult};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
-use super::dialect::Dialect;
-use super::statements::{self, create_tables};
+use super::statements::{Dialect, create_tables};
+use super::transaction_locks::TransactionLocks;
 
 /// A counter of the running server that begins at the second of its start, times 2^24. The highest byte, which would be
 /// the number of the server, is left out.
@@ -57,9 +57,9 @@ const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
 /// A shorter wait may end because the server is busy, and not because the row is locked.
 const SHORT: Duration = Duration::from_millis(100);
 
-impl Dialect for MySql {
+impl TransactionLocks for MySql {
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(statements::Dialect::MySql))
+        sqlx::raw_sql(create_tables(Dialect::MySql))
             .execute(conn)
             .await
             .map(drop)

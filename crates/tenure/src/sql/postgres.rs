@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::dialect::Dialect;
-use super::statements::{self, POSTGRES_FENCE, create_tables};
+use super::statements::{Dialect, POSTGRES_FENCE, create_tables};
+use super::transaction_locks::TransactionLocks;
 
 /// The server's clock when the expression is evaluated (`now()` is the start of the transaction), in µs since 1970.
 macro_rules! clock {
@@ -17,7 +17,7 @@ macro_rules! clock {
     };
 }
 
-const CREATE: &str = create_tables(statements::Dialect::Postgres);
+const CREATE: &str = create_tables(Dialect::Postgres);
 
 /// A new row gets 0, which no grant has: see [`RAISE`].
 ///
@@ -42,7 +42,7 @@ const RAISE: &str = concat!(
 /// several waits when other transactions get it first.
 const SLACK: Duration = Duration::from_millis(250);
 
-impl Dialect for Postgres {
+impl TransactionLocks for Postgres {
     async fn create(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         // IF NOT EXISTS looks for the table first, and does not see a table that another session creates at the same
         // moment. There are two tables, so that may happen twice.

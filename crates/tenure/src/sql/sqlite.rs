@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 use tenure_core::rt::wall_micros;
 use tenure_core::transaction::{Sort, SqlDatabase as _};
 
-use super::dialect::Dialect;
-use super::statements::{self, SQLITE_FENCE, create_tables};
+use super::statements::{Dialect, SQLITE_FENCE, create_tables};
+use super::transaction_locks::TransactionLocks;
 
 /// Makes this transaction the one that writes. The wait for a lock is the wait for that.
 const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
@@ -19,9 +19,9 @@ const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
 const RAISE: &str =
     "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
 
-impl Dialect for Sqlite {
+impl TransactionLocks for Sqlite {
     async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(statements::Dialect::Sqlite))
+        sqlx::raw_sql(create_tables(Dialect::Sqlite))
             .execute(conn)
             .await
             .map(drop)

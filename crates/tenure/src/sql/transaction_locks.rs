@@ -1,4 +1,4 @@
-//! What differs between databases.
+//! What each database does its own way: the tables, the lock and the fence.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tenure_core::transaction::SqlDatabase;
 
 /// A database, as the functions of this module need it. Errors are those of `sqlx`; [`sort`](SqlDatabase::sort) says what
 /// they mean.
-pub trait Dialect: SqlDatabase {
+pub trait TransactionLocks: SqlDatabase {
     /// Creates the tables that are not there.
     fn create(conn: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
