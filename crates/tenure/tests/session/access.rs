@@ -14,7 +14,7 @@ use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 
 on_both!(a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
-on_both_alone!(the_board_is_made_when_asked_for);
+on_both_alone!(the_holder_table_is_made_on_request);
 
 async fn a_wrong_login_is_denied(database: &dyn Database) {
     let url = database.url();
@@ -96,7 +96,7 @@ async fn locks_need_no_table(database: &dyn Database) {
     soon(guard.release()).await.unwrap();
 }
 
-async fn the_board_is_made_when_asked_for(database: &dyn Database) {
+async fn the_holder_table_is_made_on_request(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let made = soon(client.init()).await.unwrap();
     assert_eq!(made, ["table tenure_holders"]);

@@ -14,14 +14,14 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::{mariadb, postgres};
 
-on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
+on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_reported_soon an_idle_limit_does_not_end_what_is_held);
 on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left);
 
 /// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 /// KILL CONNECTION, pg_terminate_backend.
-async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Database) {
+async fn a_session_that_is_ended_is_a_loss_that_is_reported_soon(database: &dyn Database) {
     let (client, other) = (
         connect(&database.url()).await,
         connect(&database.url()).await,
@@ -58,7 +58,7 @@ fn proxy(database: &dyn Database) -> Proxy {
     }
 }
 
-async fn a_cut_connection_is_told_soon(database: &dyn Database) {
+async fn a_cut_connection_is_reported_soon(database: &dyn Database) {
     let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let name = name("cut");
@@ -113,7 +113,7 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
 
 /// Whoever has the connection looks at the clock for all: those in its statement, those behind it, and those who come
 /// later. The session itself is not given up before its lease is over.
-async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database) {
+async fn all_callers_get_their_error_in_time(database: &dyn Database) {
     const LEASE: Duration = Duration::from_secs(60);
     let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
@@ -314,7 +314,7 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
 
 /// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stands_still_is_not_believed() {
+async fn a_server_that_stands_still_is_not_trusted() {
     needs!(mariadb);
     let server = mariadb::MariaDb::start(&[]);
     let (client, name) = (connect(&Database::url(&server)).await, name("still"));

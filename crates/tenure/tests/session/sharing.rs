@@ -11,8 +11,8 @@ use crate::support::{
     until, wait_as,
 };
 
-on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_that_nobody_renews_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
-on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_a_crowd waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
+on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_without_renewal_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
+on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_many_requests waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
 
 /// The session would be granted it once more: locks of a session count.
 async fn two_tasks_of_a_client_exclude_each_other(database: &dyn Database) {
@@ -42,7 +42,7 @@ async fn one_release_is_enough(database: &dyn Database) {
 }
 
 /// Its session lives on, for the sake of another lock.
-async fn a_hold_that_nobody_renews_ends(database: &dyn Database) {
+async fn a_hold_without_renewal_ends(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let (one, two) = (name("fixed"), name("other"));
     let other = take(&client, &two).await;
@@ -151,7 +151,7 @@ async fn a_thousand_free_locks_take_few_connections(database: &dyn Database) {
 }
 
 /// And never more than one of a name at a time, on whichever of them.
-async fn two_sessions_serve_a_crowd(database: &dyn Database) {
+async fn two_sessions_serve_many_requests(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let before = database.sessions().len();
     let (stop, names) = (Arc::new(AtomicU32::new(0)), name("crowd"));

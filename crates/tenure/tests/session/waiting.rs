@@ -9,7 +9,7 @@ use crate::support::{
     wait_as,
 };
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_that_an_administrator_cancels_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
 /// However the end of the wait and the grant meet.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
@@ -127,7 +127,7 @@ async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Databa
 }
 
 /// KILL QUERY, pg_cancel_backend.
-async fn a_wait_called_off_by_an_administrator_goes_on(database: &dyn Database) {
+async fn a_wait_that_an_administrator_cancels_goes_on(database: &dyn Database) {
     let (first, second) = (
         connect(&database.url()).await,
         connect(&database.url()).await,

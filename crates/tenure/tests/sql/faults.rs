@@ -196,7 +196,7 @@ async fn killed<DB: Bank>(pool: &sqlx::Pool<DB>, kill: impl Fn(), launch: impl F
 
 /// What the server refuses at COMMIT is no, and no "maybe".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_constraint_that_is_looked_at_by_commit() {
+async fn a_constraint_that_is_checked_at_commit() {
     needs!(postgres);
     let pool = bank::<Postgres>(3).await;
     let (id, lock, table) = (

@@ -16,7 +16,7 @@ on_each!(
     a_paused_holder_wakes_up_inside_its_transaction,
     a_fence_remembers_what_was_committed_only,
     the_same_token_passes_again,
-    whoever_is_late_waits_and_is_refused,
+    a_late_holder_waits_and_is_refused,
     every_name_of_a_guard_is_fenced,
     resources_and_tokens_are_checked,
 );
@@ -121,7 +121,7 @@ async fn the_same_token_passes_again<DB: Bank>() {
 }
 
 /// The newer one has passed the fence and not committed yet.
-async fn whoever_is_late_waits_and_is_refused<DB: Bank>() {
+async fn a_late_holder_waits_and_is_refused<DB: Bank>() {
     let pool = bank::<DB>(4).await;
     let resource = name("resource");
     let mut tx = DB::begin(&pool).await;

@@ -12,7 +12,7 @@ on_each!(
     zero_is_one_try,
     the_limit_is_put_back,
     a_free_lock_is_taken_within_any_limit,
-    the_own_limit_of_the_database_is_told,
+    the_limit_of_the_database_is_reported,
     a_dropped_wait_leaves_nothing,
 );
 
@@ -140,7 +140,7 @@ async fn a_free_lock_is_taken_within_any_limit<DB: Bank>() {
     }
 }
 
-async fn the_own_limit_of_the_database_is_told<DB: Bank>() {
+async fn the_limit_of_the_database_is_reported<DB: Bank>() {
     let pool = bank::<DB>(3).await;
     let lock = name("lock");
     let mut holder = DB::begin(&pool).await;

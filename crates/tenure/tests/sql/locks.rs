@@ -21,8 +21,8 @@ on_each!(
     numbers_grow_in_the_order_of_grants,
     other_names_do_not_wait,
     names_are_told_apart,
-    a_read_only_transaction_is_told,
-    a_missing_table_is_told_with_its_cure,
+    a_read_only_transaction_is_reported,
+    a_missing_table_is_reported_with_its_cure,
     what_was_read_before_is_not_hidden,
 );
 
@@ -191,7 +191,7 @@ async fn names_are_told_apart<DB: Bank>() {
     }
 }
 
-async fn a_read_only_transaction_is_told<DB: Bank>() {
+async fn a_read_only_transaction_is_reported<DB: Bank>() {
     let pool = bank::<DB>(2).await;
     let mut conn = pool.acquire().await.unwrap();
     let (on, off) = if DB::ONE_WRITER {
@@ -214,7 +214,7 @@ async fn a_read_only_transaction_is_told<DB: Bank>() {
     drop(conn.detach());
 }
 
-async fn a_missing_table_is_told_with_its_cure<DB: Bank>() {
+async fn a_missing_table_is_reported_with_its_cure<DB: Bank>() {
     // Where none of the tables are: another schema, another database, another file.
     let pool = DB::connect(DB::port(), 2).await;
     let mut conn = pool.acquire().await.unwrap();

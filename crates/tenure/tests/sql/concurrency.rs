@@ -16,7 +16,7 @@ on_each!(
     two_hundred_transactions_on_five_names,
     first_uses_of_many_names_at_once,
     first_uses_that_are_rolled_back,
-    a_deadlock_is_told,
+    a_deadlock_is_reported,
 );
 
 /// 200 at the same time, each with a connection of its own: all names are used for the first time.
@@ -122,7 +122,7 @@ async fn first_uses_that_are_rolled_back<DB: Bank>() {
 }
 
 /// The first use of a name is rolled back when several wait behind it, and the server may end some of them.
-async fn rolled_back_under_waiters(level: &'static str) {
+async fn rolled_back_with_waiters(level: &'static str) {
     needs!(mariadb);
     let pool = bank::<sqlx::MySql>(12).await;
     let (lock, id) = (name("lock"), account(&pool).await);
@@ -170,15 +170,15 @@ async fn rolled_back_under_waiters(level: &'static str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_use_is_rolled_back_under_waiters() {
-    rolled_back_under_waiters("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
+    rolled_back_with_waiters("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_use_is_rolled_back_under_waiters_in_read_committed() {
-    rolled_back_under_waiters("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    rolled_back_with_waiters("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
 }
 
-async fn a_deadlock_is_told<DB: Bank>() {
+async fn a_deadlock_is_reported<DB: Bank>() {
     if DB::ONE_WRITER {
         return;
     }
