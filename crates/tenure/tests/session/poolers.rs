@@ -1,4 +1,4 @@
-//! PgBouncer between us and the server.
+//! PgBouncer between the client and the server.
 
 use tenure::ErrorKind;
 
